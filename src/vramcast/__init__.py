@@ -1,0 +1,1 @@
+"""vramcast: what a training job will take, and why."""

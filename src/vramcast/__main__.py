@@ -1,0 +1,7 @@
+"""`python -m vramcast` is the command line."""
+
+import sys
+
+from vramcast.cli import main
+
+sys.exit(main())

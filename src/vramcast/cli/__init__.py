@@ -1,0 +1,67 @@
+"""The command line. One thin file per command; only the asked-for one is imported.
+
+A command module has `configure(parser)` and `run(args) -> int`. Exit codes: 0 fits (or done), 1 does not fit,
+2 cannot answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from vramcast.errors import VramcastError
+
+COMMANDS = {
+    "snapshot": "read a torch memory snapshot: peak, fragmentation, who holds it, other allocator settings",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    name = arguments[0] if arguments else "--help"
+    if name not in COMMANDS:
+        return _no_command(name)
+    command = import_module(f"vramcast.cli.{name}")
+    parser = argparse.ArgumentParser(prog=f"vramcast {name}", description=COMMANDS[name], allow_abbrev=False)
+    command.configure(parser)
+    try:
+        result: int = command.run(parser.parse_args(arguments[1:]))
+    except VramcastError as error:
+        print(f"vramcast: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return result
+
+
+def _no_command(name: str) -> int:
+    if name in ("--version", "-V"):
+        from importlib.metadata import version
+
+        print(f"vramcast {version('vramcast')}")
+        return 0
+    if name in ("--help", "-h", "help"):
+        print(_overview())
+        return 0
+    from vramcast.errors import unknown
+
+    print(f"vramcast: {unknown('command', name, COMMANDS)}", file=sys.stderr)
+    return 2
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = (f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
+    return "\n".join(
+        (
+            "usage: vramcast COMMAND [options]        vramcast COMMAND --help for its options",
+            "",
+            "How much GPU and host memory a training job takes, where every byte goes, and what makes it fit.",
+            "",
+            *lines,
+            "",
+            "exit codes: 0 fits or done, 1 does not fit, 2 cannot answer",
+        )
+    )
