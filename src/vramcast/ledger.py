@@ -139,7 +139,7 @@ class Ledger:
         return tuple(entry for entry in self.entries if entry.place == place and phase in entry.phases)
 
     def moment(self, phase: str, place: str) -> Moment:
-        sums = {level: 0 for level in Level}
+        sums = dict.fromkeys(Level, 0)
         for entry in self.alive(phase, place):
             sums[entry.level] += entry.nbytes
         allocated = sums[Level.ALLOCATED]
