@@ -1,0 +1,284 @@
+"""What a mixture-of-experts model's gates saw and said, kept so that the gates can be trained after the graph is gone.
+
+In: a model whose routers are transformers' recorded ones or are named by the caller. Out: per router call its detached
+inputs and its routing, and a replay that rebuilds the routing from those inputs with a graph to the gate's parameters only.
+Replaying differs from keeping the whole graph in one respect: the gradient that a gating loss would send through lower
+layers is cut, so it is exact for the last mixture layer and leaves out the cross-layer terms of the earlier ones.
+A router that draws noise draws it anew on replay. Does not know the gating loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vramcast.errors import InputError, UnsupportedError, unknown
+from vramcast.ledger import BACKWARD, STEP, Category, Entry, Ledger, Origin
+from vramcast.runtime.graph_cut import as_leaf
+from vramcast.runtime.placement import tensor_bytes
+
+KEEP = {
+    "inputs": "detached gate inputs: the gates are run again in the second phase",
+    "graph": "live logits: the whole graph stays until the last backward",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """What one router call decided. Weights are (tokens, k) beside `indices`, or dense (tokens, experts) without."""
+
+    layer: str
+    logits: Tensor
+    weights: Tensor | None = None
+    indices: Tensor | None = None
+    surprise: Tensor | None = None
+
+    @property
+    def scores(self) -> Tensor:
+        return torch.softmax(self.logits, dim=-1, dtype=torch.float32)
+
+    def routed(self) -> Tensor:
+        """Which expert each token went to, as (tokens, experts) booleans; any k, also one per token."""
+        if self.indices is not None:
+            mask = torch.zeros_like(self.logits, dtype=torch.bool)
+            return mask.scatter_(-1, self.indices, True)
+        if self.weights is None:
+            raise UnsupportedError(f"{self.layer} reports only logits. Pass read= to AuxCollector to read its weights.")
+        return self.weights > 0
+
+    def detached(self) -> Routing:
+        fields = {name: getattr(self, name) for name in ("logits", "weights", "indices", "surprise")}
+        return replace(self, **{name: None if value is None else as_leaf(value, requires_grad=False)
+                                for name, value in fields.items()})  # fmt: skip
+
+
+Reader = Callable[[Any], Routing]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Router:
+    """A gate inside a model: its name, the module, and where in its output the logits are."""
+
+    name: str
+    gate: nn.Module
+    logits_index: int = 0
+
+    def read(self, output: Any) -> Routing:
+        """transformers 5 returns (logits, weights, indices); a router with its logits elsewhere is read for them only."""
+        if isinstance(output, Tensor):
+            return Routing(layer=self.name, logits=_flat(output))
+        if isinstance(output, dict):
+            fields = {key: _flat(value) for key, value in output.items() if key in ("logits", "weights", "indices")}
+            return Routing(layer=self.name, **fields)
+        logits = _flat(output[self.logits_index])
+        if self.logits_index != 0 or len(output) < 3:
+            return Routing(layer=self.name, logits=logits)
+        return Routing(layer=self.name, logits=logits, weights=_flat(output[1]), indices=_flat(output[2]))
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
+def find_routers(model: nn.Module, names: Iterable[str] | None = None) -> tuple[Router, ...]:
+    """The routers named by patterns such as "layers.*.mlp.gate", or those transformers records for this model."""
+    found = _named(model, names) if names is not None else _recorded(model)
+    if not found:
+        raise UnsupportedError(
+            f"{type(model).__name__} declares no routers. Name them: routers=['layers.*.mlp.gate']. "
+            f"Linear modules here: {', '.join(_some_linear_names(model))}."
+        )
+    return tuple(found)
+
+
+def _named(model: nn.Module, patterns: Iterable[str]) -> list[Router]:
+    modules = dict(model.named_modules())
+    found: dict[str, Router] = {}
+    for pattern in patterns:
+        names = [name for name in modules if fnmatchcase(name, pattern) or fnmatchcase(name, f"module.{pattern}")]
+        if not names:
+            raise unknown("router", pattern, modules)
+        found.update({name: Router(name=name, gate=modules[name]) for name in names})
+    return list(found.values())
+
+
+def _recorded(model: nn.Module) -> list[Router]:
+    """Every submodel of transformers 5 lists the classes whose outputs are router logits."""
+    found: dict[str, Router] = {}
+    for root, submodel in model.named_modules():
+        specs = (getattr(submodel, "_can_record_outputs", None) or {}).get("router_logits", [])
+        for spec in specs if isinstance(specs, list) else [specs]:
+            for name, module in submodel.named_modules(prefix=root):
+                wanted = f".{spec.layer_name.strip('.')}." if getattr(spec, "layer_name", None) else "."
+                if isinstance(module, spec.target_class) and wanted in f".{name}.":
+                    found[name] = Router(name=name, gate=module, logits_index=spec.index)
+    return list(found.values())
+
+
+def _some_linear_names(model: nn.Module) -> list[str]:
+    return [name for name, module in model.named_modules() if isinstance(module, nn.Linear)][:8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateCall:
+    """One forward of one gate: enough to run it again."""
+
+    router: Router
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    routing: Routing
+    parameters: dict[str, tuple[torch.Size, torch.dtype]]  # as the forward saw them
+    autocast: tuple[str, torch.dtype, bool]
+    versions: tuple[int, ...]
+
+    def replay(self, parameters: dict[str, Tensor]) -> Routing:
+        """The routing again, with a graph from the given full parameters."""
+        if self.versions != _versions(self.args):
+            raise InputError(
+                f"{self.router.name}: the model changed the gate's input in place after the gate ran, so it cannot be "
+                "replayed. Clone it before the in-place operation, or use OnePassStep."
+            )
+        device_type, dtype, enabled = self.autocast
+        cast = {name: parameters[name].to(seen) for name, (_, seen) in self.parameters.items()}
+        with torch.autocast(device_type, dtype=dtype, enabled=enabled):
+            output = torch.func.functional_call(self.router.gate, cast, self.args, self.kwargs)
+        return replace(self.router.read(output), surprise=self.routing.surprise)
+
+    def held(self) -> list[Tensor]:
+        routing = [self.routing.logits, self.routing.weights, self.routing.indices, self.routing.surprise]
+        return [value for value in (*self.args, *self.kwargs.values(), *routing) if isinstance(value, Tensor)]
+
+
+class AuxCollector:
+    """Collects every training forward of the routers while it is open.
+
+    with AuxCollector(model) as aux:
+        model(**batch).loss.backward()
+        aux.calls[0].routing.logits          # detached; aux.calls[0].replay(...) has a graph
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        routers: Iterable[str] | None = None,
+        *,
+        keep: str = "inputs",
+        read: Reader | None = None,
+    ) -> None:
+        if keep == "scores":
+            raise UnsupportedError(
+                "keep='scores' cannot train the gate: detached scores carry no gradient, so backward on a loss of them "
+                "raises. The least that works is keep='inputs' (gate inputs, run again in the second phase)."
+            )
+        if keep not in KEEP:
+            raise unknown("keep", keep, KEEP)
+        self.routers = find_routers(model, routers)
+        self.calls: list[GateCall] = []
+        self._keep = keep
+        self._read = read
+        self._paused = False
+        self._handles = [
+            router.gate.register_forward_hook(self._hook_of(router), with_kwargs=True) for router in self.routers
+        ]
+
+    def __enter__(self) -> AuxCollector:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the model as it was."""
+        for handle in self._handles:
+            handle.remove()
+        self.release()
+
+    def release(self) -> None:
+        """Forget what was collected."""
+        self.calls.clear()
+
+    def gate_parameters(self) -> list[nn.Parameter]:
+        return list(dict.fromkeys(p for router in self.routers for p in router.gate.parameters() if p.requires_grad))
+
+    def attach(self, surprise: dict[str, Tensor]) -> None:
+        """Give the latest call of each layer the surprise that was measured for it."""
+        latest = {call.router.name: index for index, call in enumerate(self.calls)}
+        for name, matrix in surprise.items():
+            call = self.calls[latest[name]]
+            self.calls[latest[name]] = replace(call, routing=replace(call.routing, surprise=matrix))
+
+    def held_bytes(self) -> int:
+        """What the collected calls keep alive, each storage once."""
+        return tensor_bytes([tensor for call in self.calls for tensor in call.held()])
+
+    def replay(self, parameters: dict[str, dict[str, Tensor]]) -> list[Routing]:
+        """All collected calls again, from full parameters per router, without collecting them a second time."""
+        self._paused = True
+        try:
+            return [call.replay(parameters[call.router.name]) for call in self.calls]
+        finally:
+            self._paused = False
+
+    def _hook_of(self, router: Router) -> Callable[..., None]:
+        def collect(gate: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            # Checkpointing runs the forward again inside backward; that is the same call, not another one.
+            if self._paused or not gate.training or inside_backward():
+                return
+            routing = replace(self._read(output), layer=router.name) if self._read else router.read(output)
+            self.calls.append(_call(router, args, kwargs, routing, self._keep))
+
+        return collect
+
+
+def _call(router: Router, args: tuple[Any, ...], kwargs: dict[str, Any], routing: Routing, keep: str) -> GateCall:
+    if keep == "inputs":
+        args = tuple(_input(value) for value in args)
+        kwargs = {name: _input(value) for name, value in kwargs.items()}
+        routing = routing.detached()
+    else:
+        args, kwargs = (), {}
+    device_type = routing.logits.device.type
+    return GateCall(
+        router=router, args=args, kwargs=kwargs, routing=routing, versions=_versions(args),
+        parameters={name: (p.shape, p.dtype) for name, p in router.gate.named_parameters()},
+        autocast=(device_type, torch.get_autocast_dtype(device_type), torch.is_autocast_enabled(device_type)),
+    )  # fmt: skip
+
+
+def _input(value: Any) -> Any:
+    return as_leaf(value, requires_grad=False) if isinstance(value, Tensor) else value
+
+
+def _versions(args: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(value._version for value in args if isinstance(value, Tensor))
+
+
+def inside_backward() -> bool:
+    """Whether autograd is running a backward pass on this thread, as torch.utils.checkpoint itself asks."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def held_between_phases(
+    *, num_layers: int, tokens: int, hidden: int, experts: int, top_k: int, dtype_bytes: int, place: str = "cuda:0"
+) -> Ledger:
+    """What TwoPhaseStep holds after the first phase, before anything ran."""
+    alive = (BACKWARD, STEP)
+    lines = (
+        ("gate inputs", hidden, dtype_bytes, f"L·T·h·{dtype_bytes} = {num_layers}·{tokens}·{hidden}·{dtype_bytes}"),
+        ("router logits", experts, dtype_bytes, f"L·T·E·{dtype_bytes} = {num_layers}·{tokens}·{experts}·{dtype_bytes}"),
+        ("routing weights", top_k, dtype_bytes, f"L·T·k·{dtype_bytes} = {num_layers}·{tokens}·{top_k}·{dtype_bytes}"),
+        ("expert indices", top_k, 8, f"L·T·k·8 = {num_layers}·{tokens}·{top_k}·8"),
+    )
+    return Ledger(entries=tuple(
+        Entry(category=Category.ACTIVATIONS, component=name, place=place, phases=alive, origin=Origin.FORMULA,
+              nbytes=num_layers * tokens * width * size, formula=formula, needed_by="gate phase")
+        for name, width, size, formula in lines
+    ))  # fmt: skip
