@@ -71,7 +71,7 @@ FreeKey = tuple[int, int, Block]
 class BlockPool:
     """Free blocks of one size class, by stream, in the order of (size, address): the first that fits is the best."""
 
-    __slots__ = ("find_count", "free", "id", "is_small", "segments", "tallies", "unmapped")
+    __slots__ = ("find_count", "free", "id", "is_small", "tallies", "unmapped")
 
     def __init__(self, pool_id: PoolId, is_small: bool, tallies: tuple[Tally, Tally]) -> None:
         self.id = pool_id
@@ -80,7 +80,6 @@ class BlockPool:
         self.unmapped: dict[int, list[tuple[int, Block]]] = {}
         self.find_count = 0  # searches so far: the clock by which garbage collection measures age
         self.tallies = tallies  # (aggregate, this size class)
-        self.segments = 0  # driver allocations not given back
 
     def insert(self, block: Block) -> None:
         block.age_base = self.find_count
@@ -92,6 +91,10 @@ class BlockPool:
     def remove(self, block: Block) -> None:
         keys = self.free[block.stream]
         del keys[bisect_left(keys, (block.size, block.address))]
+
+    def age(self, block: Block) -> int:
+        """How many searches a free block has seen go by."""
+        return self.find_count - block.age_base
 
     def insert_unmapped(self, block: Block) -> None:
         insort(self.unmapped.setdefault(block.stream, []), (block.address, block))

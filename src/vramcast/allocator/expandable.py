@@ -7,7 +7,6 @@ a request, `unmap` gives whole free pages back.
 from __future__ import annotations
 
 from vramcast.allocator.block import FREE, Block, BlockPool, ExpandableSegment
-from vramcast.allocator.constants import SMALL_SEGMENT_BYTES
 from vramcast.allocator.driver import Driver
 from vramcast.units import round_up
 
@@ -69,10 +68,6 @@ def merge(block: Block, neighbour: Block | None) -> int:
             after.prev = block
     block.size += neighbour.size
     return neighbour.size
-
-
-def page_bytes_of(pool: BlockPool, large_segment_bytes: int) -> int:
-    return SMALL_SEGMENT_BYTES if pool.is_small else large_segment_bytes
 
 
 def _lowest_room(pool: BlockPool, stream: int, nbytes: int) -> Block | None:

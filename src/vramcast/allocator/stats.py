@@ -30,9 +30,11 @@ class Tally:
     peak_active_bytes: int
     peak_requested_bytes: int
     peak_reserved_bytes: int
+    peak_inactive_split_bytes: int
     total_allocation: int
     total_allocated_bytes: int
     total_requested_bytes: int
+    total_inactive_split_bytes: int
 
     def __init__(self) -> None:
         for name in Tally.__slots__:
