@@ -1,0 +1,45 @@
+"""What a section keeps for backward: a fold over its ops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vramcast.models.dims import Number
+from vramcast.models.tape import Section, Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """One storage that autograd holds, and the ops whose backward needs it."""
+
+    value: Value
+    needed_by: tuple[str, ...]
+    is_input: bool  # the section's own input, made by the section before
+
+    @property
+    def is_weight_copy(self) -> bool:
+        return self.value.copy_of is not None
+
+
+def kept(section: Section) -> tuple[Kept, ...]:
+    """Every storage once, in the order in which it is first needed. Tensors from outside (masks, tables, encoder
+    states) are not the section's: they are alive anyway."""
+    born = {id(op.output.storage) for op in section.ops if op.output.owner is None}
+    inputs = {id(value.storage) for value in section.inputs}
+    internal = {id(value) for op in section.ops for value in op.inputs}
+    found: dict[int, tuple[Value, list[str]]] = {}
+    for op in section.ops:
+        for value in op.saved:
+            key = id(value)
+            outside = key not in born and key not in inputs and key in internal
+            if not outside:
+                needs = found.setdefault(key, (value, []))[1]
+                needs.append(f"{op.module.rpartition('.')[2]} {op.name}".strip())
+    return tuple(
+        Kept(value=value, needed_by=tuple(dict.fromkeys(needs)), is_input=key in inputs)
+        for key, (value, needs) in found.items()
+    )
+
+
+def kept_bytes(section: Section, *, weight_copies: bool = False) -> Number:
+    return sum(item.value.nbytes for item in kept(section) if weight_copies or not item.is_weight_copy)

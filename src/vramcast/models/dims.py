@@ -1,0 +1,89 @@
+"""Number-like dimensions: a family written once gives bytes, grids and text.
+
+`Dim` is an int that remembers how it was named, so a size computed with it can also be shown as a formula. NumPy
+arrays may stand wherever a batch or a length stands; the helpers here work on both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+Number = Any  # int, Dim or a NumPy integer array
+
+
+class Dim(int):
+    """An int with a name: `Dim(3072, "h")`. Sums and products of Dims carry their text along."""
+
+    text: str
+
+    def __new__(cls, value: int, text: str) -> Dim:
+        self = super().__new__(cls, value)
+        self.text = text
+        return self
+
+    def __mul__(self, other: Any) -> Any:
+        return _combine(self, other, int(self) * other, "·")
+
+    def __rmul__(self, other: Any) -> Any:
+        return _combine(other, self, other * int(self), "·")
+
+    def __add__(self, other: Any) -> Any:
+        return _combine(self, other, int(self) + other, "+")
+
+    def __radd__(self, other: Any) -> Any:
+        return self if type(other) is int and other == 0 else _combine(other, self, other + int(self), "+")
+
+    def __sub__(self, other: Any) -> Any:
+        return _combine(self, other, int(self) - other, "-")
+
+    def __floordiv__(self, other: Any) -> Any:
+        return _combine(self, other, int(self) // other, "/")
+
+
+def _combine(left: Any, right: Any, value: Any, sign: str) -> Any:
+    if not isinstance(value, int):
+        return value  # a NumPy array: names end here
+    if sign == "·" and right == 1 and type(right) is int:
+        return left
+    if sign == "·" and left == 1 and type(left) is int:
+        return right
+    weak = sign != "+"
+    return Dim(value, f"{_text(left, weak)}{sign}{_text(right, weak)}")
+
+
+def _text(term: Any, in_product: bool) -> str:
+    text = text_of(term)
+    composite = "+" in text or "-" in text or "/" in text
+    return f"({text})" if in_product and composite and not text.startswith("(") else text
+
+
+def text_of(number: Any) -> str:
+    return number.text if isinstance(number, Dim) else str(number)
+
+
+def product_text(dims: Iterable[Any], *factors: int) -> str:
+    """`2·256·3072·4` with names where there are names: `b·s·h·4`."""
+    return "·".join(_text(dim, True) for dim in (*dims, *factors) if not (type(dim) is int and dim == 1)) or "1"
+
+
+def maximum(a: Number, b: Number) -> Number:
+    if isinstance(a, int) and isinstance(b, int):
+        return a if a >= b else b
+    import numpy
+
+    return numpy.maximum(a, b)
+
+
+def minimum(a: Number, b: Number) -> Number:
+    if isinstance(a, int) and isinstance(b, int):
+        return a if a <= b else b
+    import numpy
+
+    return numpy.minimum(a, b)
+
+
+def ceil_to(number: Number, multiple: int) -> Number:
+    if isinstance(number, int) and int(number) % multiple == 0:
+        return number
+    return -(-number // multiple) * multiple

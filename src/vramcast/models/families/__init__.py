@@ -1,0 +1,34 @@
+"""Families by `model_type`. Each module has `FAMILIES`: model_type → function(Tape, Config, Sizes) → Program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from vramcast.errors import UnsupportedError
+from vramcast.models.config import Config
+from vramcast.models.program import Program, Sizes
+from vramcast.models.tape import Regime, Tape
+
+Family = Callable[[Tape, Config, Sizes], Program]
+
+MODULE_OF = {
+    "llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama", "phi3": "llama",
+}  # fmt: skip
+
+
+def record(config: Config, regime: Regime, sizes: Sizes) -> Program:
+    """Run the config's family."""
+    return family_of(config)(Tape(regime), config, sizes)
+
+
+def family_of(config: Config) -> Family:
+    model_type = config.model_type
+    if model_type not in MODULE_OF:
+        raise UnsupportedError(
+            f"{config.where}: model_type {model_type!r} has no description here. "
+            f"Known: {', '.join(sorted(MODULE_OF))}. "
+            "With torch and transformers installed it can be built on the meta device; or give --params."
+        )
+    families: dict[str, Family] = import_module(f"vramcast.models.families.{MODULE_OF[model_type]}").FAMILIES
+    return families[model_type]

@@ -1,0 +1,140 @@
+"""Decoders in Llama's line: pre-norm RMSNorm, rotary positions, grouped heads, gated MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vramcast.models.config import Config, exact_division
+from vramcast.models.dims import Dim
+from vramcast.models.layers import Heads, attend, gated, gated_mlp, rms_norm, rope, rope_table, split
+from vramcast.models.program import Program, Sizes
+from vramcast.models.tape import I64, Tape, Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The dimensions of a decoder layer."""
+
+    h: Dim
+    f: Dim
+    heads: Heads
+    act: str
+
+
+def read_shape(c: Config) -> Shape:
+    h = c.dim("hidden_size", "h")
+    heads = c.dim("num_attention_heads", "a")
+    kv = c.dim("num_key_value_heads", "g", default=int(heads))
+    exact_division(heads, kv, f"{c.where}: num_attention_heads by num_key_value_heads")
+    given = c.data.get("head_dim")
+    width = (
+        c.dim("head_dim", "d") if given else exact_division(h, heads, f"{c.where}: hidden_size by num_attention_heads")
+    )
+    return Shape(
+        h=h, f=c.dim("intermediate_size", "f"), act=c.word("hidden_act", "silu", "hidden_activation"),
+        heads=Heads(num=heads, num_kv=kv, width=Dim(int(width), "d")),
+    )  # fmt: skip
+
+
+Block = Callable[[Value, Any], Value]
+
+
+def causal_lm(
+    t: Tape, c: Config, sizes: Sizes, make_block: Callable[[Value], Block], *, tied: bool = False,
+    kinds: Sequence[Any] | None = None,
+) -> Program:  # fmt: skip
+    """Embedding, layers, final norm, head. `make_block(positions)` gives the layer, which sees the rotary table."""
+    b, s = sizes.batch, sizes.seq
+    h, vocab = c.dim("hidden_size", "h"), c.dim("vocab_size", "V")
+    layers = c.dim("num_hidden_layers", "L")
+    ids, labels = t.input("input ids", (b, s), I64), t.input("labels", (b, s), I64)
+    with t.part("embedding", ids) as part:
+        table = t.table("model.embed_tokens", vocab, h)
+        x = t.lookup(table, ids)
+        part.outputs = (x,)
+    positions = rope_table(x, b, s, read_shape(c).heads.width)
+    with t.scope("model"):
+        x = t.stack("layers", kinds or ["layer"] * layers, make_block(positions), x)
+    with t.part("head", x) as part:
+        x = rms_norm(t, "model.norm", x)
+        x = head(t, x, vocab, table if c.flag("tie_word_embeddings", tied) else None)
+        part.outputs = (x,)
+    return Program(tape=t, output=x, labels=labels, loss="causal")
+
+
+def head(t: Tape, x: Value, vocab: int, table: Value | None, *, bias: bool = False, name: str = "lm_head") -> Value:
+    return t.linear(name, x, vocab, weight=table, bias=bias, label="logits", kind="head")
+
+
+def llama(t: Tape, c: Config, sizes: Sizes) -> Program:
+    """Llama and what shares its code (Mistral, Yi, SmolLM, …); Qwen2 with its biases; Qwen3 with its q/k norms."""
+    shape = read_shape(c)
+    qwen2 = c.model_type == "qwen2"
+    bias = c.flag("attention_bias", False)
+    qkv_bias, out_bias = qwen2 or bias, bias and not qwen2
+    qk_norm = c.model_type == "qwen3"
+    mlp_bias = c.flag("mlp_bias", False)
+
+    def make_block(positions: Value) -> Block:
+        def block(x: Value, kind: Any) -> Value:
+            y = rms_norm(t, "input_layernorm", x)
+            with t.scope("self_attn"):
+                q, k, v = project_qkv(t, y, shape.heads, bias=qkv_bias)
+                if qk_norm:
+                    q, k = rms_norm(t, "q_norm", q), rms_norm(t, "k_norm", k)
+                q, k = rope(t, q, positions), rope(t, k, positions)
+                y = attend(t, q, k, v, shape.heads, dropout=c.number("attention_dropout", 0.0))
+                y = t.linear("o_proj", y, shape.h, bias=out_bias)
+            x = t.add(x, y, "residual stream")
+            y = rms_norm(t, "post_attention_layernorm", x)
+            with t.scope("mlp"):
+                y = gated_mlp(t, y, shape.f, shape.act, bias=mlp_bias)
+            return t.add(x, y, "residual stream")
+
+        return block
+
+    return causal_lm(t, c, sizes, make_block)
+
+
+def project_qkv(t: Tape, y: Value, heads: Heads, *, bias: bool) -> tuple[Value, Value, Value]:
+    q = t.linear("q_proj", y, heads.num * heads.width, bias=bias, label="q")
+    k = t.linear("k_proj", y, heads.num_kv * heads.width, bias=bias, label="k")
+    v = t.linear("v_proj", y, heads.num_kv * heads.width, bias=bias, label="v")
+    return by_head(t, q, heads.num), by_head(t, k, heads.num_kv), by_head(t, v, heads.num_kv)
+
+
+def by_head(t: Tape, x: Value, num: int) -> Value:
+    """[b, s, n·d] seen as [b, s, n, d]."""
+    return t.view(x, (*x.shape[:-1], num, x.shape[-1] // num))
+
+
+def phi3(t: Tape, c: Config, sizes: Sizes) -> Program:
+    """Phi-3 and Phi-4: fused qkv and gate-up projections, dropout on both branches."""
+    shape = read_shape(c)
+    heads, p = shape.heads, c.number("resid_pdrop", 0.0)
+
+    def make_block(positions: Value) -> Block:
+        def block(x: Value, kind: Any) -> Value:
+            y = rms_norm(t, "input_layernorm", x)
+            with t.scope("self_attn"):
+                widths = (heads.num * heads.width, heads.num_kv * heads.width, heads.num_kv * heads.width)
+                q, k, v = split(t, t.linear("qkv_proj", y, widths[0] + 2 * widths[1], label="qkv"), widths)
+                q, k, v = by_head(t, q, heads.num), by_head(t, k, heads.num_kv), by_head(t, v, heads.num_kv)
+                q, k = rope(t, q, positions, partial=True), rope(t, k, positions, partial=True)
+                y = attend(t, q, k, v, heads, dropout=c.number("attention_dropout", 0.0), heads_first=True)
+                y = t.linear("o_proj", y, shape.h)
+            x = t.add(x, t.dropout(y, p), "residual stream")
+            y = rms_norm(t, "post_attention_layernorm", x)
+            with t.scope("mlp"):
+                gate, up = split(t, t.linear("gate_up_proj", y, 2 * shape.f, label="gate and up"), (shape.f, shape.f))
+                y = t.linear("down_proj", gated(t, gate, up, shape.act), shape.h, label="mlp output")
+            return t.add(x, t.dropout(y, p), "residual stream")
+
+        return block
+
+    return causal_lm(t, c, sizes, make_block)
+
+
+FAMILIES = {"llama": llama, "mistral": llama, "qwen2": llama, "qwen3": llama, "phi3": phi3}

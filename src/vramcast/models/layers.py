@@ -1,0 +1,205 @@
+"""The building blocks that families share, as transformers writes them: norms, rotary positions, attention, MLPs.
+
+Each is a few primitives of the Tape, so what is kept for backward follows from torch's own rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vramcast.errors import UnsupportedError
+from vramcast.models.dims import Number, ceil_to
+from vramcast.models.tape import F32, Tape, Value, promote
+
+
+def rms_norm(t: Tape, name: str, x: Value, width: int | None = None, *, style: str = "llama") -> Value:
+    """`llama`: fp32 inside, weight applied in the input's dtype. `gemma`: (1 + weight) applied in fp32."""
+    with t.scope(name):
+        weight = t.param("weight", (width or x.shape[-1],), "norm")
+        if "norm" in t.regime.fused:
+            rstd = Value((*x.shape[:-1], 1), F32, label="rstd")
+            return t.op("rms_norm", (x, weight), x.shape, x.dtype, saves=(x, rstd), label=name)
+        x32 = t.cast(x, F32, f"{name} input fp32")
+        variance = t.op("pow mean", (x32,), (*x.shape[:-1], 1), F32, saves=(x32,), forward_temp_bytes=x32.nbytes)
+        rstd = t.op("rsqrt", (variance,), variance.shape, F32, saves_output=True, label="rstd")
+        normed = t.mul(x32, rstd, f"{name} normalised")
+        if style == "gemma":
+            return t.cast(t.mul(normed, t.cast(t.scale(weight), F32), name), x.dtype)
+        return t.mul(t.cast(normed, x.dtype), weight, name)
+
+
+def rope(t: Tape, x: Value, table: Value, *, partial: bool = False) -> Value:
+    """x·cos + rotate_half(x)·sin. Only the small tables are kept. `partial`: the parts are joined again."""
+    if "rope" in t.regime.fused:
+        return t.op("rope", (x,), x.shape, x.dtype, saves=(table,), label=x.label)
+    a = t.mul(x, table, f"{x.label}·cos")
+    b = t.mul(t.copy(x, label="rotated half"), table, f"{x.label}·sin")
+    rotated = t.add(a, b, f"{x.label} with positions")
+    return t.copy(rotated, label=rotated.label) if partial else rotated
+
+
+def rope_table(x: Value, b: Number, s: Number, width: int) -> Value:
+    """cos and sin, made once per forward and cast to the dtype of the stream x."""
+    return Value((b, s, 2 * width), x.dtype, label="cos, sin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """The shape of an attention: query heads, key/value heads, widths."""
+
+    num: int
+    num_kv: int
+    width: int
+    value_width: int | None = None
+
+    @property
+    def groups(self) -> int:
+        return int(self.num) // int(self.num_kv)
+
+
+def attend(
+    t: Tape, q: Value, k: Value, v: Value, heads: Heads, *, dropout: float = 0.0, bias: Value | None = None,
+    softcap: bool = False, sinks: bool = False, scaled: bool = True, upcast: bool = True, heads_first: bool = False,
+) -> Value:  # fmt: skip
+    """softmax(q·kᵀ)·v. q is [b, s, n, d], k and v are [b, s_k, n_kv, d]; the result is [b, s, n·d_v].
+
+    `heads_first`: q lies in memory as [b, n, s, d] (a concatenation put it there). Flash kernels lay their output out
+    like q, so then the result has to be copied to [b, s, n·d_v].
+    """
+    kernel = t.regime.attention
+    p = dropout if t.regime.training else 0.0
+    width = heads.value_width or heads.width
+    if kernel == "eager":
+        out = _eager(t, q, k, v, heads, p, bias, softcap=softcap, sinks=sinks, scaled=scaled, upcast=upcast)
+        return t.copy(out, (*q.shape[:2], heads.num * width), "attention output")
+    k, v = _repeated(t, k, v, heads, kernel)
+    q, k, v = t.autocasted(q), t.autocasted(k), t.autocasted(v)
+    if kernel == "math":
+        out = _math(t, q, k, v, heads, p, bias)
+        return t.copy(out, (*q.shape[:2], heads.num * width), "attention output")
+    if kernel not in ("flash", "efficient", "cudnn"):
+        raise UnsupportedError(
+            f"attention kernel {kernel!r} has no model. Known: eager, math, efficient, flash, cudnn."
+        )
+    out, shape = _fused(t, q, k, v, heads, kernel, bias), (*q.shape[:2], heads.num * width)
+    return t.copy(out, shape, "attention output") if heads_first and kernel != "efficient" else t.view(out, shape)
+
+
+def _repeated(t: Tape, k: Value, v: Value, heads: Heads, kernel: str) -> tuple[Value, Value]:
+    """transformers' repeat_kv, unless the kernel takes grouped heads."""
+    in_kernel = t.regime.gqa_in_kernel and not t.regime.mask and kernel in ("flash", "cudnn", "math")
+    if heads.groups == 1 or in_kernel:
+        return k, v
+    full = (*k.shape[:2], heads.num)
+    return t.copy(k, (*full, k.shape[-1]), "k repeated"), t.copy(v, (*full, v.shape[-1]), "v repeated")
+
+
+def _scores_shape(q: Value, k: Value, heads: Heads) -> tuple[Number, ...]:
+    return (q.shape[0], heads.num, q.shape[1], k.shape[1])
+
+
+def _eager(
+    t: Tape, q: Value, k: Value, v: Value, heads: Heads, p: float, bias: Value | None, *, softcap: bool, sinks: bool,
+    scaled: bool, upcast: bool,
+) -> Value:  # fmt: skip
+    if heads.groups > 1:
+        full = (*k.shape[:2], heads.num)
+        k, v = t.copy(k, (*full, k.shape[-1]), "k repeated"), t.copy(v, (*full, v.shape[-1]), "v repeated")
+    q, k, v = (t.copy(x) if x.is_slice else x for x in (q, k, v))  # matmul flattens what is not contiguous
+    stream = q.dtype
+    shape = _scores_shape(q, k, heads)
+    scores = t.matmul(q, k, shape, "scores")
+    scores = t.scale(scores, "scaled scores") if scaled else scores
+    if softcap:
+        scores = t.scale(t.activation(t.scale(scores), "tanh", "capped scores"))
+    if bias is not None:
+        scores = t.op("add", (scores, bias), shape, promote(scores.dtype, bias.dtype), label="scores + bias")
+    else:
+        scores = t.scale(scores, "masked scores")
+    if sinks:
+        scores = t.scale(t.copy(scores, (*shape[:-1], shape[-1] + 1), "scores with sink"), "shifted scores")
+    weights = t.softmax(scores, F32 if upcast else None, "attention weights")
+    if sinks:
+        weights = t.view(weights, shape)
+    weights = t.dropout(t.cast(weights, stream), p, "attention dropout")
+    return t.matmul(weights, v, (q.shape[0], heads.num, q.shape[1], v.shape[-1]), "attention output")
+
+
+def _math(t: Tape, q: Value, k: Value, v: Value, heads: Heads, p: float, bias: Value | None) -> Value:
+    """aten::_scaled_dot_product_attention_math: 16-bit inputs are raised to fp32 first."""
+    stream = q.dtype
+    full = (*k.shape[:2], heads.num)
+    if heads.groups > 1 and int(k.shape[2]) != int(heads.num):
+        k, v = t.copy(k, (*full, k.shape[-1]), "k repeated"), t.copy(v, (*full, v.shape[-1]), "v repeated")
+    q, k, v = (t.cast(x, F32) for x in (q, k, v))
+    shape = _scores_shape(q, k, heads)
+    scores = t.matmul_plain(t.scale(q, "scaled q"), t.scale(k, "scaled k"), shape, "scores")
+    scores = t.scale(scores, "masked scores")
+    if bias is not None:
+        scores = t.op("add", (scores, bias), shape, F32, label="scores + bias")
+    weights = t.op("softmax", (scores,), shape, F32, saves_output=True, label="attention weights")
+    weights = t.copy(weights, label="safe attention weights")
+    weights = t.dropout(weights, p, "attention dropout")
+    out = t.matmul_plain(weights, v, (q.shape[0], heads.num, q.shape[1], v.shape[-1]), "attention output")
+    return t.cast(out, stream)
+
+
+def _fused(t: Tape, q: Value, k: Value, v: Value, heads: Heads, kernel: str, bias: Value | None) -> Value:
+    """q, k, v, the output and the row statistics are kept; never the scores."""
+    b, s = q.shape[:2]
+    rows = ceil_to(s, 32) if kernel == "efficient" and t.regime.cuda else s
+    lse = Value((b, heads.num, rows), F32, label="logsumexp")
+    saves = [q, k, v, lse]
+    if bias is not None:
+        saves.append(bias)
+    if t.regime.mask and kernel == "efficient":
+        saves.append(Value((b, 1, s, ceil_to(k.shape[1], 16)), q.dtype, label="additive mask"))
+    flops = 4 * b * heads.num * s * k.shape[1] * heads.width
+    inputs = (q, k, v) if bias is None else (q, k, v, bias)
+    return t.op(
+        f"{kernel} attention", inputs, (b, s, heads.num, v.shape[-1]), q.dtype, saves=tuple(saves), saves_output=True,
+        label="attention output", flops=flops, backward_temp_bytes=_fused_backward_temp(t, q, k, heads, kernel),
+    )  # fmt: skip
+
+
+def _fused_backward_temp(t: Tape, q: Value, k: Value, heads: Heads, kernel: str) -> Number:
+    """flash-attention 2, flash_api.cpp mha_bwd: row sums, an fp32 dq, and per-head dk and dv for GQA."""
+    b, s = q.shape[:2]
+    row_sums = 4 * b * heads.num * ceil_to(s, 128)
+    if kernel != "flash" or not t.regime.cuda:
+        return row_sums
+    dq_accum = 4 * b * ceil_to(s, 128) * heads.num * ceil_to(heads.width, 32)
+    grouped = int(k.shape[2]) != int(heads.num)
+    expanded = 2 * b * k.shape[1] * heads.num * heads.width * q.dtype.nbytes if grouped else 0
+    return row_sums + dq_accum + expanded
+
+
+def gated_mlp(
+    t: Tape, x: Value, inner: int, act: str, *, names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+    bias: bool = False,
+) -> Value:  # fmt: skip
+    """down(act(gate(x)) · up(x)): four wide tensors are kept."""
+    gate = t.linear(names[0], x, inner, bias=bias, label="gate")
+    up = t.linear(names[1], x, inner, bias=bias, label="up")
+    return t.linear(names[2], gated(t, gate, up, act), x.shape[-1], bias=bias, label="mlp output")
+
+
+def gated(t: Tape, gate: Value, up: Value, act: str) -> Value:
+    if "mlp" in t.regime.fused:
+        return t.op("fused gate", (gate, up), up.shape, up.dtype, saves=(gate, up), label="gated")
+    return t.mul(t.activation(gate, act), up, "gated")
+
+
+def mlp(
+    t: Tape, x: Value, inner: int, act: str, names: tuple[str, str], *, bias: bool = True, transposed: bool = False
+) -> Value:
+    """out(act(in(x)))"""
+    wide = t.linear(names[0], x, inner, bias=bias, transposed=transposed, label="mlp hidden")
+    return t.linear(
+        names[1], t.activation(wide, act), x.shape[-1], bias=bias, transposed=transposed, label="mlp output"
+    )
+
+
+def split(t: Tape, x: Value, sizes: tuple[int, ...]) -> tuple[Value, ...]:
+    """torch.split or chunk along the last axis: views forward, one concatenation backward."""
+    return tuple(t.slice(x, size) for size in sizes)

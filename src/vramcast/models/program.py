@@ -1,0 +1,54 @@
+"""A model as recorded ops: run a family under a Regime and Sizes, get a Program to fold over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from vramcast.models.dims import Dim, Number
+from vramcast.models.tape import Param, Placed, Regime, Tape, Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What the data brings: number-like, so a Program can be recorded for one job or for a grid of jobs."""
+
+    batch: Number = 1
+    seq: Number = 16
+    target_seq: Number = 16  # decoder length of an encoder-decoder
+    images: Number = 1  # images per sample
+    image_tokens: Number | None = None  # tokens the language model sees per image; None: as the family computes
+
+    @staticmethod
+    def named(batch: int, seq: int, target_seq: int, images: int, image_tokens: int | None = None) -> Sizes:
+        """Sizes that show as b, s, t and n in formulas."""
+        tokens = None if image_tokens is None else Dim(image_tokens, "s_img")
+        return Sizes(
+            batch=Dim(batch, "b"), seq=Dim(seq, "s"), target_seq=Dim(target_seq, "t"), images=Dim(images, "n_img"),
+            image_tokens=tokens,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Everything a fold needs: placed sections in forward order, inputs, and the output the loss starts from."""
+
+    tape: Tape
+    output: Value  # logits, or the last hidden state of a headless model
+    labels: Value | None
+    loss: str  # causal, seq2seq, masked, classify, contrastive, none
+
+    @property
+    def placed(self) -> list[Placed]:
+        return self.tape.placed
+
+    @property
+    def regime(self) -> Regime:
+        return self.tape.regime
+
+    def params(self, *, tied: bool = False) -> Iterator[Param]:
+        """Every parameter tensor in order; tied names only when asked for."""
+        for placed in self.placed:
+            for param in placed.params():
+                if tied or param.tied_to is None:
+                    yield param

@@ -1,0 +1,479 @@
+"""What torch records when a model runs: values, the ops between them, and what autograd keeps.
+
+A family (see `families/`) is a function that calls these primitives; running it under a Regime with number-like
+dimensions leaves a list of sections of ops. Parameters, saved activations, peaks and FLOPs are folds over that
+list. Knows torch's saving rules (torchgen/packaged/autograd/derivatives.yaml), type promotion and autocast;
+knows nothing about families, GPUs or optimizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+from vramcast.errors import InvariantError
+from vramcast.models.dims import Number
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    name: str
+    nbytes: int
+    floating: bool = True
+
+
+F32, BF16, F16 = Dtype("fp32", 4), Dtype("bf16", 2), Dtype("fp16", 2)
+I64, I32, BOOL = Dtype("int64", 8, False), Dtype("int32", 4, False), Dtype("bool", 1, False)
+DTYPES = {dtype.name: dtype for dtype in (F32, BF16, F16, I64, I32, BOOL)}
+
+
+def promote(a: Dtype, b: Dtype) -> Dtype:
+    """torch's type promotion between tensors, as far as models need it."""
+    if a == b or not b.floating:
+        return a
+    return F32 if a.floating else b
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Param:
+    """One parameter tensor under its Hugging Face name (with `{i}` for the layer while it is a template)."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str  # linear, embedding, norm, conv, experts, router, table, bias, adapter
+    dtype: Dtype
+    trainable: bool = True
+    tied_to: str | None = None
+    stored_bytes: int | None = None  # where quantisation stores it in other than numel × dtype
+
+    @property
+    def numel(self) -> int:
+        return prod(int(n) for n in self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.nbytes if self.stored_bytes is None else self.stored_bytes
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """A tensor. A view points to the value that owns the storage."""
+
+    shape: tuple[Number, ...]
+    dtype: Dtype
+    requires_grad: bool = False
+    label: str = ""
+    owner: Value | None = None
+    param: Param | None = None
+    copy_of: Param | None = None  # a low-precision copy of a weight
+    is_slice: bool = False  # a view of part of its storage
+
+    @property
+    def storage(self) -> Value:
+        return self.owner or self
+
+    @property
+    def nbytes(self) -> Number:
+        return prod(self.shape) * self.dtype.nbytes
+
+
+@dataclass(slots=True, eq=False)
+class Op:
+    """One forward op, with what its backward needs."""
+
+    name: str
+    module: str
+    inputs: tuple[Value, ...]
+    output: Value
+    saved: tuple[Value, ...] = ()
+    forward_temp_bytes: Number = 0
+    backward_temp_bytes: Number = 0
+    passes_grad: bool = False  # the gradient of each input is the gradient of the output, or a view of it
+    flops: Number = 0
+
+
+@dataclass(slots=True, eq=False)
+class Section:
+    """A run of ops that belongs together: the embedding, one layer, the head. Layers of one kind are recorded once."""
+
+    name: str  # with {i} where the layer's number goes
+    inputs: tuple[Value, ...]
+    is_block: bool = False  # a unit of checkpointing and of sharding
+    ops: list[Op] = field(default_factory=list)
+    params: list[Param] = field(default_factory=list)
+    outputs: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A section at its place in the model."""
+
+    section: Section
+    index: int | None = None
+
+    @property
+    def name(self) -> str:
+        return numbered(self.section.name, self.index)
+
+    def params(self) -> Iterator[Param]:
+        for param in self.section.params:
+            yield param if self.index is None else replace(param, name=numbered(param.name, self.index))
+
+
+def numbered(name: str, index: int | None) -> str:
+    return name if index is None else name.replace("{i}", str(index))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lora:
+    """Adapters on linear layers. `matches` decides by the module's full name and kind (linear, head, router)."""
+
+    rank: int
+    matches: Callable[[str, str], bool]
+    dtype: Dtype
+    dora: bool = False
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantized:
+    """How the weights of linear layers are stored."""
+
+    matches: Callable[[str, str], bool]
+    stored_bytes: Callable[[int], int]  # of a weight with that many elements
+    compute: Dtype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regime:
+    """How the model is run: everything about a job that changes which tensors exist."""
+
+    weights: Dtype = F32
+    autocast: Dtype | None = None
+    training: bool = True  # dropout on
+    grad: bool = True  # autograd records
+    attention: str = "flash"
+    mask: bool = False  # a padding mask reaches attention
+    fused: frozenset[str] = frozenset()  # of "norm", "rope", "mlp": kernels that keep inputs only (Liger and alike)
+    gqa_in_kernel: bool = True  # grouped heads reach the kernel unrepeated
+    experts: str = "grouped"  # grouped (one grouped matmul) or loop (expert by expert)
+    cuda: bool = True  # CUDA kernels; False: what the CPU kernels keep, for checks against real runs
+    trainable: Callable[[str], bool] = lambda name: True
+    upcast: Callable[[str, str], bool] = lambda name, kind: False  # parameters kept in fp32 whatever `weights` says
+    lora: Lora | None = None
+    quantized: Quantized | None = None
+
+
+class Tape:
+    """Records a model's forward pass. Names given to primitives are relative to the open scopes."""
+
+    def __init__(self, regime: Regime) -> None:
+        self.regime = regime
+        self.placed: list[Placed] = []
+        self.inputs: list[Value] = []
+        self._scopes: list[str] = []
+        self._section: Section | None = None
+        self._layer: int | None = None
+
+    # ---- structure
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        self._scopes.append(name)
+        yield
+        self._scopes.pop()
+
+    def path(self, name: str = "") -> str:
+        return ".".join(part for part in (*self._scopes, name) if part)
+
+    @contextmanager
+    def part(self, name: str, *inputs: Value) -> Iterator[Section]:
+        """A section that occurs once: embeddings, a stem, the head. Set its `outputs` before it closes."""
+        with self._recording(Section(name=name, inputs=inputs)) as section:
+            yield section
+        self.placed.append(Placed(section))
+
+    def stack(self, name: str, kinds: Sequence[Any], body: Callable[[Value, Any], Value], x: Value) -> Value:
+        """Layers `name.0 … name.n-1`; `body(x, kind)` is recorded once for layers that record alike."""
+        recorded: dict[Any, list[tuple[int, Section]]] = {}
+        with self.scope(name):
+            for index, kind in enumerate(kinds):
+                before = recorded.setdefault((kind, x.requires_grad), [])
+                section = self._alike(before, index) or self._record(body, x, kind, index)
+                before.append((index, section))
+                self.placed.append(Placed(section, index))
+                x = section.outputs[0]
+        return x
+
+    def _alike(self, before: list[tuple[int, Section]], index: int) -> Section | None:
+        """The recording of an earlier layer with the same trainable parameters."""
+        for earlier, section in reversed(before):
+            if self._trainable(section, earlier) == self._trainable(section, index):
+                return section
+        return None
+
+    def _trainable(self, section: Section, index: int) -> tuple[bool, ...]:
+        return tuple(self.regime.trainable(numbered(param.name, index)) for param in section.params)
+
+    def _record(self, body: Callable[[Value, Any], Value], x: Value, kind: Any, index: int) -> Section:
+        self._layer = index
+        with self.scope("{i}"), self._recording(Section(name=self.path(), inputs=(x,), is_block=True)) as section:
+            section.outputs = (body(x, kind),)
+        self._layer = None
+        return section
+
+    @contextmanager
+    def _recording(self, section: Section) -> Iterator[Section]:
+        if self._section is not None:
+            raise InvariantError(f"section {section.name} opened inside {self._section.name}")
+        self._section = section
+        yield section
+        self._section = None
+        if not section.outputs:
+            raise InvariantError(f"section {section.name} has no output")
+
+    # ---- values
+
+    def input(self, label: str, shape: tuple[Number, ...], dtype: Dtype) -> Value:
+        """A tensor that comes from outside: token ids, labels, pixels."""
+        value = Value(shape, dtype, label=label)
+        self.inputs.append(value)
+        return value
+
+    def param(self, name: str, shape: tuple[int, ...], kind: str) -> Value:
+        """Declare a parameter of the open section."""
+        full = self.path(name)
+        concrete = numbered(full, self._layer)
+        dtype = F32 if self.regime.upcast(concrete, kind) else self.regime.weights
+        trainable = self.regime.lora is None and self.regime.trainable(concrete)
+        return self._declare(Param(name=full, shape=shape, kind=kind, dtype=dtype, trainable=trainable))
+
+    def tie(self, name: str, value: Value) -> Value:
+        """The same parameter under a second name."""
+        if value.param is None or self._section is None:
+            raise InvariantError(f"{name} can only be tied to a parameter, inside a section")
+        self._section.params.append(replace(value.param, name=self.path(name), tied_to=value.param.name))
+        return value
+
+    def _declare(self, param: Param) -> Value:
+        if self._section is None:
+            raise InvariantError(f"{param.name} declared outside of a section")
+        self._section.params.append(param)
+        return Value(param.shape, param.dtype, param.trainable and self.regime.grad, param.name, param=param)
+
+    def op(
+        self, name: str, inputs: tuple[Value, ...], shape: tuple[Number, ...], dtype: Dtype, *, label: str = "",
+        saves: tuple[Value, ...] = (), saves_output: bool = False, requires_grad: bool | None = None, **facts: Any,
+    ) -> Value:  # fmt: skip
+        """Record an op with a fresh output. What it saves counts only if its output needs a gradient."""
+        if self._section is None:
+            raise InvariantError(f"{name} recorded outside of a section")
+        grad = self.regime.grad and any(v.requires_grad for v in inputs) if requires_grad is None else requires_grad
+        output = Value(shape, dtype, grad, label or name)
+        saved = (*saves, output) if saves_output else saves
+        kept = tuple(v.storage for v in saved if v.param is None) if grad else ()
+        self._section.ops.append(Op(name=name, module=self.path(), inputs=inputs, output=output, saved=kept, **facts))
+        return output
+
+    def view(self, x: Value, shape: tuple[Number, ...]) -> Value:
+        """reshape, transpose, expand: no bytes, and the gradient is a view too."""
+        if self._section is None:
+            raise InvariantError("view recorded outside of a section")
+        output = Value(shape, x.dtype, x.requires_grad, x.label, x.storage, x.param, x.copy_of, x.is_slice)
+        self._section.ops.append(Op(name="view", module=self.path(), inputs=(x,), output=output, passes_grad=True))
+        return output
+
+    def slice(self, x: Value, width: int) -> Value:
+        """Part of the last axis: a view forward; backward, the parts are put together in a new tensor."""
+        if self._section is None:
+            raise InvariantError("slice recorded outside of a section")
+        output = Value((*x.shape[:-1], width), x.dtype, x.requires_grad, x.label, owner=x.storage, is_slice=True)
+        self._section.ops.append(Op(name="slice", module=self.path(), inputs=(x,), output=output))
+        return output
+
+    # ---- element-wise
+
+    def cast(self, x: Value, dtype: Dtype, label: str = "") -> Value:
+        return x if x.dtype == dtype else self.op("to", (x,), x.shape, dtype, label=label or f"{x.label} {dtype.name}")
+
+    def copy(self, x: Value, shape: tuple[Number, ...] | None = None, label: str = "") -> Value:
+        """contiguous, cat, pad, repeat: new bytes, nothing kept."""
+        return self.op("copy", (x,), shape or x.shape, x.dtype, label=label or x.label)
+
+    def add(self, a: Value, b: Value, label: str = "sum") -> Value:
+        """a and b of one shape; the gradient passes through to both."""
+        dtype = promote(a.dtype, b.dtype)
+        same = a.dtype == b.dtype
+        return self.op("add", (a, b), a.shape, dtype, label=label, passes_grad=same)
+
+    def scale(self, x: Value, label: str = "scaled") -> Value:
+        """Times or plus a constant: nothing kept."""
+        return self.op("scale", (x,), x.shape, x.dtype, label=label)
+
+    def mul(self, a: Value, b: Value, label: str = "product") -> Value:
+        """a sets the shape (b may broadcast). Each factor is kept for the gradient of the other."""
+        saves = tuple(kept for kept, other in ((a, b), (b, a)) if other.requires_grad)
+        return self.op("mul", (a, b), a.shape, promote(a.dtype, b.dtype), saves=saves, label=label)
+
+    def activation(self, x: Value, kind: str, label: str = "activated") -> Value:
+        """gelu, silu, tanh …: most keep their input, relu, tanh and sigmoid their output."""
+        if kind in ("relu", "tanh", "sigmoid"):
+            return self.op(kind, (x,), x.shape, x.dtype, saves_output=True, label=label)
+        if kind in PYTHON_ACTIVATIONS:
+            return PYTHON_ACTIVATIONS[kind](self, x, label)
+        return self.op(kind, (x,), x.shape, x.dtype, saves=(x,), label=label)
+
+    def softmax(self, x: Value, dtype: Dtype | None = None, label: str = "softmax") -> Value:
+        """Keeps its output. Autocast runs it in fp32."""
+        dtype = F32 if self.regime.autocast and dtype is None else dtype or x.dtype
+        return self.op("softmax", (x,), x.shape, dtype, saves_output=True, label=label)
+
+    def dropout(self, x: Value, p: float, label: str = "dropout") -> Value:
+        """CUDA keeps a mask of one byte per element; the CPU kernel one of x's dtype."""
+        if not p or not self.regime.training:
+            return x
+        mask = Value(x.shape, BOOL if self.regime.cuda else x.dtype, label=f"{label} mask")
+        return self.op("native_dropout", (x,), x.shape, x.dtype, saves=(mask,), label=label)
+
+    # ---- matrix products
+
+    def autocasted(self, x: Value) -> Value:
+        """x as a matmul sees it under autocast."""
+        compute = self.regime.autocast
+        if compute is None or x.dtype == compute or not x.dtype.floating:
+            return x
+        if x.param is None:
+            return self.cast(x, compute)
+        copy = self.op("to", (x,), x.shape, compute, label=f"{compute.name} copy of {x.param.name}")
+        copy.copy_of = x.param
+        return copy
+
+    def matmul(self, a: Value, b: Value, shape: tuple[Number, ...], label: str = "matmul") -> Value:
+        """A batched product of two activations; keeps both."""
+        return self.matmul_plain(self.autocasted(a), self.autocasted(b), shape, label)
+
+    def matmul_plain(self, a: Value, b: Value, shape: tuple[Number, ...], label: str = "matmul") -> Value:
+        """A product inside an op that autocast does not reach into."""
+        flops = 2 * prod(shape) * a.shape[-1]
+        return self.op("bmm", (a, b), shape, promote(a.dtype, b.dtype), saves=(a, b), label=label, flops=flops)
+
+    def linear(
+        self, name: str, x: Value, out: int, *, bias: bool = False, weight: Value | None = None, label: str = "",
+        transposed: bool = False, kind: str = "linear",
+    ) -> Value:  # fmt: skip
+        """nn.Linear (or Conv1D when transposed), with whatever adapter and quantisation the regime puts on it."""
+        with self.scope(name):
+            size = (x.shape[-1], out) if transposed else (out, x.shape[-1])
+            regime, full = self.regime, numbered(self.path(), self._layer)
+            adapted = regime.lora is not None and regime.lora.matches(full, kind)
+            with self.scope("base_layer" if adapted else ""):
+                w = self.tie("weight", weight) if weight is not None else self._weight(size, full, kind)
+                b = self.param("bias", (out,), "bias") if bias else None
+                y = self._matmul_weight(x, w, b, out, label or name)
+            return self._adapted(x, y, out) if adapted else y
+
+    def _weight(self, size: tuple[int, int], full: str, kind: str) -> Value:
+        quantized = self.regime.quantized
+        if quantized is None or not quantized.matches(full, kind):
+            return self.param("weight", size, kind)
+        stored = quantized.stored_bytes(int(size[0]) * int(size[1]))
+        param = Param(
+            name=self.path("weight"), shape=size, kind=kind, dtype=quantized.compute, trainable=False,
+            stored_bytes=stored,
+        )  # fmt: skip
+        return self._declare(param)
+
+    def _matmul_weight(self, x: Value, w: Value, b: Value | None, out: int, label: str) -> Value:
+        quantized = w.param is not None and w.param.stored_bytes is not None
+        dequantized = w.nbytes if quantized else 0
+        if quantized and self.regime.autocast is None:
+            x = self.cast(x, w.dtype)
+        x, w = self.autocasted(x), w if quantized else self.autocasted(w)
+        saves = tuple(kept for kept, other in ((x, w), (w, x)) if other.requires_grad)
+        return self.op(
+            "linear", (x, w) if b is None else (x, w, b), (*x.shape[:-1], out), promote(x.dtype, w.dtype),
+            saves=saves, label=label, flops=2 * prod(x.shape) * out,
+            forward_temp_bytes=dequantized, backward_temp_bytes=dequantized,
+        )  # fmt: skip
+
+    def _adapted(self, x: Value, y: Value, out: int) -> Value:
+        """PEFT's LoRA beside a frozen linear: cast, dropout, A, B, scale, add (peft 0.21 lora/layer.py, bnb.py)."""
+        lora = self.regime.lora
+        assert lora is not None
+        keeps_dtype = self.regime.quantized is not None and self.regime.autocast is not None
+        h = x if keeps_dtype else self.cast(x, lora.dtype)
+        h = self.dropout(h, lora.dropout, "lora dropout")
+        a = self._adapter("lora_A.default", h, lora.rank)
+        delta = self.scale(self._adapter("lora_B.default", a, out), "lora scaled")
+        if lora.dora:
+            delta = self._dora(y, delta, out)
+        return self.cast(self.add(y, delta, "adapted"), y.dtype)
+
+    def _dora(self, y: Value, delta: Value, out: int) -> Value:
+        """DoRA scales both paths by a trained magnitude over the column norms, which costs one more kept copy each."""
+        assert self.regime.lora is not None
+        with self.scope("lora_magnitude_vector.default"):
+            shape: tuple[int, ...] = (out,)
+            param = Param(name=self.path("weight"), shape=shape, kind="adapter", dtype=self.regime.lora.dtype)
+            magnitude = self._declare(param)
+        return self.add(self.mul(y, magnitude, "dora base"), self.mul(delta, magnitude, "dora delta"))
+
+    def _adapter(self, name: str, x: Value, out: int) -> Value:
+        assert self.regime.lora is not None
+        with self.scope(name):
+            w = self._declare(
+                Param(name=self.path("weight"), shape=(out, x.shape[-1]), kind="adapter", dtype=self.regime.lora.dtype)
+            )
+            return self._matmul_weight(x, w, None, out, name)
+
+    # ---- tables and norms
+
+    def table(self, name: str, rows: int, width: int) -> Value:
+        """The weight of an embedding, to look up in and perhaps to tie a head to."""
+        with self.scope(name):
+            return self.param("weight", (rows, width), "embedding")
+
+    def lookup(self, table: Value, ids: Value, label: str = "embeddings") -> Value:
+        """Keeps the indices; the backward makes a dense gradient of the whole table."""
+        return self.op("embedding", (table, ids), (*ids.shape, table.shape[1]), table.dtype, saves=(ids,), label=label)
+
+    def layer_norm(self, name: str, x: Value, *, bias: bool = True, affine: bool = True) -> Value:
+        """Keeps its input and two fp32 statistics per row. CUDA autocast runs it in fp32."""
+        if self.regime.autocast and self.regime.cuda:
+            x = self.cast(x, F32)
+        with self.scope(name):
+            weights = (self.param("weight", (x.shape[-1],), "norm"),) if affine else ()
+            biases = (self.param("bias", (x.shape[-1],), "norm"),) if affine and bias else ()
+            statistics = Value((*x.shape[:-1], 2), F32, label=f"{name} mean, rstd")
+            dtype = x.dtype
+            return self.op("layer_norm", (x, *weights, *biases), x.shape, dtype, saves=(x, statistics), label=name)
+
+
+def _python_gelu(tape: Tape, x: Value, label: str) -> Value:
+    """transformers' gelu_new / gelu_fast: 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), op by op."""
+    half = tape.scale(x, "0.5·x")
+    cube = tape.op("pow", (x,), x.shape, x.dtype, saves=(x,), label="x³")
+    inner = tape.scale(tape.add(x, tape.scale(cube)), "inner")
+    bent = tape.scale(tape.op("tanh", (inner,), x.shape, x.dtype, saves_output=True, label="tanh"), "1+tanh")
+    return tape.mul(half, bent, label)
+
+
+def _quick_gelu(tape: Tape, x: Value, label: str) -> Value:
+    """x·sigmoid(1.702·x)"""
+    return tape.mul(x, tape.activation(tape.scale(x), "sigmoid"), label)
+
+
+def _squared_relu(tape: Tape, x: Value, label: str) -> Value:
+    relu = tape.activation(x, "relu")
+    return tape.op("pow", (relu,), x.shape, x.dtype, saves=(relu,), label=label)
+
+
+PYTHON_ACTIVATIONS: dict[str, Callable[[Tape, Value, str], Value]] = {
+    "gelu_new": _python_gelu,
+    "gelu_fast": _python_gelu,
+    "quick_gelu": _quick_gelu,
+    "relu2": _squared_relu,
+}
