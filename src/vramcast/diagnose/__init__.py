@@ -1,0 +1,1 @@
+"""What happened: printed text → observations → findings, hypotheses, advice. Prints nothing itself."""

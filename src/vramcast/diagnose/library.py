@@ -1,0 +1,170 @@
+"""Device memory that ran out behind another name: the CUDA runtime, cuBLAS, cuDNN, NCCL, vLLM, Paddle, Gaudi, MLX.
+
+In: a Passage. Out: Observations, mostly without numbers, because these libraries print none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from vramcast.diagnose.observation import Figure, Moment
+from vramcast.diagnose.quantity import NUMBER, UNIT, to_bytes
+from vramcast.diagnose.reader import Form, Read, Reader, clause, observe
+from vramcast.diagnose.stream import Passage
+
+_MASKED = re.compile(
+    r"(?P<name>CUBLAS_STATUS_ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED|CUDNN_STATUS_ALLOC_FAILED|CUDNN_STATUS_NOT_INITIALIZED"
+    r"|CUDNN_STATUS_INTERNAL_ERROR_(?:DEVICE|HOST)_ALLOCATION_FAILED|CUSOLVER_STATUS_ALLOC_FAILED|CUSPARSE_STATUS_ALLOC_FAILED"
+    r"|CUSPARSE_STATUS_INSUFFICIENT_RESOURCES|CUFFT_ALLOC_FAILED|HIPBLAS_STATUS_ALLOC_FAILED|ROCBLAS_STATUS_MEMORY_ERROR)",
+    re.IGNORECASE,
+)
+_RUNTIME = re.compile(
+    r"CUDA(?: driver)? error:? ?(?:\d+ ?)?[:(]?\s*'?out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"
+    r"|hipErrorOutOfMemory|HIP error: out of memory|Error out of memory at line|cudaMalloc failed: out of memory"
+    r"|cuMemCreate.{0,60}out of memory|RMM.{0,40}out_of_memory|ggml_backend_cuda.{0,80}out of memory",
+    re.IGNORECASE,
+)
+_NCCL = re.compile(
+    r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA calloc|NCCL.{0,80}out of memory", re.IGNORECASE
+)
+_NCCL_SIZE = re.compile(rf"CUDA calloc(?: async| host)?\s+({NUMBER})\s*(bytes|{UNIT})", re.IGNORECASE)
+_CUDA_SIZE = re.compile(
+    rf"(?:failed to allocate|allocating)\s+({NUMBER})\s*({UNIT})(?:\s*\((\d{{1,18}}) bytes\))?", re.IGNORECASE
+)
+
+
+def read_masked(passage: Passage) -> Iterator[Read]:
+    """cuBLAS and cuDNN cannot make their handles or workspaces when the card is full, and say so in their own words."""
+    match = _MASKED.search(passage.text())
+    if match:
+        yield _failure(passage, kind="masked_oom", marks=(match["name"].upper(),))
+
+
+def read_nccl(passage: Passage) -> Iterator[Read]:
+    """NCCL prints the failure, then the size, on following lines: one observation."""
+    if not _NCCL.search(passage.text()):
+        return
+    last, size = passage.line.number, None
+    for line in passage.lines(5):
+        text = line.clean()
+        size = size or _NCCL_SIZE.search(text)
+        if _NCCL.search(text):
+            last = line.number
+    requested = to_bytes(size.group(1), size.group(2)) if size else None
+    read = _failure(passage, kind="masked_oom", requested_bytes=requested, marks=("NCCL",))
+    yield Read(observation=read.observation, last_line=last)
+
+
+def read_runtime(passage: Passage) -> Iterator[Read]:
+    text = passage.text()
+    if not _RUNTIME.search(text) or _NCCL.search(text):
+        return
+    size = _CUDA_SIZE.search(text)
+    requested = (
+        (int(size.group(3)) if size.group(3) else to_bytes(size.group(1), size.group(2), binary=True)) if size else None
+    )
+    yield _failure(passage, kind="cuda_runtime_oom", requested_bytes=requested)
+
+
+_VLLM = re.compile(
+    r"No available memory for the cache blocks|Free memory on device|larger than the maximum number of tokens"
+    r"|KV cache is needed, which is larger|warming up sampler|available KV cache memory"
+    r"|less than desired GPU memory utilization|the current vLLM instance can use",
+    re.IGNORECASE,
+)
+_VLLM_FAILS = re.compile(r"No available memory|less than desired|larger than|out of memory|not enough", re.IGNORECASE)
+_VLLM_FREE = re.compile(
+    rf"free memory on device[^(]{{0,20}}\(({NUMBER})\s*(?:{UNIT})?\s*/\s*({NUMBER})\s*({UNIT})\)", re.IGNORECASE
+)
+_VLLM_WANTED = re.compile(rf"utilization[^(]{{0,6}}\(([\d.]{{1,6}}),\s*({NUMBER})\s*({UNIT})\)", re.IGNORECASE)
+_VLLM_FIGURES = tuple(
+    (label, unit, re.compile(pattern.replace("{q}", rf"({NUMBER})\s*({UNIT})"), re.IGNORECASE))
+    for label, unit, pattern in (
+        ("kv cache needed", "B", r"{q}\)? KV cache is needed"),
+        ("kv cache available", "B", r"(?:available KV cache memory[ :(]{1,3}|reserved for KV Cache is ){q}"),
+        ("max seq len", "count", r"max seq len \((\d{1,12})\)"),
+        ("tokens in kv cache", "count", r"stored in KV cache \((\d{1,12})\)"),
+        ("estimated maximum model length", "count", r"estimated maximum model length is (\d{1,12})"),
+        ("dummy requests", "count", r"with (\d{1,9}) dummy requests"),
+        ("total gpu memory", "B", r"total_gpu_memory \({q}\)"),
+        ("model weights", "B", r"model weights take {q}"),
+        ("non-torch memory", "B", r"non_torch_memory takes {q}"),
+        ("activation peak", "B", r"activation peak memory takes {q}"),
+    )
+)
+
+
+def read_vllm(passage: Passage) -> Iterator[Read]:
+    text = passage.text()
+    if not _VLLM.search(text):
+        return
+    fields: dict[str, Any] = {}
+    if (free := _VLLM_FREE.search(text)) is not None:
+        fields["free_bytes"] = to_bytes(free.group(1), free.group(3))
+        fields["capacity_bytes"] = to_bytes(free.group(2), free.group(3))
+    figures = [
+        figure for label, unit, pattern in _VLLM_FIGURES if (figure := _figure(label, unit, pattern.search(text)))
+    ]
+    if (wanted := _VLLM_WANTED.search(text)) is not None:
+        fields["requested_bytes"] = to_bytes(wanted.group(2), wanted.group(3))
+        figures.append(Figure(label="gpu_memory_utilization", value=float(wanted.group(1)), unit="share"))
+    elif any(figure.label == "kv cache needed" for figure in figures):
+        fields["requested_bytes"] = next(figure.value for figure in figures if figure.label == "kv cache needed")
+    device = re.search(r"cuda:(\d{1,3})", text)
+    observation = observe(
+        passage, kind="vllm_startup", moment=Moment.FAILURE if _VLLM_FAILS.search(text) else Moment.NOW,
+        place=f"cuda:{device.group(1)}" if device else "cuda", figures=tuple(figures), **fields,
+    )  # fmt: skip
+    yield Read(observation=observation, last_line=passage.line.number)
+
+
+def _figure(label: str, unit: str, match: re.Match[str] | None) -> Figure | None:
+    if match is None:
+        return None
+    value = int(match.group(1)) if unit == "count" else to_bytes(match.group(1), match.group(2))
+    return None if value is None else Figure(label=label, value=value, unit=unit)
+
+
+def _failure(passage: Passage, **fields: Any) -> Read:
+    fields.setdefault("place", "cuda")
+    return Read(observation=observe(passage, moment=Moment.FAILURE, **fields), last_line=passage.line.number)
+
+
+PADDLE = Form(
+    kind="paddle_oom", words=("out of memory error on gpu", "cannot allocate"), moment=Moment.FAILURE, binary=True,
+    clauses=(
+        clause("requested_bytes", r"Cannot allocate {q} memory"),
+        clause("allocated_bytes", r"{q} memory has been allocated"),
+        clause("free_bytes", r"available memory is only {q}"),
+    ),
+    span=4, needs=("requested_bytes",),
+)  # fmt: skip
+GAUDI = Form(
+    kind="torch_hpu_oom", words=("allocation failed for size",), moment=Moment.FAILURE, place="hpu",
+    clauses=(clause("requested_bytes", r"Allocation failed for size::\s*{n}", "B"),), needs=("requested_bytes",),
+)  # fmt: skip
+MLX_REFUSED = Form(
+    kind="mlx_oom", words=("attempting to allocate", "[malloc"), moment=Moment.FAILURE, place="mps",
+    clauses=(
+        clause("requested_bytes", r"(?:Attempting|Unable) to allocate {q}"),
+        clause("allowed_bytes", r"maximum allowed buffer size of {q}"),
+    ),
+    needs=("requested_bytes",),
+)  # fmt: skip
+
+READERS = (
+    Reader(
+        words=("_alloc_failed", "_not_initialized", "allocation_failed", "insufficient_resources", "status_memory_error"),
+        read=read_masked,
+    ),
+    Reader(words=("cuda failure", "cuda calloc", "nccl"), read=read_nccl),
+    Reader(
+        words=("out of memory", "out_of_memory", "cudaerrormemoryallocation", "hiperroroutofmemory"), read=read_runtime,
+    ),
+    Reader(
+        words=("cache blocks", "free memory on device", "kv cache", "warming up sampler", "vllm instance"), read=read_vllm,
+    ),
+    PADDLE.reader(), GAUDI.reader(), MLX_REFUSED.reader(),
+)  # fmt: skip

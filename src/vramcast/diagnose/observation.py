@@ -1,0 +1,121 @@
+"""What one printed message or log line says about memory, in torch's words, and the Ledger it amounts to.
+
+In: nothing; the readers fill these records. Out: Observation, and `ledger_of(observation)` with origin `measured`.
+Does not know how any text is worded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vramcast.ledger import Category, Entry, Ledger, Level, Origin, Word
+
+OBSERVED = "observed"  # the one phase of a measured ledger: the moment the text was printed
+
+
+class Moment(Word):
+    """When the figures held."""
+
+    FAILURE = "failure"  # an allocation was refused, or the process was killed
+    NOW = "now"  # a counter, read while the job ran
+    PEAK = "peak"  # the highest a counter had been
+    THEORY = "theory"  # another tool's estimate: printed, but not measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessUse:
+    """One process on the device, by the number the driver gives it."""
+
+    pid: int
+    nbytes: int | None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A printed number that has no field of its own."""
+
+    label: str
+    value: int | float
+    unit: str = "B"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """Numbers as printed; None where the text does not say. `derived` names those that follow by definition."""
+
+    kind: str
+    moment: Moment
+    line: int = 0
+    place: str | None = None
+    requested_bytes: int | None = None
+    capacity_bytes: int | None = None
+    free_bytes: int | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    unallocated_bytes: int | None = None
+    process_bytes: int | None = None
+    other_processes: tuple[ProcessUse, ...] | None = None
+    allowed_bytes: int | None = None  # a cap below the capacity, set by the user or by the backend
+    used_bytes: int | None = None  # on the whole device or host, whoever holds it
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    requested_range_bytes: tuple[int, int] | None = None  # every size that prints as the request was printed
+    figures: tuple[Figure, ...] = ()
+    derived: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()  # facts without a number: truncated, wddm, memcg, hint names
+    rank: int | None = None
+    count: int = 1
+    excerpt: str = ""
+
+    def figure(self, label: str) -> int | float | None:
+        return next((figure.value for figure in self.figures if figure.label == label), None)
+
+    def is_failure(self) -> bool:
+        return self.moment is Moment.FAILURE
+
+    def is_host(self) -> bool:
+        return self.place in ("host", "shm")
+
+
+def ledger_of(observation: Observation) -> Ledger:
+    """The measured bill: what PyTorch allocated, what it cached, the rest of the process, and the neighbours."""
+    if observation.moment is Moment.THEORY:
+        return Ledger(entries=())
+    place = observation.place or "cuda"
+    parts = (
+        _part("allocated by PyTorch", Category.UNKNOWN, Level.ALLOCATED, place, observation.allocated_bytes),
+        _part("reserved by PyTorch but unallocated", Category.SLACK, Level.RESERVED, place, cached_bytes(observation)),
+        _part("this process outside PyTorch", Category.CONTEXT, Level.PROCESS, place, outside_bytes(observation)),
+        *(
+            _part(f"process {other.pid}", Category.UNKNOWN, Level.PROCESS, f"other processes on {place}", other.nbytes)
+            for other in observation.other_processes or ()
+        ),
+    )
+    return Ledger(entries=tuple(part for part in parts if part is not None))
+
+
+def cached_bytes(observation: Observation) -> int | None:
+    if observation.unallocated_bytes is not None:
+        return observation.unallocated_bytes
+    return _difference(observation.reserved_bytes, observation.allocated_bytes)
+
+
+def outside_bytes(observation: Observation) -> int | None:
+    """Context, NCCL and libraries: what the process holds that PyTorch's allocator does not count."""
+    return _difference(observation.process_bytes, observation.reserved_bytes)
+
+
+def _difference(larger: int | None, smaller: int | None) -> int | None:
+    # Printed figures are rounded, so a part that is really zero may come out a few bytes below it.
+    return None if larger is None or smaller is None else max(0, larger - smaller)
+
+
+def _part(component: str, category: Category, level: Level, place: str, nbytes: int | None) -> Entry | None:
+    if nbytes is None:
+        return None
+    return Entry(
+        category=category, component=component, place=place, phases=(OBSERVED,), nbytes=nbytes,
+        origin=Origin.MEASURED, level=level,
+    )  # fmt: skip
