@@ -1,10 +1,10 @@
 """What a mixture-of-experts model's gates saw and said, kept so that the gates can be trained after the graph is gone.
 
-In: a model whose routers are transformers' recorded ones or are named by the caller. Out: per router call its detached
-inputs and its routing, and a replay that rebuilds the routing from those inputs with a graph to the gate's parameters only.
-Replaying differs from keeping the whole graph in one respect: the gradient that a gating loss would send through lower
-layers is cut, so it is exact for the last mixture layer and leaves out the cross-layer terms of the earlier ones.
-A router that draws noise draws it anew on replay. Does not know the gating loss.
+In: a model whose routers are transformers' recorded ones or are named by the caller. Out: per router call its
+detached inputs and its routing, and a replay that rebuilds the routing from those inputs with a graph to the gate's
+parameters only. Replaying differs from keeping the whole graph in one respect: the gradient that a gating loss would
+send through lower layers is cut, so it is exact for the last mixture layer and leaves out the cross-layer terms of
+the earlier ones. A router that draws noise draws it anew on replay. Does not know the gating loss.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ class Routing:
         return self.weights > 0
 
     def detached(self) -> Routing:
-        fields = {name: getattr(self, name) for name in ("logits", "weights", "indices", "surprise")}
-        return replace(self, **{name: None if value is None else as_leaf(value, requires_grad=False)
-                                for name, value in fields.items()})  # fmt: skip
+        kept = [_input(value) for value in (self.logits, self.weights, self.indices, self.surprise)]
+        return Routing(layer=self.layer, logits=kept[0], weights=kept[1], indices=kept[2], surprise=kept[3])
 
 
 Reader = Callable[[Any], Routing]
@@ -70,7 +69,9 @@ class Router:
     logits_index: int = 0
 
     def read(self, output: Any) -> Routing:
-        """transformers 5 returns (logits, weights, indices); a router with its logits elsewhere is read for them only."""
+        """transformers 5 returns (logits, weights, indices); a router with its logits elsewhere is read for them
+        only.
+        """
         if isinstance(output, Tensor):
             return Routing(layer=self.name, logits=_flat(output))
         if isinstance(output, dict):

@@ -1,8 +1,8 @@
 """Where a model lives: device names, copies outside the module registry, nested batches.
 
-In: a module and a device in any spelling. Out: a copy whose parameters were made directly on that device, one tensor at a
-time, so neither device ever holds a second whole copy. Ties between parameters survive; any submodule can be replaced by a
-stand-in that is not copied at all. Knows nothing about what the copy is for.
+In: a module and a device in any spelling. Out: a copy whose parameters were made directly on that device, one tensor
+at a time, so neither device ever holds a second whole copy. Ties between parameters survive; any submodule can be
+replaced by a stand-in that is not copied at all. Knows nothing about what the copy is for.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from vramcast.errors import InputError, UnsupportedError
 
-DeviceLike = int | str | torch.device
 M = TypeVar("M", bound=nn.Module)
 
 
-def normalise_device(spec: DeviceLike) -> torch.device:
+def normalise_device(spec: int | str | torch.device) -> torch.device:
     """3, "3", "cuda:3" and torch.device("cuda", 3) are one device; "cuda" and "cpu" mean index 0."""
     if isinstance(spec, bool) or not isinstance(spec, (int, str, torch.device)):
         raise InputError(f"{spec!r} is not a device. Write it like 3, '3', 'cuda:3' or 'cpu'.")
@@ -57,8 +56,10 @@ def copy_to(
             continue
         for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
             memo.setdefault(id(tensor), tensor if share else _copied(tensor, device, dtype))
-    copied = copy.deepcopy(model, memo)
-    return copied if share else copied.requires_grad_(False)
+    copied: M = copy.deepcopy(model, memo)
+    if not share:
+        copied.requires_grad_(False)
+    return copied
 
 
 def _copied(tensor: Tensor, device: torch.device | None, dtype: torch.dtype | None) -> Tensor:

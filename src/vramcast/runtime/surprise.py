@@ -1,10 +1,11 @@
 """How strongly each token's loss pulls at each expert's input: per-token, per-expert gradient norms, as tensors.
 
-In: a mixture-of-experts model in training. Out: after backward, one (tokens, experts) matrix per layer, zero where a token
-was not routed. Nothing is read back to the host. transformers' experts take (hidden, indices, weights) in one call, which
-sums the experts' input gradients; while the tracker is open that call is made with every token repeated once per
-chosen expert, which gives the same output and separates the gradients, for one (tokens·k, hidden) tensor more per layer.
-Blocks of another form call `watch` on the inputs they gather. Does not know what the norms are used for.
+In: a mixture-of-experts model in training. Out: after backward, one (tokens, experts) matrix per layer, zero where a
+token was not routed. Nothing is read back to the host. transformers' experts take (hidden, indices, weights) in one
+call, which sums the experts' input gradients; while the tracker is open that call is made with every token repeated
+once per chosen expert, which gives the same output and separates the gradients, for one (tokens·k, hidden) tensor
+more per layer. Blocks of another form call `watch` on the inputs they gather. Does not know what the norms are used
+for.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ class SurpriseTracker:
         return self._matrices[layer]
 
     def watch(self, layer: str, gathered: Tensor, *, tokens: Tensor, experts: Tensor | int, shape: torch.Size) -> None:
-        """Record the gradient norms of inputs a block gathered itself: row i is token `tokens[i]` at expert `experts`."""
+        """Record the gradient norms of inputs a block gathered itself: row i is token `tokens[i]` at expert
+        `experts`.
+        """
         if not gathered.requires_grad:
             return
         matrix = self._matrix(layer, shape, gathered)
@@ -95,7 +98,9 @@ class SurpriseTracker:
             rows = torch.arange(tokens, device=indices.device).repeat_interleave(k)
             if not inside_backward():
                 self._matrices.pop(layer, None)
-            self.watch(layer, repeated, tokens=rows, experts=indices.reshape(-1), shape=torch.Size((tokens, num_experts)))
+            self.watch(
+                layer, repeated, tokens=rows, experts=indices.reshape(-1), shape=torch.Size((tokens, num_experts))
+            )
             return repeated, indices.reshape(-1, 1), weights.reshape(-1, 1)
 
         return expand
@@ -126,5 +131,7 @@ def _three(layer: str, args: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor]:
 def _num_experts(layer: str, experts: nn.Module) -> int:
     value = getattr(experts, "num_experts", None)
     if not isinstance(value, int):
-        raise UnsupportedError(f"the experts beside {layer} do not say num_experts. Call SurpriseTracker.watch() instead.")
+        raise UnsupportedError(
+            f"the experts beside {layer} do not say num_experts. Call SurpriseTracker.watch() instead."
+        )
     return value

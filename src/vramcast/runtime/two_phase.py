@@ -2,13 +2,15 @@
 
   TwoPhaseStep      main backward frees the graph, the main optimizer may step, then the gates are run again from their
                     detached inputs. Holds gate inputs and scores between the phases. Cross-layer gate terms are cut.
-  OnePassStep       a hook adds the gating gradient to the logits during the main backward. Holds nothing. The loss must be
+  OnePassStep       a hook adds the gating gradient to the logits during the main backward. Holds nothing. The loss
+  must be
                     a sum over layers; the injected gradient also reaches lower layers and their surprise.
   RetainGraphStep   the baseline that keeps the whole graph. Both optimizers step at the end: stepping in between fails.
   JointStep         the baseline that adds the losses. Knows no surprise: that exists only after the main backward.
 
-The closure runs the forward and returns the main loss; what it does not return (logits) dies with it. Gradients accumulate as
-torch does: a gate receives the main loss's gradient too. Does not clip, scale or schedule: use the phases separately for that.
+The closure runs the forward and returns the main loss; what it does not return (logits) dies with it. Gradients
+accumulate as torch does: a gate receives the main loss's gradient too. Does not clip, scale or schedule: use the
+phases separately for that.
 """
 
 from __future__ import annotations
@@ -88,7 +90,9 @@ class TwoPhaseStep(_TwoOptimizers):
         leaves = {router.name: _full_parameters(router.gate) for router in self.collector.routers}
         _check_whole(self.collector, leaves)
         loss = self.gating_loss(self.collector.replay(leaves))
-        targets = {(name, key): leaf for name, named in leaves.items() for key, leaf in named.items() if leaf.requires_grad}
+        targets = {
+            (name, key): leaf for name, named in leaves.items() for key, leaf in named.items() if leaf.requires_grad
+        }
         gradients = _gradients(loss, list(targets.values()))
         self.collector.release()
         gates = {router.name: dict(router.gate.named_parameters()) for router in self.collector.routers}
@@ -136,8 +140,9 @@ class JointStep(_TwoOptimizers):
 class OnePassStep:
     """Adds d(layer_loss)/d(logits) to each router's logits during the main backward, times `coefficient`.
 
-    A layer's experts run backward before its gate, so the layer's own surprise is complete when the hook fires. The injected
-    gradient continues into lower layers and pollutes their surprise as the coefficient grows; the last mixture layer is exact.
+    A layer's experts run backward before its gate, so the layer's own surprise is complete when the hook fires. The
+    injected gradient continues into lower layers and pollutes their surprise as the coefficient grows; the last
+    mixture layer is exact.
     """
 
     def __init__(
@@ -155,7 +160,9 @@ class OnePassStep:
         self.tracker = tracker
         self.coefficient = coefficient
         self._losses: dict[str, Tensor] = {}
-        self._handles = [router.gate.register_forward_hook(self._hook_of(router)) for router in find_routers(model, routers)]
+        self._handles = [
+            router.gate.register_forward_hook(self._hook_of(router)) for router in find_routers(model, routers)
+        ]
 
     def __enter__(self) -> OnePassStep:
         return self
@@ -213,7 +220,9 @@ def _check_disjoint(main: torch.optim.Optimizer, gate: torch.optim.Optimizer, co
         )
     missing = [p for p in collector.gate_parameters() if id(p) not in in_gate | in_main]
     if missing:
-        raise InputError(f"{len(missing)} gate parameters are in neither optimizer, so the gating loss would train nothing.")
+        raise InputError(
+            f"{len(missing)} gate parameters are in neither optimizer, so the gating loss would train nothing."
+        )
 
 
 def _gradients(loss: Tensor, targets: list[Tensor]) -> list[Tensor]:

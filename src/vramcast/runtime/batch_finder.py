@@ -1,0 +1,140 @@
+"""The batch that fits: predicted, confirmed by one real step, agreed by all ranks.
+
+In: a function that runs one training step at a batch size, the job, a prediction in bytes per batch size, and the
+budget. Out: the batch, the job with that batch, and what was tried. An out-of-memory error in a probe is an answer,
+not an end. The prediction is corrected by what a probe measured, so a wrong prediction costs probes, never the run.
+With several ranks the step must not communicate while probing (DDP: model.no_sync()): a rank that runs out would
+leave the others waiting. Does not know how the prediction is made.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from vramcast.errors import InputError
+from vramcast.runtime.monitor import Counters, TorchCounters
+from vramcast.runtime.placement import normalise_device
+from vramcast.runtime.ranks import largest, smallest
+from vramcast.units import format_gib
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One real step. `peak_bytes` is None where the device has no counters."""
+
+    batch: int
+    predicted_bytes: int
+    fits: bool
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchChoice:
+    """The agreed batch, the job with it, and the probes that led there."""
+
+    batch: int
+    job: Any
+    probes: tuple[Probe, ...]
+
+
+def find_batch_size(
+    step_fn: Callable[[int], object],
+    job: Any = None,
+    *,
+    predict: Callable[[int], int],
+    budget_bytes: int,
+    device: int | str | torch.device = "cuda:0",
+    max_batch: int = 4096,
+    counters: Counters | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> BatchChoice:
+    """Predict and confirm with one real step; where that fails, correct downwards and confirm again.
+
+    A prediction that was too high is not undone: the probe's peak beside the budget shows the room that is left.
+    """
+    where, read = normalise_device(device), counters or TorchCounters()
+    probes: list[Probe] = []
+    limit, scale = max_batch, 1.0
+    while True:
+        batch = _agreed(_largest_fitting(predict, int(budget_bytes / scale), limit), group)
+        if batch == 0:
+            raise InputError(_nothing_fits(probes, predict(1), budget_bytes))
+        probe = _probe(step_fn, batch, predict(batch), budget_bytes, where, read, group)
+        probes.append(probe)
+        if probe.fits:
+            return BatchChoice(batch=batch, job=_with_batch(job, batch), probes=tuple(probes))
+        limit = batch - 1
+        # Measured but above the budget: believe the ratio. Ran out: all that is known is "less than this".
+        scale = max(scale, (probe.peak_bytes or 0) / probe.predicted_bytes) if probe.peak_bytes else scale * 1.25
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """CUDA's own class, Python's, and the words of torch's CPU allocator."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(
+        words in str(error) for words in ("not enough memory", "can't allocate memory", "out of memory")
+    )
+
+
+def _largest_fitting(predict: Callable[[int], int], budget_bytes: int, limit: int) -> int:
+    """Bisection: predictions grow with the batch. 0 if not even one fits."""
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if predict(middle) <= budget_bytes else (low, middle - 1)
+    return low
+
+
+def _probe(
+    step_fn: Callable[[int], object], batch: int, predicted_bytes: int, budget_bytes: int,
+    device: torch.device, counters: Counters, group: dist.ProcessGroup | None,
+) -> Probe:  # fmt: skip
+    counters.reset(device)
+    ran_out = _ran_out(step_fn, batch)
+    seen = counters.peak(device)
+    _release(device)
+    known = seen is not None and not ran_out
+    failed, peak = largest([int(ran_out), seen[1] if known and seen else -1], group)
+    peak_bytes = peak if peak >= 0 and not failed else None
+    fits = not failed and (peak_bytes is None or peak_bytes <= budget_bytes)
+    return Probe(batch=batch, predicted_bytes=predicted_bytes, fits=fits, peak_bytes=peak_bytes)
+
+
+def _ran_out(step_fn: Callable[[int], object], batch: int) -> bool:
+    """Nothing of the failed step survives this function: its traceback would keep the tensors alive."""
+    try:
+        step_fn(batch)
+    except Exception as error:
+        if is_out_of_memory(error):
+            return True
+        raise
+    return False
+
+
+def _release(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda" and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _agreed(batch: int, group: dist.ProcessGroup | None) -> int:
+    return smallest([batch], group)[0]
+
+
+def _with_batch(job: Any, batch: int) -> Any:
+    return None if job is None else replace(job, batch=batch)
+
+
+def _nothing_fits(probes: list[Probe], one_bytes: int, budget_bytes: int) -> str:
+    tried = f" Tried: {', '.join(str(probe.batch) for probe in probes)}." if probes else ""
+    return (
+        f"no batch fits {format_gib(budget_bytes)}: one sample is predicted at {format_gib(one_bytes)}.{tried} "
+        "Shorten the sequence, turn on checkpointing, or ask `vramcast plan` for the cheapest change."
+    )

@@ -1,0 +1,194 @@
+"""Edited forwards of a frozen model: some weights replaced, on a second device, differentiable to whatever made them.
+
+In: a model, the names of the weights to edit, and where to run. Out: the gradient factors an editor starts from,
+logits of the edited model on the main device, and the bill of both devices. Nothing of the model is copied on one
+device; on two, only the layers from the first edited one on, the last norm and the head are. Gradients exist for the
+edited weights only: factors come from activations, so not even the edited weights' own gradients are made. The base
+model runs in eval mode. Does not know the editor: see mend.py for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vramcast.errors import InputError, UnsupportedError
+from vramcast.ledger import EDIT, LOAD, Category, Entry, Ledger, Origin
+from vramcast.runtime.placement import module_bytes, move, normalise_device, require_available
+from vramcast.runtime.preference import IGNORED
+from vramcast.runtime.tail import Prefix, Tail, find_layers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factors:
+    """A weight's gradient as its two factors: inputs (tokens, in) and gradients of outputs (tokens, out)."""
+
+    inputs: Tensor
+    deltas: Tensor
+
+    def to(self, device: torch.device) -> Factors:
+        return Factors(inputs=self.inputs.to(device), deltas=self.deltas.to(device))
+
+
+class FunctionalEdit:
+    """edit = FunctionalEdit(model, names).place("cuda:0", "cuda:1"); logits = edit(edit.prefix(batch), weights)"""
+
+    def __init__(self, model: nn.Module, inner_parameters: Sequence[str]) -> None:
+        self.model = model.requires_grad_(False)
+        self.names = tuple(inner_parameters)
+        self.layers = find_layers(model, self.names)
+        self._tail = Tail(model, self.layers, from_layer=self.layers.indices[0], device=None)
+        self.device = self.sub_device = _device(model)
+        for name in self.names:
+            _transposed(name, self._module(name))
+
+    def place(
+        self,
+        device: int | str | torch.device,
+        sub_device: int | str | torch.device | None = None,
+        *,
+        from_layer: int | None = None,
+    ) -> FunctionalEdit:
+        """The base on `device`, the edited layers on `sub_device`; without one, the next GPU if there is any."""
+        self.device = normalise_device(device)
+        self.sub_device = _second(self.device, sub_device)
+        require_available(self.device)
+        require_available(self.sub_device)
+        self.model.to(self.device)
+        cut = self.layers.indices[0] if from_layer is None else from_layer
+        alone = self.sub_device == self.device
+        self._tail = Tail(self.model, self.layers, from_layer=cut, device=None if alone else self.sub_device)
+        return self
+
+    def prefix(self, batch: Mapping[str, Any]) -> Prefix:
+        """The frozen lower layers, once per batch; base and edited forwards of the batch share it."""
+        prefix = self._tail.prefix(move(batch, self.device))
+        return Prefix(hidden=prefix.hidden.to(self.sub_device), inputs=move(prefix.inputs, self.sub_device))
+
+    def __call__(
+        self, prefix: Prefix, weights: Mapping[str, Tensor] | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        """Logits on the main device. With `positions` (batch, sequence) only those rows ever become logits."""
+        there = None if positions is None else positions.to(self.sub_device)
+        moved = {name: weight.to(self.sub_device) for name, weight in (weights or {}).items()}
+        return self._tail(prefix, moved, there).to(self.device)
+
+    def factors(
+        self, prefix: Prefix, loss_of: Callable[[Tensor], Tensor], positions: Tensor | None = None
+    ) -> dict[str, Factors]:
+        """Inputs and output gradients of every inner weight for one loss, on the main device."""
+        inputs: dict[str, Tensor] = {}
+        outputs: dict[str, Tensor] = {}
+        handles = [self._module(name).register_forward_hook(_tap(name, inputs, outputs)) for name in self.names]
+        try:
+            loss = loss_of(self(prefix, positions=positions))
+            deltas = torch.autograd.grad(loss, [outputs[name] for name in self.names])
+        finally:
+            for handle in handles:
+                handle.remove()
+        return {
+            name: Factors(inputs=_rows(inputs[name]), deltas=_rows(delta)).to(self.device)
+            for name, delta in zip(self.names, deltas, strict=True)
+        }
+
+    def edited(self, steps: Mapping[str, Factors], rates: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
+        """W − rate · deltasᵀ·inputs on the second device: only the small factors travel."""
+        return {name: self._edited(name, steps[name].to(self.sub_device), rates[name]) for name in steps}
+
+    def ledger(self) -> Ledger:
+        """Weights, edited weights and their gradients per device, as they are placed now."""
+        main, sub = _place(self.device, 0), _place(self.sub_device, 1)
+        new = sum(self.weight(name).numel() * self.weight(name).element_size() for name in self.names)
+        count = len(self.names)
+        entries = [_entry(Category.WEIGHTS, "base model", main, (LOAD, EDIT), module_bytes(self.model))]
+        if self.sub_device != self.device:
+            entries.append(_entry(Category.COPIES, "edited layers", sub, (LOAD, EDIT), module_bytes(self._tail.module)))
+        entries += [
+            _entry(Category.COMPANION, f"{count} edited weights", sub, (EDIT,), new),
+            _entry(Category.GRADIENTS, f"{count} edited weights", sub, (EDIT,), new),
+        ]
+        return Ledger(entries=tuple(entries))
+
+    def weight(self, name: str) -> Tensor:
+        """An inner weight where the edited layers are."""
+        return self._tail.module.get_parameter(name)
+
+    def factor_widths(self, name: str) -> tuple[int, int]:
+        """Inputs and outputs of an inner weight's module."""
+        rows, columns = self.weight(name).shape
+        return (rows, columns) if _transposed(name, self._module(name)) else (columns, rows)
+
+    def _module(self, name: str) -> nn.Module:
+        return self._tail.module.get_submodule(name.rpartition(".")[0])
+
+    def _edited(self, name: str, step: Factors, rate: Tensor | float) -> Tensor:
+        base = self.weight(name)
+        update = step.deltas.T @ step.inputs
+        if _transposed(name, self._module(name)):
+            update = update.T
+        rate = rate.to(base.device) if isinstance(rate, Tensor) else rate
+        return base - (rate * update).to(base.dtype)
+
+
+def label_positions(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Where logits predict a label, as a (batch, sequence) mask, and those labels in the order of the picked logits."""
+    following = torch.full_like(labels, IGNORED)
+    following[:, :-1] = labels[:, 1:]
+    mask = following != IGNORED
+    return mask, following[mask]
+
+
+def _second(device: torch.device, sub_device: int | str | torch.device | None) -> torch.device:
+    if sub_device is None:
+        following = torch.device("cuda", (device.index or 0) + 1)
+        return following if device.type == "cuda" and following.index < torch.cuda.device_count() else device
+    chosen = normalise_device(sub_device)
+    if chosen == device:
+        raise InputError(
+            f"device and sub_device are both {device}: the edited layers would be copied beside the base and save "
+            "nothing. Name another device, or leave sub_device out to edit on one device without a copy."
+        )
+    return chosen
+
+
+def _tap(name: str, inputs: dict[str, Tensor], outputs: dict[str, Tensor]) -> Callable[..., Tensor]:
+    """The lowest tapped output becomes a leaf, so autograd starts there and no weight needs a gradient."""
+
+    def tap(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        inputs[name] = args[0].detach()
+        outputs[name] = output if output.requires_grad else output.detach().requires_grad_()
+        return outputs[name]
+
+    return tap
+
+
+def _transposed(name: str, module: nn.Module) -> bool:
+    """Linear keeps (out, in); GPT-2's Conv1D keeps (in, out)."""
+    if isinstance(module, nn.Linear):
+        return False
+    if type(module).__name__ == "Conv1D":
+        return True
+    raise UnsupportedError(f"{name} belongs to a {type(module).__name__}. Known: Linear, Conv1D.")
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
+def _device(model: nn.Module) -> torch.device:
+    return normalise_device(next(model.parameters()).device)
+
+
+def _place(device: torch.device, rank: int) -> str:
+    """CPU devices stand for GPUs on the bill, so that a rehearsal reads like the real thing."""
+    return f"cuda:{device.index or 0}" if device.type in ("cuda", "cpu") else f"cuda:{rank}"
+
+
+def _entry(category: Category, component: str, place: str, phases: tuple[str, ...], nbytes: int) -> Entry:
+    return Entry(
+        category=category, component=component, place=place, phases=phases, nbytes=nbytes, origin=Origin.MEASURED
+    )

@@ -1,0 +1,126 @@
+"""A MEND-style editor: a hypernetwork that turns the two factors of a gradient into the two factors of an edit.
+
+In: Factors per edited weight. Out: Factors of the same shapes, differentiable to the hypernetwork, and a learned rate
+per weight. Weights of one shape share a network; each has its own scale and shift. Starts as the identity on
+normalised factors. After Mitchell et al., "Fast Model Editing at Scale" (2022). Only its combined, shared form; knows
+nothing about the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from vramcast.runtime.edit import Factors, FunctionalEdit
+
+
+class LowRank(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
+    """x + relu(u·v·x + b), scaled and shifted per weight. u starts at zero, so the layer starts as the identity."""
+
+    def __init__(self, width: int, rank: int, num_weights: int) -> None:
+        super().__init__()
+        self.u = nn.Parameter(torch.zeros(width, min(rank, width)))
+        self.v = nn.Parameter(torch.randn(min(rank, width), width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.scale = nn.Parameter(torch.ones(num_weights, width))
+        self.shift = nn.Parameter(torch.zeros(num_weights, width))
+
+    def forward(self, x: Tensor, index: int) -> Tensor:
+        added = (x @ self.v.T @ self.u.T + self.bias) * self.scale[index] + self.shift[index]
+        return x + added.clamp(min=0)  # clamp, unlike relu, has a gradient at the zero it starts from
+
+
+class Running(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
+    """Mean and deviation of all rows seen in training, merged batch by batch (Chan's update of Welford's sums)."""
+
+    count: Tensor
+    mean: Tensor
+    squares: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("squares", torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self._merge(x.detach())
+        deviation = (self.squares / (self.count - 1).clamp(min=1)).sqrt()
+        return (x - self.mean) / (deviation + 1e-7)
+
+    def _merge(self, x: Tensor) -> None:
+        rows, mean = x.shape[0], x.mean(dim=0)
+        total, apart = self.count + rows, mean - self.mean
+        self.squares += ((x - mean) ** 2).sum(dim=0) + apart**2 * self.count * rows / total
+        self.mean += apart * rows / total
+        self.count.copy_(total)
+
+
+class Transform(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
+    """The network of one shape."""
+
+    def __init__(self, inputs: int, outputs: int, *, rank: int, num_hidden: int, num_weights: int) -> None:
+        super().__init__()
+        self.split = (inputs, outputs)
+        self.normalise_inputs = Running(inputs)
+        self.normalise_deltas = Running(outputs)
+        self.layers = nn.ModuleList(LowRank(inputs + outputs, rank, num_weights) for _ in range(num_hidden + 1))
+
+    def forward(self, factors: Factors, index: int) -> Factors:
+        inputs, deltas = self.normalise_inputs(factors.inputs.float()), self.normalise_deltas(factors.deltas.float())
+        x = torch.cat((inputs, deltas), dim=-1)
+        for layer in self.layers:
+            x = layer(x, index)
+        inputs, deltas = x.split(self.split, dim=-1)
+        return Factors(inputs=inputs, deltas=deltas)
+
+
+class Mend(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
+    """weights = edit.edited(*mend(edit.factors(prefix, loss_of)))"""
+
+    def __init__(
+        self, edit: FunctionalEdit, *, rank: int = 1920, num_hidden: int = 1, initial_rate: float = 1e-4
+    ) -> None:
+        super().__init__()
+        groups = _by_shape(edit)
+        self.place_of = {
+            name: (_key(shape), index) for shape, names in groups.items() for index, name in enumerate(names)
+        }
+        self.transforms = nn.ModuleDict(
+            {
+                _key(shape): Transform(*shape, rank=rank, num_hidden=num_hidden, num_weights=len(names))
+                for shape, names in groups.items()
+            }
+        )
+        self.rates = nn.ParameterList(nn.Parameter(torch.tensor(initial_rate)) for _ in edit.names)
+        self.names = edit.names
+        self.to(edit.device)
+
+    def forward(self, factors: Mapping[str, Factors]) -> tuple[dict[str, Factors], dict[str, Tensor]]:
+        steps = {name: self._transform(name, factors[name]) for name in self.names}
+        return steps, dict(zip(self.names, self.rates, strict=True))
+
+    def _transform(self, name: str, factors: Factors) -> Factors:
+        key, index = self.place_of[name]
+        moved: Factors = self.transforms[key](_nonzero(factors), index)
+        return moved
+
+
+def _nonzero(factors: Factors) -> Factors:
+    """Rows whose gradient is zero say nothing: unlabelled tokens and padding."""
+    kept = (factors.inputs != 0).any(dim=-1) & (factors.deltas != 0).any(dim=-1)
+    return Factors(inputs=factors.inputs[kept], deltas=factors.deltas[kept])
+
+
+def _by_shape(edit: FunctionalEdit) -> dict[tuple[int, int], list[str]]:
+    groups: dict[tuple[int, int], list[str]] = {}
+    for name in edit.names:
+        groups.setdefault(edit.factor_widths(name), []).append(name)
+    return groups
+
+
+def _key(shape: tuple[int, int]) -> str:
+    return f"{shape[0]}x{shape[1]}"
