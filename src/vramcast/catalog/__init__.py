@@ -1,0 +1,1 @@
+"""Facts that ship with the package, each with its source: model configs and GPUs."""

@@ -1,0 +1,160 @@
+"""GPUs by name: in comes what people type, out comes a Gpu with what CUDA reports for it.
+
+A total nobody has read off a real card is None, with the reason in `gap`; nothing is derived from the number on the
+box. Does not know drivers or Windows: totals shrink a little with newer drivers (see `seen`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from vramcast.catalog.tables import read_rows
+from vramcast.errors import InputError, UnsupportedError, unknown
+from vramcast.units import MiB, format_gib, parse_bytes
+
+SMALLEST_CARD_BYTES = 64 * MiB
+SIZE = re.compile(r"\s*[0-9]{1,12}(\.[0-9]{1,12})?\s*([kmgt]i?)?b\s*", re.IGNORECASE)
+# Words that vendors and shops put before or after the name of the card.
+DECORATION = {"nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "apple", "generation", "gpu"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One card as torch sees it."""
+
+    name: str
+    vendor: str
+    total_bytes: int | None  # what CUDA reports, under Linux where that is known
+    gap: str = ""  # why total_bytes is None
+    aliases: tuple[str, ...] = ()
+    nominal_gb: int | None = None  # the number on the box
+    seen: str = ""  # totals seen with other drivers and systems, as text
+    smi_total_mib: str = ""
+    total_source: str = ""
+    bandwidth_gb_s: float | None = None
+    bf16_tflops: float | None = None
+    fp16_tflops: float | None = None
+    fp32_tflops: float | None = None
+    interconnect: str = ""
+    architecture: str = ""  # compute capability, gfx name or Metal
+    compute_capability: tuple[int, int] | None = None
+    sm_count: int | None = None
+    supports_bf16: bool | None = None  # in hardware
+    supports_fp8: bool | None = None
+    context_bytes: int | None = None  # the bare context, modules loaded lazily
+    context_range_bytes: tuple[int, int] | None = None  # up to a training run's kernels loaded
+    context_source: str = ""
+    sources: str = ""  # codes of gpus_source_codes.csv
+    notes: str = ""
+
+    def capacity_bytes(self) -> int:
+        """total_bytes, or an error with a way forward where nobody has reported it."""
+        if self.total_bytes is None:
+            raise UnsupportedError(
+                f"{self.name}: {self.gap} Give the card's memory instead, as torch.cuda.mem_get_info() prints it: "
+                "--gpu 22.2GiB."
+            )
+        return self.total_bytes
+
+
+@cache
+def all_gpus() -> tuple[Gpu, ...]:
+    rules = read_rows("context_defaults.csv")
+    return tuple(_gpu(row, rules) for row in read_rows("gpus.csv"))
+
+
+def find_gpu(name: str) -> Gpu:
+    """A card by any spelling of its name, or an anonymous one by its size: `rtx4090`, `A100 80GB`, `24GiB`."""
+    if SIZE.fullmatch(name):
+        return _anonymous(name)
+    found = _by_key().get(_key(name)) or _by_key().get((_plain(name),))
+    if found:
+        return found
+    candidates = [gpu.name for gpu in all_gpus() if set(_key(name)) and set(_key(name)) <= set(_key(gpu.name))]
+    if len(candidates) > 1:
+        raise UnsupportedError(f"{name!r} may be {_or(candidates)}. Write one of these.")
+    names = [spelling for gpu in all_gpus() for spelling in (gpu.name, *gpu.aliases)]
+    raise unknown("GPU", name, names, "See `vramcast gpus`, or give a size: --gpu 24GiB.")
+
+
+def search_gpus(text: str) -> tuple[Gpu, ...]:
+    """Cards whose name or alias contains the text."""
+    wanted = _plain(text)
+    return tuple(gpu for gpu in all_gpus() if any(wanted in _plain(name) for name in (gpu.name, *gpu.aliases)))
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def _key(text: str) -> tuple[str, ...]:
+    """Letters and numbers in any order: `H100-80GB-SXM` and `h100 sxm 80gb` are one card."""
+    words = (word for word in re.findall(r"[a-z]+|[0-9]+", text.lower()) if word not in DECORATION)
+    return tuple(sorted("gb" if word in ("g", "gib") else word for word in words))
+
+
+@cache
+def _by_key() -> dict[tuple[str, ...], Gpu]:
+    keys: dict[tuple[str, ...], Gpu] = {}
+    for gpu in all_gpus():
+        for name in (gpu.name, *gpu.aliases):
+            keys[_key(name)] = keys[(_plain(name),)] = gpu
+    for gpu in all_gpus():
+        for name in (gpu.name, *gpu.aliases):
+            keys.setdefault(_key(f"{name} {gpu.nominal_gb}GB"), gpu)
+    return keys
+
+
+def _or(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _anonymous(size: str) -> Gpu:
+    total = parse_bytes(size)
+    if total < SMALLEST_CARD_BYTES:
+        raise InputError(f"--gpu {size}: {total} bytes is too small for a GPU. Write it like 24GiB.")
+    context, span, source = _context("", "nvidia", read_rows("context_defaults.csv"))
+    return Gpu(
+        name=f"GPU with {format_gib(total)}", vendor="nvidia", total_bytes=total, total_source="given",
+        context_bytes=context, context_range_bytes=span, context_source=source,
+    )  # fmt: skip
+
+
+def _gpu(row: dict[str, str], rules: list[dict[str, str]]) -> Gpu:
+    total, architecture = row["cuda_total_bytes"], row["architecture"]
+    numbered = re.fullmatch(r"(\d+)\.(\d+)", architecture)
+    context, span, source = _context(row["name"], row["vendor"], rules, architecture)
+    return Gpu(
+        name=row["name"], vendor=row["vendor"], aliases=tuple(filter(None, row["aliases"].split(";"))),
+        total_bytes=int(total) if total else None,
+        gap="" if total else f"no total reported by CUDA is known ({row['notes']}).",
+        nominal_gb=_int(row["nominal_gb"]), seen=row["cuda_total_seen"], smi_total_mib=row["nvidia_smi_total_mib"],
+        total_source=row["memory_source"], bandwidth_gb_s=_float(row["bandwidth_gb_s"]),
+        bf16_tflops=_float(row["bf16_tflops"]), fp16_tflops=_float(row["fp16_tflops"]),
+        fp32_tflops=_float(row["fp32_tflops"]), interconnect=row["interconnect"], architecture=architecture,
+        compute_capability=(int(numbered[1]), int(numbered[2])) if numbered else None,
+        sm_count=_int(row["sm_count"]), supports_bf16=row["supports_bf16"].startswith("yes"),
+        supports_fp8=row["supports_fp8"].startswith("yes"), context_bytes=context, context_range_bytes=span,
+        context_source=source, sources=row["sources"], notes=row["notes"],
+    )  # fmt: skip
+
+
+def _context(
+    name: str, vendor: str, rules: list[dict[str, str]], architecture: str = ""
+) -> tuple[int | None, tuple[int, int] | None, str]:
+    """The first rule for this card, its compute capability or its vendor."""
+    for rule in rules:
+        if rule["applies_to"] in (name, architecture, vendor):
+            bare, low, high = (int(rule[column]) * MiB for column in ("bare_mib", "low_mib", "high_mib"))
+            return bare, (low, high), rule["basis"]
+    return None, None, ""
+
+
+def _int(text: str) -> int | None:
+    return int(text) if text else None
+
+
+def _float(text: str) -> float | None:
+    return float(text) if text else None
