@@ -1,0 +1,150 @@
+"""Which attention kernel CUDA would run, and the very op for it, so that what autograd saves is exact.
+
+The order and the conditions are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (flash, efficient,
+math); cuDNN's attention, which newer cards may prefer, keeps the same tensors as flash. With CPU kernels the rules
+of aten/src/ATen/native/transformers/sdp_utils_cpp.cpp hold.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+_HALF = (torch.float16, torch.bfloat16)
+_FLASH_MAX_HEAD = 256
+
+
+def cuda_attention(capability: tuple[int, int]) -> Any:
+    """`scaled_dot_product_attention` as a card of this compute capability runs it."""
+
+    def attention(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+    ) -> torch.Tensor:  # fmt: skip
+        if takes_flash(query, key, value, attn_mask, capability, enable_gqa):
+            return _flash(query, key, value, dropout_p, is_causal, scale)
+        mask = _as_bias(attn_mask, query.dtype)
+        if takes_efficient(query, key, value, capability, dropout_p):
+            return _efficient(query, key, value, mask, dropout_p, is_causal, scale)
+        return _math(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
+
+    return attention
+
+
+def cpu_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    mask = _as_bias(attn_mask, query.dtype)
+    plain = query.dim() == key.dim() == value.dim() == 4 and query.size(-1) == key.size(-1) == value.size(-1)
+    learns_mask = mask is not None and mask.requires_grad
+    if plain and dropout_p == 0.0 and not learns_mask and torch._C._get_flash_sdp_enabled():
+        flash = aten._scaled_dot_product_flash_attention_for_cpu
+        result: torch.Tensor = flash(query, key, value, dropout_p, is_causal, attn_mask=mask, scale=scale)[0]
+        return result
+    return _math(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def takes_flash(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None,
+    capability: tuple[int, int], enable_gqa: bool,
+) -> bool:  # fmt: skip
+    head = query.size(-1)
+    trains = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    consumer = capability in ((8, 6), (8, 9), (12, 0), (12, 1))
+    return (
+        torch._C._get_flash_sdp_enabled()
+        and capability >= (8, 0)
+        and query.dtype in _HALF
+        and query.dtype == key.dtype == value.dtype
+        and mask is None
+        and _four_dimensional(query, key, value)
+        and head == key.size(-1) == value.size(-1)
+        and head <= _FLASH_MAX_HEAD
+        and not (trains and consumer and head > 192)
+        and (query.size(1) == key.size(1) == value.size(1) or enable_gqa)
+    )
+
+
+def takes_efficient(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, capability: tuple[int, int], dropout_p: float
+) -> bool:
+    allowed = (torch.float16, torch.float32, *((torch.bfloat16,) if capability >= (8, 0) else ()))
+    alignment = _gemm_alignment(query.dtype, capability)
+    return (
+        torch._C._get_mem_efficient_sdp_enabled()
+        and capability >= (5, 0)
+        and query.dtype in allowed
+        and query.dtype == key.dtype == value.dtype
+        and _four_dimensional(query, key, value)
+        and query.size(1) == key.size(1) == value.size(1)
+        and query.size(0) == key.size(0) == value.size(0)
+        and query.size(-1) == key.size(-1)
+        and query.size(-1) % alignment == 0
+        and value.size(-1) % alignment == 0
+    )
+
+
+def _gemm_alignment(dtype: torch.dtype, capability: tuple[int, int]) -> int:
+    """minimum_gemm_alignment of sdp_utils.cpp: tensor cores want 128 bits (64 before sm_80)."""
+    if dtype in _HALF:
+        return 8 if capability >= (8, 0) else 4 if capability >= (7, 0) else 1
+    return 4 if capability >= (8, 0) else 1
+
+
+def _four_dimensional(*tensors: torch.Tensor) -> bool:
+    return all(tensor.dim() == 4 and 0 not in tensor.shape for tensor in tensors)
+
+
+def _as_bias(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    """convert_boolean_attn_mask: a boolean mask becomes a float one of the same shape."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask.logical_not(), -math.inf)
+
+
+def _flash(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout_p: float, is_causal: bool, scale: float | None
+) -> torch.Tensor:
+    head = query.size(-1)
+    scale = head**-0.5 if scale is None else scale
+    if head % 8:  # the kernel wants a multiple of 8, so copies are padded
+        query, key, value = (torch.nn.functional.pad(t, (0, 8 - head % 8)) for t in (query, key, value))
+    out: torch.Tensor = aten._scaled_dot_product_flash_attention(
+        query, key, value, dropout_p, is_causal, False, scale=scale
+    )[0]
+    return out if out.size(-1) == head else out[..., :head]
+
+
+def _efficient(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, dropout_p: float,
+    is_causal: bool, scale: float | None,
+) -> torch.Tensor:  # fmt: skip
+    trains = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    if mask is not None:
+        mask = _aligned_bias(mask, query, key)
+    out: torch.Tensor = aten._scaled_dot_product_efficient_attention(
+        query, key, value, mask, trains, dropout_p, is_causal, scale=scale
+    )[0]
+    return out
+
+
+def _aligned_bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """preprocess_mask: the last dimension is padded to a multiple of 16 by a copy, then all is expanded."""
+    length = mask.size(-1)
+    if length % 16:
+        mask = torch.nn.functional.pad(mask, (0, 16 - length % 16))[..., :length]
+    return mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
+
+
+def _math(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, dropout_p: float,
+    is_causal: bool, scale: float | None, enable_gqa: bool,
+) -> torch.Tensor:  # fmt: skip
+    out: torch.Tensor = aten._scaled_dot_product_attention_math(
+        query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+    )[0]
+    return out

@@ -1,0 +1,173 @@
+"""Peaks → Ledger: what each storage was, in the words of the ledger.
+
+A storage is identified while it lives (parameters, gradients and optimizer states from the objects that own them, the
+rest from where it was born) and becomes a line when its phase ends. Lines with the same text in several phases are one
+entry, if they are the same bytes there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from vramcast.ledger import BACKWARD, NEXT_BACKWARD, Category, Entry, Ledger, Level, Origin
+from vramcast.virtual.lines import format_line
+from vramcast.virtual.meter import Peak
+from vramcast.virtual.storages import HOST_PLACE, Record
+
+if TYPE_CHECKING:
+    from vramcast.virtual.gpu import VirtualGpu
+
+_LOSS_OPS = ("log_softmax", "nll_loss", "cross_entropy")
+
+
+class Line(NamedTuple):
+    """What makes two storages the same line."""
+
+    category: Category
+    component: str
+    source: str
+
+
+class Bill:
+    def __init__(self, gpu: VirtualGpu) -> None:
+        self._gpu = gpu
+        self._peaks: dict[tuple[str, str], Peak] = {}
+        self._lines: dict[tuple[str, str], dict[Line, int]] = {}
+
+    def identify(self) -> None:
+        """Name what parameters, their gradients and the optimizers own now."""
+        records = self._gpu.storages.records
+        for name, parameter, category in self._parameters():
+            _name(records, parameter, category, name)
+            if parameter.grad is not None:
+                _name(records, parameter.grad, Category.GRADIENTS, name)
+        for optimizer in self._gpu.optimizers:
+            for values in optimizer.state.values():
+                for key, tensor in _state_tensors(values):
+                    _name(records, tensor, Category.OPTIMIZER, key)
+
+    def take(self, peak: Peak, now: int) -> None:
+        """Keep the most demanding instance of each phase."""
+        key = (peak.place, peak.phase)
+        best = self._peaks.get(key)
+        if best is not None and best.allocated_bytes >= peak.allocated_bytes:
+            if peak.reserved_bytes > best.reserved_bytes:
+                self._peaks[key] = _with_reserved(best, peak.reserved_bytes)
+            return
+        reserved = max(peak.reserved_bytes, best.reserved_bytes if best else 0)
+        lines: dict[Line, int] = {}
+        for record in peak.alive:
+            line = self._line(record, peak.phase)
+            lines[line] = lines.get(line, 0) + record.nbytes
+        known = sum(lines.values())
+        if known < peak.allocated_bytes:
+            inside = Line(Category.TEMPORARY, "inside a kernel", "")
+            lines[inside] = lines.get(inside, 0) + peak.allocated_bytes - known
+        self._peaks[key] = Peak(
+            phase=peak.phase, place=peak.place, event=peak.event, allocated_bytes=peak.allocated_bytes,
+            reserved_bytes=reserved, alive=(),
+        )  # fmt: skip
+        self._lines[key] = lines
+
+    def ledger(self) -> Ledger:
+        entries = [entry for place in self._places() for entry in self._traced(place)]
+        for place in self._gpu.places:
+            phases = [phase for at, phase in self._peaks if at == place]
+            if phases:
+                entries += self._around(place, phases)
+        ledger = Ledger(entries=tuple(entries))
+        ledger.check()
+        return ledger
+
+    # -- lines -----------------------------------------------------------------------------------------------------
+
+    def _line(self, record: Record, phase: str) -> Line:
+        category = record.category or self._category(record, phase)
+        where = record.name or record.module or record.cause
+        return Line(category, where, format_line(record.line))
+
+    def _category(self, record: Record, phase: str) -> Category:
+        if any(word in record.cause for word in _LOSS_OPS):
+            return Category.LOGITS
+        if not record.module and record.cause in ("aten::_to_copy", "adopted"):
+            return Category.INPUT
+        if record.phase in (BACKWARD, NEXT_BACKWARD) and not record.recomputed:
+            return Category.TEMPORARY
+        if record.death is not None and record.phase == phase:
+            return Category.TEMPORARY
+        return Category.ACTIVATIONS if record.module else Category.TEMPORARY
+
+    def _parameters(self) -> Iterator[tuple[str, Any, Category]]:
+        roots = list(self._gpu.path.roots)
+        trains = {id(root): any(p.requires_grad for p in root.parameters()) for root in roots}
+        for root in roots:
+            companion = not trains[id(root)] and any(trains.values())
+            for name, parameter in root.named_parameters():
+                yield name, parameter, Category.COMPANION if companion else Category.WEIGHTS
+        seen = {id(p) for root in roots for p in root.parameters()}
+        for optimizer in self._gpu.optimizers:
+            for group in optimizer.param_groups:
+                for index, parameter in enumerate(group["params"]):
+                    if id(parameter) not in seen:
+                        yield f"parameter {index}", parameter, Category.WEIGHTS
+
+    # -- entries ---------------------------------------------------------------------------------------------------
+
+    def _places(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(place for place, _ in self._peaks))
+
+    def _traced(self, place: str) -> Iterator[Entry]:
+        phases_of: dict[tuple[Line, int], list[str]] = {}
+        for (at, phase), lines in self._lines.items():
+            if at == place:
+                for line, nbytes in lines.items():
+                    if nbytes:
+                        phases_of.setdefault((line, nbytes), []).append(phase)
+        for (line, nbytes), phases in phases_of.items():
+            yield Entry(
+                category=line.category, component=line.component, source=line.source, nbytes=nbytes,
+                place="host" if place == HOST_PLACE else place, phases=tuple(phases), origin=Origin.TRACED,
+            )  # fmt: skip
+
+    def _around(self, place: str, phases: Iterable[str]) -> Iterator[Entry]:
+        """What the allocator keeps beyond what is allocated, and what the process holds outside it."""
+        for phase in phases:
+            peak = self._peaks[place, phase]
+            slack = peak.reserved_bytes - peak.allocated_bytes
+            if slack:
+                yield Entry(
+                    category=Category.SLACK, component="cached and unusable blocks", place=place, phases=(phase,),
+                    nbytes=slack, origin=Origin.SIMULATED, level=Level.RESERVED,
+                    formula="reserved − allocated, replayed through the caching allocator",
+                )  # fmt: skip
+        card = self._gpu.card
+        yield Entry(
+            category=Category.CONTEXT, component=f"CUDA context on {card.name}", place=place, phases=tuple(phases),
+            nbytes=card.context_bytes, origin=Origin.ASSUMED, level=Level.PROCESS,
+        )  # fmt: skip
+
+
+def _with_reserved(peak: Peak, reserved_bytes: int) -> Peak:
+    return Peak(
+        phase=peak.phase, place=peak.place, event=peak.event, allocated_bytes=peak.allocated_bytes,
+        reserved_bytes=reserved_bytes, alive=(),
+    )  # fmt: skip
+
+
+def _name(records: dict[int, Record], tensor: torch.Tensor, category: Category, name: str) -> None:
+    if hasattr(tensor, "_local_tensor"):
+        tensor = tensor._local_tensor
+    record = records.get(tensor.untyped_storage()._cdata)
+    if record is not None:
+        record.category, record.name = category, name
+
+
+def _state_tensors(values: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    if not isinstance(values, dict):
+        return
+    for key, value in values.items():
+        if isinstance(value, torch.Tensor):
+            yield str(key), value

@@ -1,0 +1,164 @@
+"""The virtual GPU: `with virtual_gpu("rtx4090") as gpu:` runs CUDA code on tensors without data and bills every storage.
+
+Start reading the package here. Births and deaths of storages arrive from `storages`; phases, module path and source
+line are asked for at birth; the meters keep each phase's peak; `bill` turns peaks into a Ledger.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch._dynamo  # before any patch: it looks at torch.cuda once, when it is imported
+
+from vramcast.errors import InputError
+from vramcast.ledger import Ledger
+from vramcast.virtual import autocast, cuda_api, kernels, special, tensors, training
+from vramcast.virtual.bill import Bill
+from vramcast.virtual.card import Card, CardMemory, allocator_settings, find_card
+from vramcast.virtual.lines import source_line
+from vramcast.virtual.meter import HostMemory, Meter, Point
+from vramcast.virtual.mode import VirtualMode
+from vramcast.virtual.modules import ModulePath
+from vramcast.virtual.patches import Patches
+from vramcast.virtual.phases import Phases
+from vramcast.virtual.storages import HOST_PLACE, NOWHERE, Record, Storages
+
+_active: list[VirtualGpu] = []
+
+
+class VirtualGpu:
+    """One or more virtual cards of the same kind, for as long as the context lasts."""
+
+    def __init__(self, card: Card, *, count: int = 1, cuda_kernels: bool = True, steps: int | None = None) -> None:
+        self.card = card
+        self.count = count
+        self.places = tuple(f"cuda:{index}" for index in range(count))
+        settings = allocator_settings()
+        self.memories = tuple(CardMemory(card, index, settings) for index in range(count))
+        self.meters = dict(
+            zip(self.places, (Meter(p, m) for p, m in zip(self.places, self.memories, strict=True)), strict=True)
+        )
+        self.meters[HOST_PLACE] = Meter(HOST_PLACE, HostMemory())
+        self.devices = {place: torch.device(place) for place in (*self.places, HOST_PLACE)}
+        self.storages = Storages(self.born, self.died)
+        self.phases = Phases(self._phase_ends)
+        self.path = ModulePath(self)
+        self.bill = Bill(self)
+        self.kernels = kernels.Kernels(self, cuda=cuda_kernels)
+        self.mode = VirtualMode(self)
+        self.step_limit = steps
+        self.current_index = 0
+        self.clock = 0
+        self.cause = ""
+        self.last_place = self.places[0]
+        self.notes: dict[str, int] = {}  # what was assumed or stood in for, and how often
+        self.optimizers: list[Any] = []
+        self.exit = ExitStack()
+
+    # -- the context -----------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> VirtualGpu:
+        if _active:
+            raise InputError("a virtual GPU is already active: leave its context first.")
+        patches = Patches()
+        _active.append(self)
+        self.exit.callback(_active.clear)
+        self.exit.callback(self.storages.close)
+        self.exit.callback(patches.restore)
+        try:
+            for part in (cuda_api, tensors, training):
+                part.install(self, patches)
+            self.path.install(patches)
+            self.exit.enter_context(self.kernels)
+            self.exit.enter_context(autocast.Autocast(self, patches))
+            special.install(self)
+            self.exit.enter_context(self.mode)
+        except BaseException:
+            self.exit.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._phase_ends(self.phases.current)
+        self.exit.close()
+
+    # -- what the parts ask ----------------------------------------------------------------------------------------
+
+    def place_named(self, device: torch.device) -> str:
+        index = self.current_index if device.index is None else device.index
+        if device.type == "cpu":
+            return HOST_PLACE
+        if device.type == "meta":
+            return NOWHERE
+        if device.type != "cuda" or not 0 <= index < self.count:
+            raise torch.AcceleratorError(
+                f"CUDA error: invalid device ordinal ({device} asked for, {self.count} virtual card(s) exist)"
+            )
+        return self.places[index]
+
+    def place_of_bare_meta(self) -> str:
+        """A meta factory call: torch's own (inside an op or backward) or the user's own meta tensor."""
+        from torch.utils import _device
+
+        if _device.CURRENT_DEVICE is not None and _device.CURRENT_DEVICE.type == "meta":
+            return NOWHERE
+        inside = bool(self.path.stack) or torch._C._current_autograd_node() is not None
+        return self.last_place if inside else NOWHERE
+
+    def memory_at(self, place: str) -> CardMemory:
+        return self.memories[self.places.index(place)]
+
+    def move(self, record: Record, place: str) -> None:
+        self.died(record)
+        record.place, record.site, record.death = place, None, None
+        self.born(record, record.nbytes)
+
+    def note(self, text: str) -> None:
+        self.notes[text] = self.notes.get(text, 0) + 1
+
+    def forward_begins(self, module: torch.nn.Module) -> None:
+        trainable = any(parameter.requires_grad for parameter in module.parameters())
+        self.phases.forward_begins(with_gradients=torch.is_grad_enabled() and trainable, trainable=trainable)
+
+    # -- births and deaths -----------------------------------------------------------------------------------------
+
+    def born(self, record: Record, requested_bytes: int) -> None:
+        self.clock += 1
+        record.cause = self.cause
+        record.phase = self.phases.current
+        record.module = self.path.current()
+        record.line = source_line()
+        record.recomputed = bool(self.path.stack)
+        place = record.place
+        if place != HOST_PLACE:
+            self.last_place = place
+        self.meters[place].born(record, requested_bytes, self.clock, record.phase)
+
+    def died(self, record: Record) -> None:
+        self.clock += 1
+        self.meters[record.place].died(record, self.clock, self.phases.current)
+
+    def _phase_ends(self, phase: str) -> None:
+        self.clock += 1
+        self.bill.identify()
+        for meter in self.meters.values():
+            self.bill.take(meter.close(phase, self.clock), self.clock)
+
+    # -- answers ---------------------------------------------------------------------------------------------------
+
+    def ledger(self) -> Ledger:
+        return self.bill.ledger()
+
+    def timeline(self, place: str = "cuda:0") -> tuple[Point, ...]:
+        return tuple(self.meters[place].timeline)
+
+
+def virtual_gpu(name: str, *, count: int = 1, kernels: str = "cuda", steps: int | None = None) -> VirtualGpu:
+    if kernels not in ("cuda", "cpu"):
+        raise InputError(f"kernels {kernels!r} is neither cuda nor cpu.")
+    return VirtualGpu(find_card(name), count=count, cuda_kernels=kernels == "cuda", steps=steps)

@@ -1,0 +1,168 @@
+"""What CUDA's kernels do that the CPU's do not: other ops for the same call, workspaces, and memory used inside a kernel.
+
+Composite ops are replaced at the level where torch itself would take them apart, for meta tensors only. Not modelled:
+cuDNN's convolution workspaces (chosen per algorithm at run time; the report says so) and cuDNN's recurrent kernels.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vramcast.ledger import Category
+from vramcast.units import KiB, MiB, round_up
+from vramcast.virtual.attention import cpu_attention, cuda_attention
+from vramcast.virtual.storages import Record
+
+if TYPE_CHECKING:
+    from vramcast.virtual.gpu import VirtualGpu
+
+aten = torch.ops.aten
+_MATMULS = frozenset(
+    {
+        aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.addmv.default,
+        aten._addmm_activation.default, aten.addbmm.default, aten.mv.default,
+    }
+)  # fmt: skip
+_CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
+_CONVOLUTION_NOTE = (
+    "convolution workspaces are not billed: cuDNN picks them per algorithm at run time, from nothing to a few hundred MiB"
+)
+
+
+class Kernels:
+    """As a context: the replacements are registered with torch's dispatcher, and gone afterwards."""
+
+    def __init__(self, gpu: VirtualGpu, *, cuda: bool) -> None:
+        self._gpu = gpu
+        self._cuda = cuda
+        self._workspaces: set[tuple[str, int, bool]] = set()
+        self._held: list[object] = []
+
+    def __enter__(self) -> Kernels:
+        self._library = torch.library.Library("aten", "IMPL")
+        replacements: dict[str, Any] = {"scaled_dot_product_attention": cpu_attention}
+        if self._cuda:
+            replacements = {
+                "scaled_dot_product_attention": cuda_attention(self._gpu.card.compute_capability),
+                "dropout": dropout,
+                "rms_norm": rms_norm,
+            }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for name, kernel in replacements.items():
+                self._library.impl(name, kernel, "AutogradMeta")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._library._destroy()
+
+    def before(self, func: Any, args: tuple[Any, ...], place: str) -> list[object]:
+        """Memory the kernel takes before its outputs and gives back after; persistent workspaces on first use."""
+        if not self._cuda:
+            return []
+        if func in _MATMULS:
+            self._workspace(place)
+        elif func in _CONVOLUTIONS:
+            self._gpu.notes.setdefault(_CONVOLUTION_NOTE, 1)
+        inside = _INSIDE.get(func)
+        if inside is None:
+            return []
+        gpu = self._gpu
+        return gpu.meters[place].momentary(inside(args), gpu.clock, gpu.phases.current)
+
+    def after(self, blocks: list[object], place: str) -> None:
+        self._gpu.meters[place].release(blocks)
+
+    def _workspace(self, place: str) -> None:
+        """cuBLAS takes one per handle and stream, for good; the backward thread has a handle of its own."""
+        gpu = self._gpu
+        stream = gpu.memory_at(place).stream
+        key = (place, stream, torch._C._current_autograd_node() is not None)
+        if key in self._workspaces:
+            return
+        self._workspaces.add(key)
+        record = Record(place, 0, known=False)
+        record.category = Category.WORKSPACE
+        record.name = f"cuBLAS workspace, {'backward' if key[2] else 'forward'}, stream {stream}"
+        gpu.cause = "cublas"
+        gpu.born(record, cublas_workspace_bytes(gpu.card.compute_capability))
+
+
+def cublas_workspace_bytes(capability: tuple[int, int]) -> int:
+    """CUBLAS_WORKSPACE_CONFIG's default of aten/src/ATen/cuda/CublasHandlePool.cpp."""
+    if capability[0] in (9, 10, 12):
+        return 32 * MiB
+    return (2 * 4096 + 8 * 16) * KiB
+
+
+def dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """CUDA fuses it: a mask of one byte per element is kept."""
+    if not train or p == 0 or x.numel() == 0:
+        return x
+    if p == 1:
+        return x.mul(torch.zeros((), dtype=x.dtype))
+    out: torch.Tensor = aten.native_dropout(x, p, train)[0]
+    return out
+
+
+def rms_norm(
+    x: torch.Tensor, normalized_shape: list[int], weight: torch.Tensor | None = None, eps: float | None = None
+) -> torch.Tensor:
+    """CUDA fuses it: input and one fp32 statistic per row are kept."""
+    out: torch.Tensor = aten._fused_rms_norm(x, normalized_shape, weight, eps)[0]
+    return out
+
+
+# -- memory inside kernels: what each asks the caching allocator for while it runs ---------------------------------
+
+
+def _inside_flash_backward(args: tuple[Any, ...]) -> list[int]:
+    """flash_api.cpp mha_bwd: softmax_d and dq_accum in fp32, and dk, dv of all query heads where heads are shared."""
+    query, key = args[1], args[2]
+    batch, heads, length, head = query.shape
+    rows, columns = round_up(length, 128), round_up(head, 32)
+    sizes = [4 * batch * heads * rows, 4 * batch * rows * heads * columns]
+    if key.size(1) != heads:
+        expanded = batch * key.size(2) * heads * head * key.element_size()
+        sizes += [expanded, expanded]
+    return sizes
+
+
+def _inside_efficient_backward(args: tuple[Any, ...]) -> list[int]:
+    """attention_backward.cu: delta in fp32; for 16-bit inputs dq is summed up in an fp32 workspace."""
+    query = args[1]
+    batch, heads, length, head = query.shape
+    rows = round_up(length, 32)
+    sizes = [4 * batch * heads * rows]
+    if query.element_size() == 2:
+        sizes.append(4 * batch * heads * round_up(length, 64) * round_up(head, 32))
+    return sizes
+
+
+def _inside_embedding_backward(args: tuple[Any, ...]) -> list[int]:
+    """Embedding.cu and EmbeddingBackwardKernel.cu: above 3072 indices they are sorted and summed by segments."""
+    gradient, indices, num_weights = args[0], args[1], args[2]
+    count = indices.numel()
+    if count <= 3072:
+        return []
+    segments = min(count, num_weights)
+    partial = count // 10 + segments
+    width = gradient.size(-1)
+    index_bytes = 8 * count
+    sums = 4 * partial * round_up(width, 32)
+    sort = [index_bytes] * 4  # sorted, original, and the radix sort's double buffers
+    return [*sort, 8 * segments, 8 * segments, 8 * segments, 8 * partial, sums]
+
+
+_INSIDE: dict[Any, Callable[[tuple[Any, ...]], list[int]]] = {
+    aten._scaled_dot_product_flash_attention_backward.default: _inside_flash_backward,
+    aten._scaled_dot_product_efficient_attention_backward.default: _inside_efficient_backward,
+    aten.embedding_dense_backward.default: _inside_embedding_backward,
+}

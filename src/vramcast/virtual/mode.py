@@ -1,0 +1,292 @@
+"""The dispatch mode: every op of the script passes here, below autograd, on its way to a kernel.
+
+Tensors of a virtual device have no data: they are meta tensors. Small tensors whose values are known (masks, ids,
+random draws, counters) are real, on the host and on virtual devices alike, so what a script decides from them is
+true. An op that meets both runs on meta twins, and what it writes is unknown from then on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from vramcast.virtual.ops import Op, replaced, tensors_in
+from vramcast.virtual.storages import HOST_PLACE, NOWHERE, Record, is_meta, storage_of
+
+if TYPE_CHECKING:
+    from vramcast.virtual.gpu import VirtualGpu
+
+KNOWN_DEVICE_ELEMENTS = 1 << 18  # larger tensors of a virtual device carry no values
+KNOWN_HOST_BYTES = 64 << 20
+_CHECK_SIZE_FIRST = 1024  # from here on, a broadcast of known tensors could become large
+
+Special = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+_META = torch.device("meta")
+_CPU = torch.device("cpu")
+_numel = torch._C.TensorBase.numel
+
+
+class VirtualMode(TorchDispatchMode):
+    def __init__(self, gpu: VirtualGpu) -> None:
+        super().__init__()
+        self.gpu = gpu
+        self.storages = gpu.storages
+        self.records = gpu.storages.records
+        self.target: str | None = None  # the place a transfer or a factory was asked for
+        self.specials: dict[Any, Special] = {}
+        self.busy = False  # a kernel runs: tensors tell their true, meta device
+        self._ops: dict[Any, Op] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the wrapper that hides a mode from dynamo costs more than most ops here
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if types:
+            return NotImplemented  # a tensor subclass unwraps itself first
+        if self.busy:
+            return self._dispatch(func, args, kwargs or {})
+        self.busy = True
+        try:
+            return self._dispatch(func, args, kwargs or {})
+        finally:
+            self.busy = False
+
+    def _dispatch(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        op = self._ops.get(func)
+        if op is None:
+            op = self._ops[func] = Op(func)
+        special = self.specials.get(func)
+        if special is not None:
+            result = special(func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        if op.is_view:
+            return func(*args, **kwargs)
+        if op.composite and op.has_tensor_arguments:
+            result = self._decompose(func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        if op.device_argument and not tensors_in(args, kwargs):
+            return self._make(func, op, args, kwargs)
+        return self._compute(func, op, args, kwargs)
+
+    def _decompose(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Inference mode skips the level that takes composites apart."""
+        self.busy = False
+        try:
+            with self:
+                return func.decompose(*args, **kwargs)
+        finally:
+            self.busy = True
+
+    # -- ops without tensor inputs ---------------------------------------------------------------------------------
+
+    def _make(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any]) -> Any:
+        place = self._place_asked_for(kwargs.get("device"))
+        kwargs = (
+            {**kwargs, "device": _META, "pin_memory": None} if "pin_memory" in kwargs else {**kwargs, "device": _META}
+        )
+        generator = kwargs.pop("generator", None)
+        result = func(*args, **kwargs)
+        if place != NOWHERE and self.keeps_values(result, place):
+            kwargs["device"] = _CPU
+            if generator is not None:
+                kwargs["generator"] = generator
+            result = func(*args, **kwargs)
+        record = self.enroll(result, place, op.name)
+        if record is not None and place == HOST_PLACE and self.target is None:
+            record.site = call_site()
+        return result
+
+    def _place_asked_for(self, device: torch.device | None) -> str:
+        if self.target is not None:
+            return self.target
+        if device is None or device.type == "cpu":
+            return HOST_PLACE
+        if device.type == "meta":
+            return self.gpu.place_of_bare_meta()
+        return self.gpu.place_named(device)
+
+    def keeps_values(self, like: Any, place: str) -> bool:
+        if not isinstance(like, torch.Tensor):
+            return False
+        if place == HOST_PLACE:
+            return _numel(like) * like.element_size() <= KNOWN_HOST_BYTES
+        return _numel(like) <= KNOWN_DEVICE_ELEMENTS
+
+    # -- ops on tensors --------------------------------------------------------------------------------------------
+
+    def _compute(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any]) -> Any:
+        inputs = tensors_in(args, kwargs)
+        place, real, unknown = self._survey(op, inputs)
+        if "device" in kwargs:
+            place, kwargs = self._redirected(place, kwargs)
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": None}
+        if not real:
+            return self._run(func, op, args, kwargs, place)
+        if not unknown and self._stays_small(func, args, kwargs, inputs, place):
+            return self._run_known(func, op, args, kwargs, place)
+        return self._run_on_twins(func, op, args, kwargs, place, inputs)
+
+    def _survey(self, op: Op, inputs: list[torch.Tensor]) -> tuple[str, bool, bool]:
+        """Where the result belongs, whether real tensors take part, and whether unknown values do."""
+        records = self.records
+        place, ties = None, None
+        real = unknown = False
+        for tensor in inputs:
+            record = records.get(storage_of(tensor)._cdata)
+            if record is None:
+                record = self.adopt(tensor)
+            if is_meta(tensor):
+                unknown = True
+            else:
+                real = True
+                unknown = unknown or not record.known
+            if record.place == place:
+                continue
+            if place is None:
+                place = record.place
+            elif not op.across_devices:
+                place = self._settle(op, place, record, tensor, inputs)
+                ties = None
+        return place or HOST_PLACE, real, unknown
+
+    def _settle(self, op: Op, place: str, record: Record, tensor: torch.Tensor, inputs: list[torch.Tensor]) -> str:
+        """Two places in one op: scalars of the host may mix, and so may what the same call has just made."""
+        if record.place == HOST_PLACE and (tensor.dim() == 0 or self._adopted_by(record, place)):
+            return place
+        if place == HOST_PLACE:
+            others = [(self.storages.find(t), t) for t in inputs]
+            hosts = [(found, t) for found, t in others if found is not None and found.place == HOST_PLACE]
+            if all(t.dim() == 0 or self._adopted_by(found, record.place) for found, t in hosts):
+                return record.place
+        if NOWHERE in (place, record.place):
+            return record.place if place == NOWHERE else place
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, {place} and "
+            f"{record.place}! (when checking arguments for {op.name})"
+        )
+
+    def _adopted_by(self, record: Record, place: str) -> bool:
+        if record.site is None or record.site != call_site():
+            return False
+        self.gpu.move(record, place)
+        return True
+
+    def _redirected(self, place: str, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """`zeros_like(x, device="cuda:1")`: the place asked for, and the call without it."""
+        device = kwargs["device"]
+        kwargs = {name: value for name, value in kwargs.items() if name != "device"}
+        if self.target is not None:
+            return self.target, kwargs
+        if device is None or (device.type == "meta" and place != NOWHERE):
+            return place, kwargs
+        if device.type == "cpu":
+            return HOST_PLACE, kwargs
+        return self.gpu.place_named(device) if device.type == "cuda" else NOWHERE, kwargs
+
+    def _run(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any], place: str) -> Any:
+        if place == NOWHERE or place == HOST_PLACE:
+            result = func(*args, **kwargs)
+            self._enroll_all(result, place, op.name)
+        else:
+            kernels = self.gpu.kernels
+            blocks = kernels.before(func, args, place)
+            try:
+                result = func(*args, **kwargs)
+                self._enroll_all(result, place, op.name)
+            finally:
+                if blocks:
+                    kernels.after(blocks, place)
+        if op.resizes:
+            for tensor in op.written(args, kwargs):
+                self.storages.resized(storage_of(tensor))
+        return result
+
+    def _run_known(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any], place: str) -> Any:
+        result = func(*args, **kwargs)
+        self._enroll_all(result, place, op.name)
+        if op.resizes:
+            for tensor in op.written(args, kwargs):
+                self.storages.resized(storage_of(tensor))
+        return result
+
+    def _run_on_twins(
+        self, func: Any, op: Op, args: Any, kwargs: dict[str, Any], place: str, inputs: list[torch.Tensor]
+    ) -> Any:
+        twins = {id(tensor): meta_twin(tensor) for tensor in inputs if not is_meta(tensor)}
+        originals = {id(twins[id(tensor)]): tensor for tensor in inputs if id(tensor) in twins}
+        plain = {name: replaced(value, twins) for name, value in kwargs.items() if name != "generator"}
+        on_twins = replaced(tuple(args), twins)
+        blocks = self.gpu.kernels.before(func, on_twins, place) if place not in (NOWHERE, HOST_PLACE) else []
+        try:
+            result = replaced(func(*on_twins, **plain), originals)
+            self._enroll_all(result, place, op.name)
+        finally:
+            if blocks:
+                self.gpu.kernels.after(blocks, place)
+        for tensor in op.written(args, kwargs):
+            if not is_meta(tensor):
+                self.records[storage_of(tensor)._cdata].known = False
+        return result
+
+    def _stays_small(
+        self, func: Any, args: Any, kwargs: dict[str, Any], inputs: list[torch.Tensor], place: str
+    ) -> bool:
+        """Whether the result of known values may itself be computed; asked of a meta run, which costs nothing."""
+        if sum(map(_numel, inputs)) < _CHECK_SIZE_FIRST:
+            return True
+        twins = {id(tensor): meta_twin(tensor) for tensor in inputs}
+        plain = {name: replaced(value, twins) for name, value in kwargs.items() if name != "generator"}
+        try:
+            result = func(*replaced(tuple(args), twins), **plain)
+        except (NotImplementedError, RuntimeError):
+            return True  # the size depends on the values, which are there
+        return all(self.keeps_values(out, place) for out in tensors_in((result,), {}))
+
+    # -- enrolling -------------------------------------------------------------------------------------------------
+
+    def _enroll_all(self, result: Any, place: str, cause: str) -> None:
+        if isinstance(result, torch.Tensor):
+            self.enroll(result, place, cause)
+        elif isinstance(result, (list, tuple)):
+            for item in result:
+                if isinstance(item, torch.Tensor):
+                    self.enroll(item, place, cause)
+                elif isinstance(item, (list, tuple)):
+                    self._enroll_all(item, place, cause)
+
+    def enroll(self, tensor: torch.Tensor, place: str, cause: str) -> Record | None:
+        """Bill the storage of a new tensor; None when it is an old one."""
+        if storage_of(tensor)._cdata in self.records:
+            return None
+        self.gpu.cause = cause
+        return self.storages.add(tensor, place, known=not is_meta(tensor))
+
+    def adopt(self, tensor: torch.Tensor) -> Record:
+        """A tensor that no op of ours made: from numpy, a file, another process, or from before."""
+        self.gpu.cause = "adopted"
+        if is_meta(tensor):
+            return self.storages.add(tensor, NOWHERE, known=False)
+        return self.storages.add(tensor, HOST_PLACE, known=True)
+
+
+def meta_twin(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_META)
+
+
+def call_site() -> tuple[int, int]:
+    """The Python instruction whose C++ call we are inside: the same for all ops of one composite."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.endswith(_OWN_FILES):
+        frame = frame.f_back
+    return id(frame), frame.f_lasti
+
+
+_OWN_FILES = ("virtual/mode.py", "virtual/gpu.py", "virtual/storages.py", "virtual/special.py", "_python_dispatch.py")

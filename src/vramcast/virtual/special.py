@@ -1,0 +1,146 @@
+"""Ops whose answer depends on values: true where the values are known, otherwise a stand-in that the report names."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vramcast.virtual.lines import format_line, source_line
+from vramcast.virtual.mode import meta_twin
+from vramcast.virtual.storages import NOWHERE, is_meta, storage_of
+
+if TYPE_CHECKING:
+    from vramcast.virtual.gpu import VirtualGpu
+
+aten = torch.ops.aten
+
+
+def install(gpu: VirtualGpu) -> None:
+    specials = gpu.mode.specials
+    specials[aten._local_scalar_dense.default] = lambda func, args, kwargs: _item(gpu, func, args)
+    specials[aten._to_copy.default] = lambda func, args, kwargs: _to_copy(gpu, func, args, kwargs)
+    specials[aten._pin_memory.default] = lambda func, args, kwargs: args[0]
+    specials[aten.is_pinned.default] = lambda func, args, kwargs: False
+    specials[aten.equal.default] = lambda func, args, kwargs: _equal(gpu, func, args)
+    specials[aten.nonzero.default] = lambda func, args, kwargs: _nonzero(gpu, func, args)
+    specials[aten.masked_select.default] = lambda func, args, kwargs: _masked_select(gpu, args)
+    specials[aten.index.Tensor] = lambda func, args, kwargs: _index(gpu, func, args)
+    for name, answer in (("isnan", False), ("isinf", False)):
+        specials[getattr(aten, name).default] = _healthy(gpu, answer)
+    specials[aten.ne.Scalar] = _healthy(gpu, True, lambda args: args[1] in (math.inf, -math.inf))
+    specials[aten.eq.Tensor] = _healthy(gpu, True, lambda args: args[0] is args[1])
+
+
+def has_values(gpu: VirtualGpu, tensor: torch.Tensor) -> bool:
+    if is_meta(tensor):
+        return False
+    record = gpu.storages.find(tensor)
+    return record is None or record.known
+
+
+def stand_in(gpu: VirtualGpu, tensor: torch.Tensor) -> torch.Tensor:
+    """Real values of the same shape: 1 for floats (a loss, a norm), 0 for the rest."""
+    value = 1 if tensor.is_floating_point() else 0
+    kind = str(tensor.dtype).removeprefix("torch.")
+    gpu.note(f"{kind} {list(tensor.shape)} read at {format_line(source_line()) or 'an unknown line'}: {value} stood in")
+    with torch._C._DisableTorchDispatch():
+        return torch.full(tuple(tensor.shape), value, dtype=tensor.dtype)
+
+
+def _item(gpu: VirtualGpu, func: Any, args: Any) -> Any:
+    tensor = args[0] if has_values(gpu, args[0]) else stand_in(gpu, args[0])
+    return func(tensor)
+
+
+def _equal(gpu: VirtualGpu, func: Any, args: Any) -> Any:
+    if all(has_values(gpu, tensor) for tensor in args):
+        return func(*args)
+    gpu.note(f"torch.equal at {format_line(source_line()) or 'an unknown line'}: False stood in")
+    return False
+
+
+def _to_copy(gpu: VirtualGpu, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A copy to another place; casts in one place take the ordinary way."""
+    tensor, mode = args[0], gpu.mode
+    record = gpu.storages.find(tensor) or mode.adopt(tensor)
+    device = kwargs.get("device")
+    place = mode.target
+    if place is None:
+        own = device is None or device.type == ("meta" if is_meta(tensor) else "cpu")
+        place = record.place if own else gpu.place_named(device)
+    if place == record.place and mode.target is None:
+        return NotImplemented
+    options = {name: value for name, value in kwargs.items() if name in ("dtype", "memory_format", "layout")}
+    keep = has_values(gpu, tensor) and place != NOWHERE and mode.keeps_values(tensor, place)
+    result = func(tensor if keep or is_meta(tensor) else meta_twin(tensor), **options)
+    mode.enroll(result, place, "aten::_to_copy")
+    return result
+
+
+def _healthy(gpu: VirtualGpu, answer: bool, applies: Any = None) -> Any:
+    """Training is taken to be healthy: unknown values are finite numbers."""
+
+    def special(func: Any, args: Any, kwargs: Any) -> Any:
+        tensor = args[0]
+        if has_values(gpu, tensor) or (applies is not None and not applies(args)):
+            return NotImplemented
+        record = gpu.storages.find(tensor)
+        place = NOWHERE if record is None else record.place
+        if place == NOWHERE or not gpu.mode.keeps_values(tensor, place):
+            return NotImplemented
+        result = torch.full(tuple(tensor.shape), answer, dtype=torch.bool)
+        gpu.mode.enroll(result, place, func._schema.name)
+        return result
+
+    return special
+
+
+def _all_selected(gpu: VirtualGpu, what: str, mask: torch.Tensor) -> int:
+    gpu.note(f"{what} of unknown values at {format_line(source_line()) or 'an unknown line'}: all elements taken as selected")
+    return mask.numel()
+
+
+def _nonzero(gpu: VirtualGpu, func: Any, args: Any) -> Any:
+    mask = args[0]
+    if has_values(gpu, mask):
+        return NotImplemented
+    count = _all_selected(gpu, "nonzero", mask)
+    result = torch.empty((mask.dim(), count), dtype=torch.int64, device="meta").t()
+    _enroll_beside(gpu, result, mask, "aten::nonzero")
+    return result
+
+
+def _masked_select(gpu: VirtualGpu, args: Any) -> Any:
+    tensor, mask = args
+    if has_values(gpu, mask) and has_values(gpu, tensor):
+        return NotImplemented
+    count = int(mask.sum()) if has_values(gpu, mask) and mask.shape == tensor.shape else None
+    count = _all_selected(gpu, "masked_select", mask) if count is None else count
+    result = torch.empty(count, dtype=tensor.dtype, device="meta")
+    _enroll_beside(gpu, result, tensor, "aten::masked_select")
+    return result
+
+
+def _index(gpu: VirtualGpu, func: Any, args: Any) -> Any:
+    """Boolean masks choose rows: their number is known if the mask is."""
+    tensor, indices = args
+    masks = [index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)]
+    if not masks or all(map(lambda t: has_values(gpu, t), (tensor, *masks))):
+        return NotImplemented
+    chosen: list[torch.Tensor | None] = []
+    for index in indices:
+        if index is None or index.dtype not in (torch.bool, torch.uint8):
+            chosen.append(None if index is None else index if is_meta(index) else meta_twin(index))
+            continue
+        count = int(index.sum()) if has_values(gpu, index) else _all_selected(gpu, "a boolean index", index)
+        chosen += [torch.empty(count, dtype=torch.int64, device="meta") for _ in range(index.dim())]
+    result = func(tensor if is_meta(tensor) else meta_twin(tensor), chosen)
+    _enroll_beside(gpu, result, tensor, "aten::index")
+    return result
+
+
+def _enroll_beside(gpu: VirtualGpu, result: torch.Tensor, tensor: torch.Tensor, cause: str) -> None:
+    record = gpu.storages.records.get(storage_of(tensor)._cdata)
+    gpu.mode.enroll(result, NOWHERE if record is None else record.place, cause)

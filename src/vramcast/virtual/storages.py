@@ -1,0 +1,115 @@
+"""Every storage that is alive, where it lives, and what it was for. Births and deaths come in, places keep count.
+
+A place is a virtual device ("cuda:0"), the host ("cpu") or nowhere ("meta", costs nothing). A storage of a virtual
+device is backed by a meta storage, or by a real one while it is small and its values are known.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from vramcast.ledger import Category
+from vramcast.virtual.lines import Line
+
+NOWHERE = "meta"
+HOST_PLACE = "cpu"
+
+storage_of = torch._C.TensorBase.untyped_storage
+is_meta = torch._C.TensorBase.is_meta.__get__
+
+
+class Record:
+    """One storage. Mutable: what it turned out to be is often known only later."""
+
+    __slots__ = (
+        "birth", "block", "category", "cause", "death", "known", "line", "module", "name", "nbytes", "phase", "place",
+        "recomputed", "site",
+    )  # fmt: skip
+
+    def __init__(self, place: str, nbytes: int, known: bool) -> None:
+        self.place = place
+        self.nbytes = nbytes  # as the allocator counts it, so after rounding
+        self.known = known  # the values in the backing storage are the true ones
+        self.block: Any = None
+        self.birth = 0
+        self.death: int | None = None
+        self.category: Category | None = None
+        self.cause = ""  # the op that made it
+        self.module = ""
+        self.line: Line = None
+        self.phase = ""
+        self.recomputed = False  # made by a forward that checkpointing runs again
+        self.name = ""  # of the parameter it belongs to
+        self.site: tuple[int, int] | None = None  # the Python call that made it, while its place is in doubt
+
+
+class _Ref(weakref.ref):  # type: ignore[type-arg]
+    __slots__ = ("key",)
+    key: int
+
+
+class Storages:
+    """storage → record, for as long as the storage lives."""
+
+    def __init__(self, born: Callable[[Record, int], None], died: Callable[[Record], None]) -> None:
+        self._born = born
+        self._died = died
+        self.records: dict[int, Record] = {}
+        self._refs: dict[int, _Ref] = {}
+        self._closed = False
+
+    def find(self, tensor: torch.Tensor) -> Record | None:
+        return self.records.get(storage_of(tensor)._cdata)
+
+    def add(self, tensor: torch.Tensor, place: str, *, known: bool) -> Record:
+        """A storage not seen before. Raises what the place raises when it is full."""
+        storage = storage_of(tensor)
+        requested = storage.nbytes()
+        record = Record(place, requested, known)
+        if place != NOWHERE:
+            self._born(record, requested)
+        self._hold(storage, record)
+        return record
+
+    def hand_over(self, old: torch.Tensor, new: torch.Tensor) -> None:
+        """`new` stands for what `old` was; nothing is born and nothing dies."""
+        key = storage_of(old)._cdata
+        record = self.records.pop(key)
+        del self._refs[key]
+        record.known = False
+        self._hold(storage_of(new), record)
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """The same storage with other bytes: the old ones die, the new ones are born."""
+        record = self.records.get(storage._cdata)
+        if record is None or record.place == NOWHERE:
+            return
+        self._died(record)
+        fresh = Record(record.place, storage.nbytes(), record.known)
+        fresh.category, fresh.name = record.category, record.name
+        self._born(fresh, storage.nbytes())
+        self.records[storage._cdata] = fresh
+
+    def close(self) -> None:
+        """Deaths no longer count."""
+        self._closed = True
+        self._refs.clear()
+
+    def _hold(self, storage: torch.UntypedStorage, record: Record) -> None:
+        key = storage._cdata
+        ref = _Ref(storage, self._gone)
+        ref.key = key
+        self.records[key] = record
+        self._refs[key] = ref
+
+    def _gone(self, ref: Any) -> None:
+        if self._closed:
+            return
+        self._refs.pop(ref.key, None)
+        record = self.records.pop(ref.key, None)
+        if record is not None and record.place != NOWHERE:
+            self._died(record)

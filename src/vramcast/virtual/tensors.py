@@ -1,0 +1,247 @@
+"""Tensor methods that speak of devices, answered for virtual tensors: `.device`, `.to`, `.cuda`, `.cpu`, and the reading of values.
+
+Everything else about a tensor is torch's own. A parameter never keeps values: it is a meta tensor from the start, so
+moving it replaces its data and keeps its identity, which optimizers and tied weights rely on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vramcast.virtual.mode import meta_twin
+from vramcast.virtual.special import stand_in
+from vramcast.virtual.storages import HOST_PLACE, NOWHERE, is_meta, storage_of
+
+if TYPE_CHECKING:
+    from vramcast.virtual.gpu import VirtualGpu
+    from vramcast.virtual.patches import Patches
+
+_TensorBase = torch._C.TensorBase
+
+
+def install(gpu: VirtualGpu, patches: Patches) -> None:
+    _install_properties(gpu, patches)
+    _install_transfers(gpu, patches)
+    _install_values(gpu, patches)
+    _install_parameters(gpu, patches)
+    _install_factories(gpu, patches)
+    _install_storages(gpu, patches)
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    """Subclasses that handle their own ops answer for themselves."""
+    return not torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python)
+
+
+def place_of(gpu: VirtualGpu, tensor: torch.Tensor) -> str:
+    try:
+        record = gpu.storages.find(tensor)
+    except (NotImplementedError, RuntimeError):
+        return HOST_PLACE  # sparse and other layouts without a storage
+    if record is not None:
+        return record.place
+    return NOWHERE if is_meta(tensor) else HOST_PLACE
+
+
+def _install_properties(gpu: VirtualGpu, patches: Patches) -> None:
+    true_device = _TensorBase.device.__get__
+    devices = gpu.devices
+
+    def device(tensor: torch.Tensor) -> torch.device:
+        if gpu.mode.busy:
+            return true_device(tensor)  # type: ignore[no-any-return]
+        if not _plain(tensor):
+            found: torch.device = true_device(tensor)
+            return gpu.devices.get(gpu.last_place, found) if found.type == "meta" else found
+        place = place_of(gpu, tensor)
+        return true_device(tensor) if place == NOWHERE else devices[place]
+
+    patches.set(torch.Tensor, "device", property(device))
+    patches.set(torch.Tensor, "is_cuda", property(lambda tensor: tensor.device.type == "cuda"))
+    patches.set(torch.Tensor, "is_meta", property(lambda tensor: tensor.device.type == "meta"))
+    patches.set(torch.Tensor, "is_cpu", property(lambda tensor: tensor.device.type == "cpu"))
+    patches.set(torch.Tensor, "get_device", lambda tensor: tensor.device.index if tensor.is_cuda else -1)
+    patches.set(torch.Tensor, "is_pinned", lambda tensor, device=None: False)
+    patches.set(torch, "get_device", lambda tensor: tensor.get_device())
+
+
+class Transfer(torch.autograd.Function):
+    """A copy to another place inside a graph; its gradient travels back."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, gpu: VirtualGpu, place: str, options: dict[str, Any]) -> torch.Tensor:
+        ctx.gpu, ctx.place, ctx.dtype = gpu, place_of(gpu, tensor), tensor.dtype
+        return copy_to(gpu, tensor, place, options)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        return copy_to(ctx.gpu, gradient, ctx.place, {"dtype": ctx.dtype}), None, None, None
+
+
+def copy_to(gpu: VirtualGpu, tensor: torch.Tensor, place: str, options: dict[str, Any]) -> torch.Tensor:
+    """A new storage at `place`, with the values if they are known and few."""
+    gpu.mode.target = place
+    try:
+        return torch.ops.aten._to_copy.default(tensor, **options)  # type: ignore[no-any-return]
+    finally:
+        gpu.mode.target = None
+
+
+def _install_transfers(gpu: VirtualGpu, patches: Patches) -> None:
+    true_to = torch.Tensor.to
+
+    def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if gpu.mode.busy or not _plain(tensor):
+            return true_to(tensor, *args, **kwargs)
+        copy = bool(kwargs.pop("copy", False))
+        if args and isinstance(args[0], torch.Tensor) or "other" in kwargs:
+            other = kwargs.pop("other", None) if "other" in kwargs else args[0]
+            device, dtype, form = other.device, other.dtype, kwargs.get("memory_format")
+        else:
+            if len(args) > 3 or (len(args) == 3 and isinstance(args[0], torch.dtype)):
+                args, copy = args[:-1], bool(args[-1])
+            device, dtype, _, form = torch._C._nn._parse_to(*args, **kwargs)
+        here = place_of(gpu, tensor)
+        there = here if device is None else gpu.place_named(device)
+        options = {} if dtype is None else {"dtype": dtype}
+        if form is not None:
+            options["memory_format"] = form
+        if there == here:
+            return true_to(tensor, copy=copy, **options) if options or copy else tensor
+        if there == NOWHERE:
+            return meta_twin(tensor).to(dtype=dtype or tensor.dtype)
+        if tensor.requires_grad and torch.is_grad_enabled():
+            return Transfer.apply(tensor, gpu, there, options)  # type: ignore[no-any-return, no-untyped-call]
+        return copy_to(gpu, tensor, there, options)
+
+    def cuda(
+        tensor: torch.Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None
+    ) -> torch.Tensor:
+        index = device if isinstance(device, int) else None
+        target = torch.device("cuda", index) if device is None or index is not None else torch.device(device)
+        return tensor.to(target) if memory_format is None else tensor.to(target, memory_format=memory_format)
+
+    patches.set(torch.Tensor, "to", to)
+    patches.set(torch.Tensor, "cuda", cuda)
+    patches.set(torch.Tensor, "cpu", lambda tensor, memory_format=None: tensor.to(torch.device("cpu")))
+    patches.set(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor)
+    patches.set(torch.Tensor, "record_stream", lambda tensor, stream: None)
+
+
+def _install_values(gpu: VirtualGpu, patches: Patches) -> None:
+    true_tolist, true_numpy, true_repr = torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__repr__
+    true_deepcopy, true_pointer = torch.Tensor.__deepcopy__, torch.Tensor.data_ptr
+
+    def with_values(tensor: torch.Tensor) -> torch.Tensor:
+        record = gpu.storages.find(tensor) if _plain(tensor) else None
+        if record is None or (record.known and not is_meta(tensor)):
+            return tensor
+        return stand_in(gpu, tensor)
+
+    def tolist(tensor: torch.Tensor) -> Any:
+        return true_tolist(with_values(tensor))
+
+    def numpy(tensor: torch.Tensor, *, force: bool = False) -> Any:
+        if not force and not gpu.mode.busy and tensor.is_cuda:
+            raise TypeError(
+                f"can't convert {tensor.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
+                "host memory first."
+            )
+        return true_numpy(with_values(tensor.detach() if force else tensor), force=force)
+
+    def representation(tensor: torch.Tensor, *, tensor_contents: Any = None) -> str:
+        if is_meta(tensor) and place_of(gpu, tensor) != NOWHERE:
+            return f"tensor(..., device='{tensor.device}', size={tuple(tensor.shape)}, dtype={tensor.dtype})"
+        return true_repr(tensor, tensor_contents=tensor_contents)
+
+    def deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
+        if place_of(gpu, tensor) == NOWHERE or not is_meta(tensor) or not tensor.is_leaf:
+            return true_deepcopy(tensor, memo)
+        if id(tensor) not in memo:
+            memo[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        return memo[id(tensor)]
+
+    def data_ptr(tensor: torch.Tensor) -> int:
+        return address(storage_of(tensor)) + tensor.storage_offset() * tensor.element_size() if is_meta(tensor) else true_pointer(tensor)
+
+    patches.set(torch.Tensor, "tolist", tolist)
+    patches.set(torch.Tensor, "numpy", numpy)
+    patches.set(torch.Tensor, "__repr__", representation)
+    patches.set(torch.Tensor, "__deepcopy__", deepcopy)
+    patches.set(torch.Tensor, "data_ptr", data_ptr)
+
+
+def address(storage: torch.UntypedStorage) -> int:
+    """A meta storage has no address; programs that compare addresses find tied weights by this one."""
+    return int(storage._cdata)
+
+
+def _install_parameters(gpu: VirtualGpu, patches: Patches) -> None:
+    true_new = torch.nn.Parameter.__new__
+
+    def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+        if type(data) in (torch.Tensor, torch.nn.Parameter) and not is_meta(data) and data.layout == torch.strided:
+            data = without_values(gpu, data)
+        return true_new(cls, data, requires_grad)
+
+    patches.set(torch.nn.Parameter, "__new__", staticmethod(new))
+
+
+def without_values(gpu: VirtualGpu, tensor: torch.Tensor) -> torch.Tensor:
+    """The same tensor without data: its bill is handed over, unless others share the storage."""
+    record = gpu.storages.find(tensor) or gpu.mode.adopt(tensor)
+    gpu.mode.target = record.place
+    try:
+        whole = storage_of(tensor).nbytes() == tensor.numel() * tensor.element_size()
+        if not whole:
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
+    finally:
+        gpu.mode.target = None
+    with torch._C._DisableTorchDispatch():
+        twin = meta_twin(tensor)
+    gpu.storages.hand_over(tensor, twin)
+    return twin
+
+
+def _install_factories(gpu: VirtualGpu, patches: Patches) -> None:
+    """`torch.tensor(..., device="cuda")` makes a host tensor first; the rest of the factories reach the mode."""
+    for name in ("tensor", "as_tensor", "asarray", "scalar_tensor"):
+        patches.set(torch, name, _made_on_host(gpu, getattr(torch, name)))
+
+
+def _made_on_host(gpu: VirtualGpu, factory: Any) -> Any:
+    def make(*args: Any, **kwargs: Any) -> Any:
+        if gpu.mode.busy:
+            return factory(*args, **kwargs)
+        device = kwargs.pop("device", None)
+        if device is None and not (args and isinstance(args[0], torch.Tensor)):
+            device = torch.get_default_device()
+        if device is None:
+            return factory(*args, **kwargs)
+        device = torch.device(device) if not isinstance(device, torch.device) else device
+        requires_grad = kwargs.pop("requires_grad", False)
+        if device.type == "meta":
+            return factory(*args, device=device, requires_grad=requires_grad, **kwargs)
+        with torch.device("cpu"):
+            made = factory(*args, **kwargs)
+        made = made.detach().to(device) if requires_grad else made.to(device)
+        return made.requires_grad_() if requires_grad else made
+
+    return make
+
+
+def _install_storages(gpu: VirtualGpu, patches: Patches) -> None:
+    true_resize, true_pointer = torch.UntypedStorage.resize_, torch.UntypedStorage.data_ptr
+
+    def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        true_resize(storage, size)
+        gpu.storages.resized(storage)
+        return storage
+
+    def data_ptr(storage: torch.UntypedStorage) -> int:
+        return address(storage) if storage._cdata in gpu.storages.records and storage.device.type == "meta" else true_pointer(storage)
+
+    patches.set(torch.UntypedStorage, "resize_", resize)
+    patches.set(torch.UntypedStorage, "data_ptr", data_ptr)

@@ -1,0 +1,140 @@
+"""The parts of torch that training scripts lean on: backward, optimizers, data loaders, compile, save and load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import optimizer as optimizers
+
+from vramcast.ledger import SAVE
+
+if TYPE_CHECKING:
+    from vramcast.virtual.gpu import VirtualGpu
+    from vramcast.virtual.patches import Patches
+
+
+class StepsDone(BaseException):
+    """Raised inside the script after the last step asked for; not an Exception, so that scripts do not catch it."""
+
+
+def install(gpu: VirtualGpu, patches: Patches) -> None:
+    _install_backward(gpu, patches)
+    _install_optimizers(gpu, patches)
+    _install_loader(gpu, patches)
+    _install_files(gpu, patches)
+    patches.set(torch, "compile", _uncompiled(gpu))
+    patches.set(torch.nn.Module, "compile", lambda module, *args, **kwargs: gpu.note(_COMPILE_NOTE))
+
+
+_COMPILE_NOTE = "torch.compile is left out: the eager ops are billed"
+
+
+def _uncompiled(gpu: VirtualGpu) -> Any:
+    def compile(model: Any = None, **kwargs: Any) -> Any:
+        gpu.note(_COMPILE_NOTE)
+        return model if model is not None else lambda function: function
+
+    return compile
+
+
+def _install_backward(gpu: VirtualGpu, patches: Patches) -> None:
+    run = torch.autograd._engine_run_backward
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        gpu.phases.backward_begins()
+        try:
+            return run(*args, **kwargs)
+        finally:
+            gpu.phases.backward_ends()
+
+    patches.set(torch.autograd, "_engine_run_backward", run_backward)
+
+
+def _install_optimizers(gpu: VirtualGpu, patches: Patches) -> None:
+    def begins(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not any(optimizer is known for known in gpu.optimizers):
+            gpu.optimizers.append(optimizer)
+        gpu.phases.step_begins()
+
+    def ends(optimizer: Any, args: Any, kwargs: Any) -> None:
+        gpu.phases.step_ends(optimizer)
+        if gpu.step_limit is not None and gpu.phases.steps >= gpu.step_limit:
+            raise StepsDone
+
+    gpu.exit.callback(optimizers.register_optimizer_step_pre_hook(begins).remove)
+    gpu.exit.callback(optimizers.register_optimizer_step_post_hook(ends).remove)
+    patches.set(torch.utils._foreach_utils, "_group_tensors_by_device_and_dtype", grouped)
+    patches.set(optimizers, "_group_tensors_by_device_and_dtype", grouped)
+    for owner in (torch.nn.utils.clip_grad, torch.amp.grad_scaler):
+        if hasattr(owner, "_group_tensors_by_device_and_dtype"):
+            patches.set(owner, "_group_tensors_by_device_and_dtype", grouped)
+
+
+def grouped(lists: list[list[Any]], with_indices: bool = False) -> dict[Any, Any]:
+    """By virtual device and dtype of the first list; torch's own would see meta tensors all in one place."""
+    groups: dict[Any, Any] = {}
+    for index, first in enumerate(lists[0]):
+        if first is None:
+            continue
+        found = groups.setdefault((first.device, first.dtype), ([[] for _ in lists], []))
+        for column, values in zip(found[0], lists, strict=True):
+            if values:
+                column.append(values[index])
+        found[1].append(index)
+    return groups
+
+
+def _install_loader(gpu: VirtualGpu, patches: Patches) -> None:
+    from torch.utils.data import DataLoader
+    from torch.utils.data import _utils as data_utils
+
+    true_iterator = DataLoader._get_iterator
+
+    def get_iterator(loader: Any) -> Iterator[Any]:
+        """Batches are made in this process: workers would not see the virtual devices."""
+        workers, prefetch = loader.num_workers, loader.prefetch_factor
+        persistent, timeout, context = loader.persistent_workers, loader.timeout, loader.multiprocessing_context
+        if workers:
+            gpu.note(f"{workers} data loader workers are left out: batches are made in the script's own process")
+            vars(loader).update(num_workers=0, prefetch_factor=None, persistent_workers=False, timeout=0)
+        try:
+            return true_iterator(loader)  # type: ignore[no-any-return]
+        finally:
+            vars(loader).update(
+                num_workers=workers, prefetch_factor=prefetch, persistent_workers=persistent, timeout=timeout
+            )
+            del context
+
+    patches.set(DataLoader, "_get_iterator", get_iterator)
+    patches.set(data_utils.pin_memory, "pin_memory", lambda data, device=None: data)
+
+
+def _install_files(gpu: VirtualGpu, patches: Patches) -> None:
+    true_load = torch.load
+
+    def save(content: Any, file: Any, *args: Any, **kwargs: Any) -> None:
+        before = gpu.phases.current
+        gpu.phases.enter(SAVE)
+        gpu.note("torch.save wrote nothing: virtual tensors have no values")
+        gpu.phases.enter(before)
+
+    def load(file: Any, map_location: Any = None, **kwargs: Any) -> Any:
+        content = true_load(file, map_location="cpu", **kwargs)
+        return content if map_location is None or callable(map_location) else _moved(content, map_location)
+
+    patches.set(torch, "save", save)
+    patches.set(torch, "load", load)
+
+
+def _moved(content: Any, device: Any) -> Any:
+    if isinstance(device, dict):
+        device = next(iter(device.values()), "cpu")
+    if isinstance(content, torch.Tensor):
+        return content.to(device)
+    if isinstance(content, dict):
+        return type(content)((key, _moved(value, device)) for key, value in content.items())
+    if isinstance(content, (list, tuple)) and not hasattr(content, "_fields"):
+        return type(content)(_moved(value, device) for value in content)
+    return content
