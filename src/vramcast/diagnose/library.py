@@ -156,15 +156,25 @@ MLX_REFUSED = Form(
 
 READERS = (
     Reader(
-        words=("_alloc_failed", "_not_initialized", "allocation_failed", "insufficient_resources", "status_memory_error"),
+        words=(
+            "_alloc_failed",
+            "_not_initialized",
+            "allocation_failed",
+            "insufficient_resources",
+            "status_memory_error",
+        ),
         read=read_masked,
     ),
     Reader(words=("cuda failure", "cuda calloc", "nccl"), read=read_nccl),
     Reader(
-        words=("out of memory", "out_of_memory", "cudaerrormemoryallocation", "hiperroroutofmemory"), read=read_runtime,
+        words=("out of memory", "out_of_memory", "cudaerrormemoryallocation", "hiperroroutofmemory"),
+        read=read_runtime,
     ),
     Reader(
-        words=("cache blocks", "free memory on device", "kv cache", "warming up sampler", "vllm instance"), read=read_vllm,
+        words=("cache blocks", "free memory on device", "kv cache", "warming up sampler", "vllm instance"),
+        read=read_vllm,
     ),
-    PADDLE.reader(), GAUDI.reader(), MLX_REFUSED.reader(),
-)  # fmt: skip
+    PADDLE.reader(),
+    GAUDI.reader(),
+    MLX_REFUSED.reader(),
+)

@@ -190,7 +190,8 @@ ROCM_SMI = Form(
 # Scripts print torch's counters under torch's names; what they divided by is not known: the unit is as printed.
 COUNTERS = Form(
     kind="torch_counters", binary=False, span=4,
-    words=("memory_allocated", "memory_reserved", "memory allocated", "memory reserved"), notes=("unit_as_printed",), is_fallback=True,
+    words=("memory_allocated", "memory_reserved", "memory allocated", "memory reserved"),
+    notes=("unit_as_printed",), is_fallback=True,
     clauses=(
         clause("peak_allocated_bytes", r"max[_ ]memory[_ ]allocated(?:\(\w*\))?[^\d\n]{1,12}{q}"),
         clause("peak_reserved_bytes", r"max[_ ]memory[_ ]reserved(?:\(\w*\))?[^\d\n]{1,12}{q}"),

@@ -24,9 +24,9 @@ class Moment(Word):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessUse:
-    """One process on the device, by the number the driver gives it."""
+    """One process on the device, by the number the driver gives it, if the text says it."""
 
-    pid: int
+    pid: int | None
     nbytes: int | None
     name: str = ""
 
@@ -89,7 +89,13 @@ def ledger_of(observation: Observation) -> Ledger:
         _part("reserved by PyTorch but unallocated", Category.SLACK, Level.RESERVED, place, cached_bytes(observation)),
         _part("this process outside PyTorch", Category.CONTEXT, Level.PROCESS, place, outside_bytes(observation)),
         *(
-            _part(f"process {other.pid}", Category.UNKNOWN, Level.PROCESS, f"other processes on {place}", other.nbytes)
+            _part(
+                f"process {other.pid or other.name}",
+                Category.UNKNOWN,
+                Level.PROCESS,
+                f"other processes on {place}",
+                other.nbytes,
+            )
             for other in observation.other_processes or ()
         ),
     )

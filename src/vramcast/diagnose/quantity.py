@@ -26,7 +26,7 @@ def scale(unit: str, *, binary: bool) -> int:
     """Bytes per printed unit. GiB is always 2^30; GB and G are 2^30 only where the printer means it."""
     name = _SPELLED.get(unit.lower(), unit.lower())
     power = _POWER[name[0] if name[0] in _POWER else ""]
-    return 1024**power if binary or "i" in name else 1000**power
+    return int((1024 if binary or "i" in name else 1000) ** power)
 
 
 def to_bytes(number: str, unit: str, *, binary: bool = False) -> int | None:

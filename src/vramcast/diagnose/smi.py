@@ -75,8 +75,9 @@ def _card(passage: Passage, cards: _Cards, index: int) -> Observation:
     if index in cards.used and total is None:
         marks = (*marks, "unified memory")
     return observe(
-        passage, kind="nvidia_smi_text", moment=Moment.NOW, place=f"cuda:{index}", used_bytes=used, capacity_bytes=total,
-        other_processes=tuple(cards.processes[index]) if index in cards.processes else None, marks=marks,
+        passage, kind="nvidia_smi_text", moment=Moment.NOW, place=f"cuda:{index}", used_bytes=used,
+        capacity_bytes=total, marks=marks,
+        other_processes=tuple(cards.processes[index]) if index in cards.processes else None,
     )  # fmt: skip
 
 
@@ -111,8 +112,8 @@ def _csv_row(passage: Passage, row: int, cells: dict[str, str], number: int) -> 
     index = cells.get("index", cells.get("gpu", ""))
     marks = ("unified memory",) if sizes and all(size is None for size in sizes.values()) else ()
     observation = observe(
-        passage, kind="nvidia_smi_csv", moment=Moment.NOW, place=f"cuda:{index if index.isdigit() else row}", marks=marks,
-        **sizes,
+        passage, kind="nvidia_smi_csv", moment=Moment.NOW, place=f"cuda:{index if index.isdigit() else row}",
+        marks=marks, **sizes,
     )  # fmt: skip
     return Read(observation=observation, last_line=number)
 
@@ -146,7 +147,7 @@ def _mib(cell: str) -> int | None:
 
 
 _GPUSTAT = re.compile(r"\[(\d{1,3})\] ?(.{2,60}?)\|.{0,60}?\|\s*(\d{1,9}|\?\?)\s*/\s*(\d{1,9}|\?\?)\s*MB")
-_GPUSTAT_USER = re.compile(r"([\w.-]{1,32}):?[\w./-]{0,40}(?:/(\d{1,10}))?\((\d{1,9})M\)")
+_GPUSTAT_USER = re.compile(r"([\w.-]{1,32})(?::[\w.-]{1,40})?(?:/(\d{1,10}))?\((\d{1,9})M\)")
 
 
 def read_gpustat(passage: Passage) -> Iterator[Read]:
@@ -156,7 +157,9 @@ def read_gpustat(passage: Passage) -> Iterator[Read]:
     if match is None:
         return
     users = _GPUSTAT_USER.findall(text[match.end() :])
-    processes = tuple(ProcessUse(pid=int(pid or 0), nbytes=_size(size), name=name) for name, pid, size in users[:64])
+    processes = tuple(
+        ProcessUse(pid=int(pid) if pid else None, nbytes=_size(size), name=name) for name, pid, size in users[:64]
+    )
     observation = observe(
         passage, kind="gpustat", moment=Moment.NOW, place=f"cuda:{match.group(1)}", used_bytes=_size(match.group(3)),
         capacity_bytes=_size(match.group(4)), other_processes=processes or None, notes=("mb_is_mib",),

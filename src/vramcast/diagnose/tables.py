@@ -1,4 +1,4 @@
-"""Tables that torch and its libraries print: memory_summary, MemTracker, ZeRO estimates, Trainer metrics, PEFT's tracer.
+"""Tables that torch and its friends print: memory_summary, MemTracker, ZeRO estimates, Trainer metrics, PEFT's.
 
 In: a Passage whose line lies in such a table. Out: one Observation per table.
 """
@@ -102,7 +102,7 @@ _ESTIMATE_HARDWARE = re.compile(r"Setup with (\d{1,6}) nodes?, (\d{1,6}) GPUs? p
 
 
 def read_zero_estimate(passage: Passage) -> Iterator[Read]:
-    """deepspeed.runtime.zero estimates: host and device per option set, GB meaning 2^30. A theory, not a measurement."""
+    """deepspeed.runtime.zero estimates: host and device per option set, GB meaning 2^30. Theory, not measured."""
     figures: list[Figure] = []
     last = passage.line.number
     for line in (*passage.before[-3:], *passage.lines(14)):
@@ -146,7 +146,7 @@ _METRIC = re.compile(
 
 
 def read_trainer_metrics(passage: Passage) -> Iterator[Read]:
-    """transformers.Trainer with skip_memory_metrics=False: deltas per stage, MB meaning 2^20, or plain bytes in a dict."""
+    """transformers.Trainer with skip_memory_metrics=False: deltas per stage, MB meaning 2^20, or plain bytes."""
     found: dict[str, int] = {}
     last = passage.line.number
     for line in passage.lines(40):

@@ -72,7 +72,7 @@ _DECORATION = re.compile(r"[\s\u00a0│┃║|*`\"'\\^~]+")
 
 
 def squeeze(text: str) -> str:
-    """Letters and digits in order: blanks, table borders, markdown and quotes are how it was pasted, not what it says."""
+    """What it says, without how it was pasted: blanks, table borders, markdown and quotes go."""
     return _DECORATION.sub("", text)
 
 

@@ -18,13 +18,13 @@ from vramcast.diagnose.stream import Passage
 
 _SIZE = rf"({NUMBER})\s*({UNIT})(?![A-Za-z])"
 _GPU = re.compile(
-    rf"(?:Out of memory (?:while trying to allocate|allocating)|allocate request for|trying to allocate|Attempting to (?:allocate|reserve))\s+{_SIZE}"
-    r"(?:\s*\((\d{1,18})B?\))?",
+    r"(?:Out of memory (?:while trying to allocate|allocating)|allocate request for|trying to allocate"
+    rf"|Attempting to (?:allocate|reserve))\s+{_SIZE}(?:\s*\((\d{{1,18}})B?\))?",
     re.IGNORECASE,
 )
 _IS_GPU = re.compile(
-    r"RESOURCE_EXHAUSTED|Resource exhausted|XlaRuntimeError|XLA_PYTHON|BufferAssignment|Failed to allocate request|reservable"
-    r"|Attempting to allocate .{0,60}(?:HBM|free)",
+    r"RESOURCE_EXHAUSTED|Resource exhausted|XlaRuntimeError|XLA_PYTHON|BufferAssignment|Failed to allocate request"
+    r"|reservable|Attempting to allocate .{0,60}(?:HBM|free)",
     re.IGNORECASE,
 )
 _PART = re.compile(rf"^\s*([A-Za-z_][A-Za-z_ ]{{2,40}}):\s+{_SIZE}")
@@ -69,13 +69,19 @@ def _parts(passage: Passage) -> tuple[tuple[Figure, ...], int]:
 _HBM = re.compile(rf"Used {_SIZE} of {_SIZE} (\w{{1,20}})", re.IGNORECASE)
 _EXCEEDED = re.compile(rf"Exceeded \w+ capacity by {_SIZE}", re.IGNORECASE)
 _TPU_PART = re.compile(
-    rf"^(reserved|program|arguments|global|scoped|HLO temp|output|overlays|stack|Total \w+ usage >=|Program \w+ requirement)\s+{_SIZE}",
+    r"^(reserved|program|arguments|global|scoped|HLO temp|output|overlays|stack|Total \w+ usage >="
+    rf"|Program \w+ requirement)\s+{_SIZE}",
     re.IGNORECASE,
 )
 _TPU_LARGEST = re.compile(rf"^(\d{{1,3}})\. Size: {_SIZE}", re.IGNORECASE)
 _TPU_SHAPE = re.compile(r"^Shape: (\w{1,8}\[[\d,]{0,60}\])")
 _FRAGMENTED = re.compile(rf"fragmentation \({_SIZE}\)", re.IGNORECASE)
 _PADDED = re.compile(rf"\b((?:Unp|P)added) \({_SIZE}\)")
+_UNPADDED = re.compile(rf"^Unpadded size: {_SIZE}")
+_TPU_FIGURES = (
+    ("", _TPU_PART), ("", _PADDED), ("exceeded by", _EXCEEDED), ("fragmentation", _FRAGMENTED),
+    ("largest", _TPU_LARGEST), ("unpadded size", _UNPADDED),
+)  # fmt: skip
 
 
 def read_tpu(passage: Passage) -> Iterator[Read]:
@@ -96,17 +102,15 @@ def read_tpu(passage: Passage) -> Iterator[Read]:
 
 
 def _tpu_figures(text: str) -> list[Figure]:
-    named = [
-        (match.group(1).rstrip(" >=").lower(), match.group(2), match.group(3))
-        for pattern in (_TPU_PART, _PADDED)
-        for match in pattern.finditer(text)
-    ]
-    named += [("exceeded by", *match.groups()) for match in _EXCEEDED.finditer(text)]
-    named += [("fragmentation", *match.groups()) for match in _FRAGMENTED.finditer(text)]
-    named += [(f"largest {match.group(1)}", match.group(2), match.group(3)) for match in _TPU_LARGEST.finditer(text)]
-    named += [("unpadded size", *match.groups()) for match in re.finditer(rf"^Unpadded size: {_SIZE}", text)]
-    sized = [(label, to_bytes(number, unit, binary=True)) for label, number, unit in named]
-    return [Figure(label=label, value=value) for label, value in sized if value is not None]
+    """Each pattern's last two groups are the size; what stands before them, or its own name, is the label."""
+    figures: list[Figure] = []
+    for name, pattern in _TPU_FIGURES:
+        for match in pattern.finditer(text):
+            *words, number, unit = match.groups()
+            size = to_bytes(number, unit, binary=True)
+            if size is not None:
+                figures.append(Figure(label=" ".join([name, *words]).strip().rstrip(" >=").lower(), value=size))
+    return figures
 
 
 _BFC = re.compile(rf"ran out of memory trying to allocate {_SIZE}(?: ?\(rounded to (\d{{1,18}})\))?", re.IGNORECASE)
@@ -157,7 +161,8 @@ _TENSOR = re.compile(
 )
 _TF_BYTES = {
     "float": 4, "float32": 4, "half": 2, "float16": 2, "bfloat16": 2, "double": 8, "float64": 8, "int32": 4, "int64": 8,
-    "int16": 2, "int8": 1, "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16, "uint16": 2, "uint32": 4, "uint64": 8,
+    "int16": 2, "int8": 1, "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16, "uint16": 2, "uint32": 4,
+    "uint64": 8,
 }  # fmt: skip
 
 
@@ -188,8 +193,13 @@ def _failure(passage: Passage, last: int, **fields: Any) -> Read:
 
 
 READERS = (
-    Reader(words=("while trying to allocate", "out of memory allocating", "allocate request for", "attempting to reserve",
-                  "attempting to allocate", "resource_exhausted"), read=read_gpu),
+    Reader(
+        words=(
+            "while trying to allocate", "out of memory allocating", "allocate request for", "attempting to reserve",
+            "attempting to allocate", "resource_exhausted",
+        ),
+        read=read_gpu,
+    ),
     Reader(words=("ran out of memory in memory space", " hbm. exceeded", "g hbm", "m hbm", " vmem"), read=read_tpu),
     Reader(words=("ran out of memory trying to allocate",), read=read_bfc),
     Reader(words=("limit: ",), read=read_bfc_stats),
