@@ -1,0 +1,70 @@
+"""Bytes that one real layer, at full width, saves for backward on the CPU, against the fold over our description.
+
+A row names a config and the layers to look at; add rows for new families. Batch and length are chosen so that no
+activation has the shape of a weight (copies of weights under autocast are told by their shape).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from configs import config, shallow
+from real import autocast, real_model, savings_of
+
+from vramcast.formulas.kept import kept_bytes
+from vramcast.models.config import Config
+from vramcast.models.families import record
+from vramcast.models.program import Program, Sizes
+from vramcast.models.tape import BF16, F32, Regime
+
+BATCH, SEQ, TARGET_SEQ = 2, 250, 130
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    config: str
+    layers: tuple[str, ...]
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    depth: int = 1
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {**shallow(config(self.config), self.depth), **self.changes}
+
+    def __str__(self) -> str:
+        return "-".join((self.config, *(f"{key}={value}" for key, value in self.changes.items())))
+
+
+ROWS = (
+    Row("llama-3.2-1b", ("model.layers.0",)),
+)  # fmt: skip
+
+
+def inputs(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    ids = torch.ones(BATCH, SEQ, dtype=torch.long)
+    return {"input_ids": ids}
+
+
+def described(row: Row, precision: str, attention: str) -> Program:
+    regime = Regime(
+        weights=BF16 if precision == "bf16-true" else F32, autocast=BF16 if precision == "bf16-mixed" else None,
+        attention="eager" if attention == "eager" else "flash", cuda=False,
+    )  # fmt: skip
+    return record(Config(row.data), regime, Sizes(batch=BATCH, seq=SEQ, target_seq=TARGET_SEQ))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16-true"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_a_layer_saves_what_the_description_says(row: Row, attention: str, precision: str) -> None:
+    model = real_model(row.data, precision=precision, attention=attention)
+    program = described(row, precision, attention)
+    for name in row.layers:
+        section = next(placed.section for placed in program.placed if placed.name == name)
+        with savings_of(model.get_submodule(name)) as savings, autocast(precision):
+            model(**inputs(model), use_cache=False)
+        assert int(kept_bytes(section)) == savings[0].nbytes, name
