@@ -1,0 +1,1 @@
+"""Memory snapshots of torch: reading them safely, and what they tell."""

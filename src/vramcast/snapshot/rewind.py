@@ -1,0 +1,128 @@
+"""The state at the start of the recorded window: the end state with every event taken back.
+
+A block that was freed inside the window left no record of its size, only of what was asked for. Its size is what was asked
+for, rounded, plus a remainder that was too small to split off. Where the next block began while it lived tells which.
+"""
+
+from __future__ import annotations
+
+from vramcast.allocator import DEFAULT_POOL, Allocator, PoolId
+from vramcast.allocator.block import ALLOCATED, FREE, PENDING
+from vramcast.allocator.constants import SMALL_SEGMENT_BYTES
+from vramcast.snapshot.layout import Layout, LiveBlock, Span
+from vramcast.snapshot.record import (
+    ALLOC,
+    FREE_COMPLETED,
+    FREE_REQUESTED,
+    NO_POOL,
+    NO_STACK,
+    SEGMENT_ALLOC,
+    SEGMENT_FREE,
+    SEGMENT_MAP,
+    SEGMENT_UNMAP,
+    Row,
+    Snapshot,
+    Trace,
+)
+
+
+def end_layout(snapshot: Snapshot, device: int) -> Layout:
+    """What the snapshot itself shows."""
+    layout = Layout()
+    mapped = {row[4] for row in snapshot.trace(device) if row[0] == SEGMENT_MAP}  # torch 2.0 does not say is_expandable
+    for segment in snapshot.segments_of(device):
+        end = segment.address + segment.size
+        layout.add_span(
+            Span(
+                start=segment.address, end=end, stream=segment.stream, is_small=segment.is_small, pool=segment.pool,
+                is_expandable=segment.is_expandable or segment.address in mapped,
+            )
+        )  # fmt: skip
+        for block in segment.blocks:
+            if block.state != FREE:
+                layout.add_block(LiveBlock(block.address, block.requested, block.size, block.state, block.stack, -1))
+    return layout
+
+
+def start_layout(snapshot: Snapshot, device: int, rules: Allocator) -> Layout:
+    """The end state, rewound, with every block size filled in. `rules` knows how torch rounds and splits."""
+    layout, trace = end_layout(snapshot, device), snapshot.trace(device)
+    for row in trace.reversed():
+        _take_back(layout, row, trace)
+    _find_sizes(layout, trace, rules)
+    return layout
+
+
+def span_of(row: Row, trace: Trace) -> Span:
+    """The memory that a segment event is about."""
+    action, _, _, stream, address, nbytes, _ = row
+    expandable = action in (SEGMENT_MAP, SEGMENT_UNMAP)
+    return Span(
+        start=address,
+        end=address + nbytes,
+        stream=trace.streams[stream],
+        is_small=nbytes == SMALL_SEGMENT_BYTES,  # nothing else is that small
+        is_expandable=expandable,
+        pool=pool_of(row, trace),
+    )
+
+
+def pool_of(row: Row, trace: Trace) -> PoolId:
+    return DEFAULT_POOL if row[2] == NO_POOL else trace.pools[row[2]]
+
+
+def _take_back(layout: Layout, row: Row, trace: Trace) -> None:
+    action, _, _, _, address, nbytes, _ = row
+    if action == ALLOC:
+        layout.remove_block(address)
+    elif action == FREE_COMPLETED:
+        if address not in layout.blocks:
+            layout.add_block(LiveBlock(address, nbytes, None, PENDING, NO_STACK, -1))
+    elif action == FREE_REQUESTED:
+        if address not in layout.blocks:  # recordings may leave out the other half of a free
+            layout.add_block(LiveBlock(address, nbytes, None, PENDING, NO_STACK, -1))
+        layout.blocks[address].state = ALLOCATED
+    elif action in (SEGMENT_ALLOC, SEGMENT_MAP):
+        layout.remove_span(address, address + nbytes)
+    elif action in (SEGMENT_FREE, SEGMENT_UNMAP):
+        layout.add_span(span_of(row, trace))
+
+
+def _find_sizes(start: Layout, trace: Trace, rules: Allocator) -> None:
+    """Give every block of unknown size the size it had."""
+    unknown = {address: block for address, block in start.blocks.items() if block.size is None}
+    ends = {address: address + (start.room_at(address) or 0) for address in unknown}
+    exact = _seen_ends(start, trace, set(unknown)) if unknown else {}
+    for address, block in unknown.items():
+        rounded = rules.rounded(block.requested)
+        span = start.span_at(address)
+        room = exact.get(address, ends[address]) - address
+        if address in exact or span is None:
+            block.size = max(rounded, room)
+        else:
+            pool = rules.segments.pool_for(span.pool, span.is_small)
+            block.size = rounded if rules.splits(pool, rounded, room - rounded) else max(room, 0)
+
+
+def _seen_ends(start: Layout, trace: Trace, unknown: set[int]) -> dict[int, int]:
+    """Ends given away by allocations: a new block starts where the block before it ends."""
+    layout, exact = start.copy(), {}
+    for row in trace:
+        action, _, _, _, address, nbytes, _ = row
+        if action == ALLOC:
+            before = layout.block_before(address)
+            if before is not None and before.address in unknown:
+                exact[before.address] = address
+                unknown.discard(before.address)
+            if address not in layout.blocks:
+                layout.add_block(LiveBlock(address, nbytes, None, ALLOCATED, NO_STACK, 0))
+        elif action == FREE_COMPLETED:
+            layout.remove_block(address)
+            unknown.discard(address)
+        elif action in (SEGMENT_ALLOC, SEGMENT_MAP):
+            layout.add_span(span_of(row, trace))
+        elif action in (SEGMENT_FREE, SEGMENT_UNMAP):
+            layout.remove_span(address, address + nbytes)
+        if not unknown:
+            break
+    return exact
