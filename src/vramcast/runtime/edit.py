@@ -101,7 +101,7 @@ class FunctionalEdit:
 
     def ledger(self) -> Ledger:
         """Weights, edited weights and their gradients per device, as they are placed now."""
-        main, sub = _place(self.device, 0), _place(self.sub_device, 1)
+        main, sub = str(self.device), str(self.sub_device)
         new = sum(self.weight(name).numel() * self.weight(name).element_size() for name in self.names)
         count = len(self.names)
         entries = [_entry(Category.WEIGHTS, "base model", main, (LOAD, EDIT), module_bytes(self.model))]
@@ -181,11 +181,6 @@ def _rows(tensor: Tensor) -> Tensor:
 
 def _device(model: nn.Module) -> torch.device:
     return normalise_device(next(model.parameters()).device)
-
-
-def _place(device: torch.device, rank: int) -> str:
-    """CPU devices stand for GPUs on the bill, so that a rehearsal reads like the real thing."""
-    return f"cuda:{device.index or 0}" if device.type in ("cuda", "cpu") else f"cuda:{rank}"
 
 
 def _entry(category: Category, component: str, place: str, phases: tuple[str, ...], nbytes: int) -> Entry:

@@ -10,41 +10,38 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 Writer = Callable[[int, dict[str, float]], None]
 
 
 class JsonLines:
-    """One JSON object per line, flushed, so that a killed run leaves all but its last step."""
+    """One JSON object per line, on disk when the call returns, so that a killed run leaves every finished step."""
 
     def __init__(self, path: str | Path) -> None:
-        self._file: TextIO = Path(path).open("a", encoding="utf-8")
+        self._path = Path(path)
 
     def __call__(self, step: int, metrics: dict[str, float]) -> None:
-        self._file.write(json.dumps({"step": step, **metrics}) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **metrics}) + "\n")
 
 
 class Csv:
     """One row per step. The columns are those of the first row; a value that is unknown in a later row is empty."""
 
     def __init__(self, path: str | Path) -> None:
-        self._file: TextIO = Path(path).open("w", encoding="utf-8", newline="")
-        self._writer: csv.DictWriter[str] | None = None
+        self._path = Path(path)
+        self._columns: list[str] = []
 
     def __call__(self, step: int, metrics: dict[str, float]) -> None:
-        if self._writer is None:
-            self._writer = csv.DictWriter(self._file, ["step", *metrics], restval="", extrasaction="ignore")
-            self._writer.writeheader()
-        self._writer.writerow({"step": step, **metrics})
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
+        row = {"step": step, **metrics}
+        mode = "a" if self._columns else "w"
+        self._columns = self._columns or list(row)
+        with self._path.open(mode, encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, self._columns, restval="", extrasaction="ignore")
+            if mode == "w":
+                writer.writeheader()
+            writer.writerow(row)
 
 
 def to_tensorboard(writer: Any) -> Writer:

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -23,6 +22,7 @@ import torch.distributed as dist
 
 from vramcast.ledger import BACKWARD, FORWARD, STEP, Ledger
 from vramcast.runtime.placement import normalise_device
+from vramcast.runtime.process_memory import HostUse, host_use, process_bytes, reset_host_peak
 from vramcast.runtime.ranks import largest, world_size
 
 Writer = Callable[[int, dict[str, float]], None]
@@ -59,17 +59,6 @@ class Peak:
     phase: str
     allocated_bytes: int
     reserved_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostUse:
-    """This process on the host. PSS counts shared pages by share; it is asked rarely because the kernel walks all
-    pages.
-    """
-
-    rss_bytes: int | None
-    rss_max_bytes: int | None
-    pss_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +182,7 @@ class MemoryMonitor:
     def _restart(self) -> None:
         for device in self.devices:
             self._counters.reset(device)
-        _reset_host_peak()
+        reset_host_peak()
 
     def _switch(self, name: str) -> None:
         self._collect()
@@ -222,12 +211,12 @@ class MemoryMonitor:
             self._slow_at = self._clock()
         done = StepPeaks(
             step=self._number, peaks=tuple(self._peaks.values()),
-            host=_host_use(slow),
-            process_bytes=_process_bytes(self.devices) if slow else {},
+            host=host_use(with_pss=slow),
+            process_bytes=process_bytes(self.devices) if slow else {},
         )  # fmt: skip
         self.steps.append(done)
         self._peaks.clear()
-        _reset_host_peak()
+        reset_host_peak()
         return done
 
     def _wire(self, done: StepPeaks | None) -> list[int]:
@@ -290,70 +279,3 @@ def _most_allocated(ledger: Ledger, place: str) -> int:
 
 def _larger(window: list[int], row: list[int]) -> list[int]:
     return [max(pair) for pair in zip(window, row, strict=True)] if window else row
-
-
-def _host_use(slow: bool) -> HostUse:
-    return HostUse(rss_bytes=_status("VmRSS"), rss_max_bytes=_status("VmHWM"), pss_bytes=_pss() if slow else None)
-
-
-def _status(field_name: str) -> int | None:
-    """One line of /proc/self/status in bytes, or psutil's RSS where there is no /proc."""
-    try:
-        text = Path("/proc/self/status").read_bytes()
-    except OSError:
-        return _psutil_rss() if field_name == "VmRSS" else None
-    at = text.find(field_name.encode() + b":")
-    return int(text[at + len(field_name) + 1 : text.index(b"kB", at)]) * 1024 if at >= 0 else None
-
-
-def _psutil_rss() -> int | None:
-    try:
-        import psutil
-    except ImportError:
-        return None
-    return int(psutil.Process().memory_info().rss)
-
-
-def _reset_host_peak() -> None:
-    """Writing 5 resets the high-water mark (proc(5)); a kernel that refuses leaves the peak since the process began."""
-    try:
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")
-    except OSError:
-        return
-
-
-def _pss() -> int | None:
-    try:
-        text = Path("/proc/self/smaps_rollup").read_text()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in text.splitlines() if line.startswith("Pss:")]
-    return int(found[0]) * 1024 if found else None
-
-
-def _process_bytes(devices: Sequence[torch.device]) -> dict[str, int]:
-    """What the driver books to this process, by CUDA UUID, so CUDA_VISIBLE_DEVICES does not matter."""
-    wanted = [device for device in devices if device.type == "cuda"]
-    if not wanted:
-        return {}
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # no driver, or a machine that only looks like it has one
-        return {}
-    try:
-        return {str(device): found for device in wanted if (found := _nvml(pynvml, device)) is not None}
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _nvml(pynvml: object, device: torch.device) -> int | None:
-    import os
-
-    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)  # type: ignore[attr-defined]  # a module passed as a value
-    processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)  # type: ignore[attr-defined]
-    mine = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
-    return int(mine[0]) if mine and mine[0] is not None else None

@@ -30,6 +30,8 @@ def normalise_device(spec: int | str | torch.device) -> torch.device:
         device = torch.device(text)
     except RuntimeError as error:
         raise InputError(f"{spec!r} is not a device. Write it like 3, '3', 'cuda:3' or 'cpu'.") from error
+    if device.type == "cpu" and not device.index:
+        return torch.device("cpu")  # torch itself never writes cpu:0, and would copy to get there
     return torch.device(device.type, device.index or 0)
 
 

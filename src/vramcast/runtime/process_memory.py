@@ -1,0 +1,90 @@
+"""What this process holds, as the kernel and the NVIDIA driver book it.
+
+In: nothing, or the devices to ask about. Out: bytes, None where nobody knows. The high-water mark is the kernel's own
+and can be reset, so a peak between two readings is not missed. Linux; elsewhere only the RSS, through psutil.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostUse:
+    """This process on the host. PSS counts shared pages by share; it is asked rarely because the kernel walks all
+    pages.
+    """
+
+    rss_bytes: int | None
+    rss_max_bytes: int | None
+    pss_bytes: int | None
+
+
+def host_use(*, with_pss: bool) -> HostUse:
+    return HostUse(rss_bytes=_status("VmRSS"), rss_max_bytes=_status("VmHWM"), pss_bytes=_pss() if with_pss else None)
+
+
+def _status(field_name: str) -> int | None:
+    """One line of /proc/self/status in bytes, or psutil's RSS where there is no /proc."""
+    try:
+        text = Path("/proc/self/status").read_bytes()
+    except OSError:
+        return _psutil_rss() if field_name == "VmRSS" else None
+    at = text.find(field_name.encode() + b":")
+    return int(text[at + len(field_name) + 1 : text.index(b"kB", at)]) * 1024 if at >= 0 else None
+
+
+def _psutil_rss() -> int | None:
+    try:
+        import psutil
+    except ImportError:
+        return None
+    return int(psutil.Process().memory_info().rss)
+
+
+def reset_host_peak() -> None:
+    """Writing 5 resets the high-water mark (proc(5)); a kernel that refuses leaves the peak since the process began."""
+    try:
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
+    except OSError:
+        return
+
+
+def _pss() -> int | None:
+    try:
+        text = Path("/proc/self/smaps_rollup").read_text()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in text.splitlines() if line.startswith("Pss:")]
+    return int(found[0]) * 1024 if found else None
+
+
+def process_bytes(devices: Sequence[torch.device]) -> dict[str, int]:
+    """What the driver books to this process, by CUDA UUID, so CUDA_VISIBLE_DEVICES does not matter."""
+    wanted = [device for device in devices if device.type == "cuda"]
+    if not wanted:
+        return {}
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # no driver, or a machine that only looks like it has one
+        return {}
+    try:
+        return {str(device): found for device in wanted if (found := _nvml(pynvml, device)) is not None}
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _nvml(pynvml: object, device: torch.device) -> int | None:
+    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)  # type: ignore[attr-defined]  # a module passed as a value
+    processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)  # type: ignore[attr-defined]
+    mine = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
+    return int(mine[0]) if mine and mine[0] is not None else None

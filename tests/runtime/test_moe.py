@@ -1,0 +1,337 @@
+"""Gates trained after the graph is gone, on the mixture models people use and on one of nobody's library."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from live_bytes import LiveBytes
+from small_models import MOE, DynamicMoe, counting_text, moe_model, next_token_loss
+from torch.utils.checkpoint import checkpoint
+
+from vramcast.errors import InputError, UnsupportedError
+from vramcast.runtime import (
+    AuxCollector,
+    JointStep,
+    OnePassStep,
+    RetainGraphStep,
+    SurpriseTracker,
+    TwoPhaseStep,
+    find_routers,
+    held_between_phases,
+)
+
+
+def gating_loss(routings, scale=100):
+    """Expected surprise: the gate should prefer experts whose inputs the loss pulls at least."""
+    return sum(((r.scores * (1.0 if r.surprise is None else r.surprise)).sum(dim=-1)).mean() * scale for r in routings)
+
+
+def optimizers(model, collector, lr=1e-3):
+    gates = {id(p) for p in collector.gate_parameters()}
+    rest = [p for p in model.parameters() if id(p) not in gates]
+    return {
+        "main_optimizer": torch.optim.AdamW(rest, lr=lr, foreach=False),
+        "gate_optimizer": torch.optim.AdamW(collector.gate_parameters(), lr=lr, foreach=False),
+    }
+
+
+def gate_gradients(model, ids, scheme, *, routers=None, forward=None, scale=100):
+    """The gates' gradients by router name, from one backward of the given scheme."""
+    model.zero_grad(set_to_none=True)
+    closure = forward or (lambda: model(input_ids=ids, labels=ids).loss)
+    loss_of = partial(gating_loss, scale=scale)
+    with SurpriseTracker(model, routers) as tracker:
+        for block in getattr(model, "layers", []):
+            block.tracker = tracker
+        if scheme == "one pass":
+            layer_loss = lambda routing: loss_of([routing])  # noqa: E731
+            with OnePassStep(model, optimizers=[], layer_loss=layer_loss, routers=routers, tracker=tracker) as step:
+                step.backward(closure)
+        else:
+            keep = {"two phase": "inputs", "retain graph": "graph"}[scheme]
+            with AuxCollector(model, routers, keep=keep) as aux:
+                kind = TwoPhaseStep if scheme == "two phase" else RetainGraphStep
+                step = kind(collector=aux, tracker=tracker, gating_loss=loss_of, **optimizers(model, aux))
+                if scheme == "two phase":
+                    step.main_phase(closure)
+                    step.gate_phase()
+                else:
+                    step.backward(closure)
+    return {r.name: [p.grad.clone() for p in r.gate.parameters()] for r in find_routers(model, routers)}
+
+
+def relative(found, expected):
+    return max(((a - b).abs().max() / b.abs().max()).item() for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("family", MOE)
+def test_the_last_layers_gate_gradient_is_retain_graphs(family):
+    model, ids = moe_model(family), counting_text(2, 16)
+    expected = gate_gradients(model, ids, "retain graph")
+    found = gate_gradients(model, ids, "two phase")
+    *earlier, last = expected
+    assert relative(found[last], expected[last]) <= 1e-6
+    # Earlier layers lose the terms that run through later gates: small, and documented as a choice.
+    assert 0 < relative(found[earlier[0]], expected[earlier[0]]) < 0.1
+
+
+@pytest.mark.parametrize("family", MOE)
+def test_one_pass_injection_agrees_on_every_layer_at_a_small_coefficient(family):
+    model, ids = moe_model(family), counting_text(2, 16)
+    expected = gate_gradients(model, ids, "retain graph", scale=1)
+    found = gate_gradients(model, ids, "one pass", scale=1)
+    assert max(relative(found[name], expected[name]) for name in expected) <= 1e-5
+
+
+def test_one_pass_injection_pollutes_lower_layers_as_its_coefficient_grows_but_never_the_last():
+    model, ids = moe_model("mixtral"), counting_text(2, 16)
+    errors = {}
+    for scale in (1, 100, 10_000):
+        expected = gate_gradients(model, ids, "retain graph", scale=scale)
+        found = gate_gradients(model, ids, "one pass", scale=scale)
+        errors[scale] = [relative(found[name], expected[name]) for name in expected]
+    assert max(last for _, last in errors.values()) <= 1e-6
+    assert errors[1][0] < errors[100][0] < errors[10_000][0]
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpointing_neither_collects_twice_nor_changes_gradients(use_reentrant):
+    model, ids = moe_model("mixtral"), counting_text(2, 16)
+    plain = {scheme: gate_gradients(model, ids, scheme) for scheme in ("two phase", "one pass")}
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": use_reentrant})
+    model.enable_input_require_grads()
+    with AuxCollector(model) as aux:
+        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        assert len(aux.calls) == 2
+    for scheme, expected in plain.items():
+        found = gate_gradients(model, ids, scheme)
+        assert max(relative(found[name], expected[name]) for name in expected) <= 1e-5
+
+
+def test_a_block_with_a_dynamic_number_of_experts_works_the_same():
+    torch.manual_seed(0)
+    model, ids = DynamicMoe(), counting_text(2, 16)
+    routers = ["layers.*.gate"]
+    forward = lambda: next_token_loss(model(ids), ids)  # noqa: E731
+    with AuxCollector(model, routers) as aux:
+        forward()
+        chosen = aux.calls[0].routing.routed().sum(dim=-1)
+    assert chosen.min() < chosen.max()
+    expected = gate_gradients(model, ids, "retain graph", routers=routers, forward=forward)
+    found = gate_gradients(model, ids, "two phase", routers=routers, forward=forward)
+    weight_only = [found["layers.1.gate"][0]], [expected["layers.1.gate"][0]]
+    assert relative(*weight_only) <= 1e-6
+
+
+def test_surprise_is_the_norm_of_each_experts_own_input_gradient():
+    model, ids = moe_model("mixtral"), counting_text(2, 16)
+    seen = {}
+    experts = model.model.layers[1].mlp.experts
+    experts.register_forward_pre_hook(lambda m, args: seen.update(args=[a.detach() for a in args]))
+    experts.register_forward_hook(lambda m, a, out: out.register_hook(lambda g: seen.update(grad=g)) and None)
+    model(input_ids=ids, labels=ids).loss.backward()
+    hidden, indices, weights = seen["args"]
+    expected = torch.zeros(hidden.shape[0], 4)
+    for token in range(hidden.shape[0]):
+        for slot in range(2):
+            expert = indices[token, slot]
+            x = hidden[token].clone().requires_grad_()
+            gate, up = (experts.gate_up_proj[expert] @ x).chunk(2)
+            out = experts.down_proj[expert] @ (experts.act_fn(gate) * up) * weights[token, slot]
+            expected[token, expert] = torch.autograd.grad(out @ seen["grad"][token], x)[0].norm()
+    with SurpriseTracker(model) as tracker:
+        model(input_ids=ids, labels=ids).loss.backward()
+        found = tracker.take()["model.layers.1.mlp.gate"]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-7)
+
+
+def test_surprise_reads_nothing_back_to_the_host():
+    model, ids = moe_model("mixtral"), counting_text(2, 16)
+
+    def reads():
+        with LiveBytes(model) as live:
+            model(input_ids=ids, labels=ids).loss.backward()
+        return live.ops["aten._local_scalar_dense.default"], live.ops["aten.nonzero.default"]
+
+    without = reads()
+    with SurpriseTracker(model):
+        assert reads() == without
+
+
+def test_stepping_the_main_optimizer_between_the_phases_works_only_without_the_graph():
+    model, ids = moe_model("mixtral"), counting_text(2, 16)
+    with AuxCollector(model) as aux:
+        step = TwoPhaseStep(collector=aux, gating_loss=gating_loss, **optimizers(model, aux))
+        before = model.model.layers[0].mlp.gate.weight.detach().clone()
+        step(lambda: model(input_ids=ids, labels=ids).loss)
+        assert not torch.equal(before, model.model.layers[0].mlp.gate.weight)
+    with AuxCollector(model, keep="graph") as aux:
+        parts = optimizers(model, aux)
+        model(input_ids=ids, labels=ids).loss.backward(retain_graph=True)
+        parts["main_optimizer"].step()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            gating_loss([call.routing for call in aux.calls]).backward()
+
+
+def test_what_is_held_after_the_first_phase_is_gate_inputs_and_scores():
+    model = moe_model("mixtral", hidden_size=128, head_dim=32, vocab_size=512)
+    ids = counting_text(4, 64, vocab=512)
+    with LiveBytes(model) as live, AuxCollector(model) as aux:
+        step = TwoPhaseStep(collector=aux, gating_loss=gating_loss, **optimizers(model, aux))
+        step(lambda: model(input_ids=ids, labels=ids).loss)  # optimizer states exist from here on
+        before = live.total()
+        step.main_phase(lambda: model(input_ids=ids, labels=ids).loss)
+        step.main_optimizer.step()
+        step.main_optimizer.zero_grad(set_to_none=True)
+        held = live.total() - before
+    gate_inputs = 2 * ids.numel() * 128 * 4
+    scores = 2 * ids.numel() * (4 * 4 + 2 * 4 + 2 * 8)  # logits, weights, indices
+    assert held <= (gate_inputs + scores) * 1.05
+    predicted = held_between_phases(
+        num_layers=2, tokens=ids.numel(), hidden=128, experts=4, top_k=2, dtype_bytes=4, place="cpu"
+    )
+    predicted.check()
+    assert abs(predicted.peak("cpu").allocated_bytes - held) / held <= 0.05
+
+
+def test_two_phases_hold_less_between_them_and_peak_lower_than_retain_graph():
+    ids = counting_text(4, 64, vocab=512)
+    peaks, held = {}, {}
+    for scheme, keep in ((TwoPhaseStep, "inputs"), (RetainGraphStep, "graph")):
+        model = moe_model("mixtral", hidden_size=64, head_dim=16, vocab_size=512)
+        with LiveBytes(model) as live, AuxCollector(model, keep=keep) as aux:
+
+            def watched(routings, live=live, scheme=scheme):
+                held[scheme] = live.total()  # the gating loss runs between the two backwards
+                return gating_loss(routings)
+
+            step = scheme(collector=aux, gating_loss=watched, **optimizers(model, aux))
+            for _ in range(2):
+                live.reset()
+                step(lambda model=model: model(input_ids=ids, labels=ids).loss)
+        peaks[scheme] = live.peaks["cpu"]
+    assert held[TwoPhaseStep] < 0.6 * held[RetainGraphStep]
+    assert peaks[TwoPhaseStep] < peaks[RetainGraphStep]
+
+
+def test_under_autocast_the_replay_computes_in_the_same_dtype():
+    model, ids = moe_model("mixtral"), counting_text(2, 16)
+    with AuxCollector(model) as aux:
+        step = TwoPhaseStep(collector=aux, gating_loss=gating_loss, **optimizers(model, aux))
+
+        def forward():
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return model(input_ids=ids, labels=ids).loss
+
+        step.main_phase(forward)
+        seen = aux.calls[0].routing.logits
+        leaves = {r.name: dict(r.gate.named_parameters()) for r in aux.routers}
+        again = aux.replay(leaves)[0].logits
+        assert again.dtype == seen.dtype == torch.bfloat16
+        assert torch.equal(again, seen)
+        step.gate_phase()
+
+
+def test_scores_alone_are_refused_with_the_reason():
+    with pytest.raises(UnsupportedError, match="carry no gradient"):
+        AuxCollector(moe_model("mixtral"), keep="scores")
+
+
+def test_a_gating_loss_of_detached_scores_is_refused_with_the_reason():
+    model, ids = moe_model("mixtral"), counting_text(2, 16)
+    with AuxCollector(model) as aux:
+        detached = lambda _: gating_loss([call.routing for call in aux.calls])  # noqa: E731
+        step = TwoPhaseStep(collector=aux, gating_loss=detached, **optimizers(model, aux))
+        step.main_phase(lambda: model(input_ids=ids, labels=ids).loss)
+        with pytest.raises(InputError, match="detached scores"):
+            step.gate_phase()
+
+
+def test_a_gate_input_changed_in_place_is_refused_by_name():
+    model, ids = moe_model("mixtral"), counting_text(2, 16)
+    with AuxCollector(model) as aux:
+        step = TwoPhaseStep(collector=aux, gating_loss=gating_loss, **optimizers(model, aux))
+        step.main_phase(lambda: model(input_ids=ids, labels=ids).loss)
+        aux.calls[1].args[0].add_(1)
+        with pytest.raises(InputError, match=r"layers\.1\.mlp\.gate"):
+            step.gate_phase()
+
+
+def test_a_model_without_routers_and_a_wrong_name_are_refused():
+    from small_models import language_model
+
+    with pytest.raises(UnsupportedError, match="declares no routers"):
+        AuxCollector(language_model())
+    with pytest.raises(UnsupportedError, match="unknown router"):
+        AuxCollector(moe_model("mixtral"), ["model.layers.*.mlp.gaet"])
+
+
+def test_optimizers_that_share_parameters_are_refused():
+    model = moe_model("mixtral")
+    with AuxCollector(model) as aux:
+        parts = optimizers(model, aux) | {"main_optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+        with pytest.raises(InputError, match="stepped twice"):
+            TwoPhaseStep(collector=aux, gating_loss=gating_loss, **parts)
+
+
+def test_evaluation_is_not_collected_and_nothing_is_left_behind():
+    model, ids = moe_model("mixtral"), counting_text(2, 16)
+    before = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
+    with AuxCollector(model) as aux, SurpriseTracker(model), OnePassStep(model, optimizers=[], layer_loss=gating_loss):
+        model.eval()(input_ids=ids)
+        assert not aux.calls
+    assert [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()] == before
+
+
+def test_several_micro_batches_accumulate_as_one_batch():
+    model, ids = moe_model("mixtral"), counting_text(4, 16)
+    with AuxCollector(model) as aux:
+        step = TwoPhaseStep(collector=aux, gating_loss=gating_loss, **optimizers(model, aux))
+        step.main_phase(lambda: model(input_ids=ids, labels=ids).loss)
+        step.gate_phase()
+        whole = model.model.layers[1].mlp.gate.weight.grad.clone()
+        model.zero_grad()
+        for half in ids.chunk(2):
+            step.main_phase(lambda half=half: model(input_ids=half, labels=half).loss / 2)
+        assert len(aux.calls) == 4
+        step.gating_loss = lambda routings: gating_loss(routings) / 2
+        step.gate_phase()
+    torch.testing.assert_close(model.model.layers[1].mlp.gate.weight.grad, whole, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("scheme", ["two phase", "one pass", "joint", "retain graph"])
+def test_every_scheme_learns_counting(scheme):
+    torch.manual_seed(0)
+    model = moe_model("mixtral")
+    with AuxCollector(model, keep="inputs" if scheme == "two phase" else "graph") as aux:
+        parts = optimizers(model, aux, lr=3e-3)
+        if scheme == "one pass":
+            aux.close()
+            z_loss = lambda routing: routing.logits.logsumexp(-1).pow(2).mean()  # noqa: E731
+            step = OnePassStep(model, optimizers=list(parts.values()), coefficient=1e-2, layer_loss=z_loss)
+        else:
+            kind = {"two phase": TwoPhaseStep, "joint": JointStep, "retain graph": RetainGraphStep}[scheme]
+            z_loss = lambda routings: sum(r.logits.logsumexp(-1).pow(2).mean() for r in routings) * 1e-2  # noqa: E731
+            step = kind(collector=aux, gating_loss=z_loss, **parts)
+        losses = []
+        for seed in range(30):
+            ids = counting_text(8, 16, seed=seed)
+            losses.append(step(lambda ids=ids: model(input_ids=ids, labels=ids).loss).main.item())
+    assert sum(losses[-3:]) / 3 < 0.75 * losses[0]
+
+
+def test_checkpointed_custom_blocks_are_collected_once():
+    torch.manual_seed(0)
+    model, ids = DynamicMoe(), counting_text(2, 16)
+
+    def forward():
+        x = model.embed(ids)
+        for layer in model.layers:
+            x = checkpoint(layer, x, use_reentrant=False)
+        return next_token_loss(model.head(x), ids)
+
+    with AuxCollector(model, ["layers.*.gate"]) as aux:
+        forward().backward()
+        assert [call.router.name for call in aux.calls] == ["layers.0.gate", "layers.1.gate"]
