@@ -51,4 +51,4 @@ def allocator_settings() -> AllocatorSettings:
 
 
 def find_card(name: str) -> Card:
-    return Card(name=name, total_bytes=80 * GiB, compute_capability=(8, 0), context_bytes=414 * MiB)
+    return Card(name=name, total_bytes=8000 * GiB, compute_capability=(8, 0), context_bytes=414 * MiB)

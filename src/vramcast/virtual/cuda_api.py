@@ -53,6 +53,7 @@ def exchange(gpu: VirtualGpu, index: int) -> int:
 
 def _driver(gpu: VirtualGpu) -> dict[str, Any]:
     """Stand-ins for torch._C._cuda_*."""
+
     def free_and_total(index: int) -> tuple[int, int]:
         allocator = gpu.memories[index].allocator
         return allocator.free_device_bytes, gpu.card.total_bytes
@@ -111,6 +112,7 @@ def _accelerator(gpu: VirtualGpu) -> dict[str, Any]:
 
 def _cuda(gpu: VirtualGpu) -> dict[str, Any]:
     """Functions of torch.cuda that reach for the driver before anything could be answered."""
+
     def properties(device: Any = None) -> Any:
         torch.cuda._utils._get_device_index(device, optional=True)
         return device_properties(gpu)

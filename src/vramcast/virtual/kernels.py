@@ -29,9 +29,7 @@ _MATMULS = frozenset(
     }
 )  # fmt: skip
 _CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
-_CONVOLUTION_NOTE = (
-    "convolution workspaces are not billed: cuDNN picks them per algorithm at run time, from nothing to a few hundred MiB"
-)
+_CONVOLUTION_NOTE = "convolution workspaces are not billed: cuDNN picks them per algorithm at run time, from nothing to a few hundred MiB"
 
 
 class Kernels:

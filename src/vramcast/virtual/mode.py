@@ -27,6 +27,7 @@ _CHECK_SIZE_FIRST = 1024  # from here on, a broadcast of known tensors could bec
 Special = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
+_ORDINARY = (torch.Tensor, torch.nn.Parameter)
 _numel = torch._C.TensorBase.numel
 
 
@@ -46,7 +47,7 @@ class VirtualMode(TorchDispatchMode):
         return False  # the wrapper that hides a mode from dynamo costs more than most ops here
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if types:
+        if types and any(kind not in _ORDINARY for kind in types):
             return NotImplemented  # a tensor subclass unwraps itself first
         if self.busy:
             return self._dispatch(func, args, kwargs or {})

@@ -98,7 +98,9 @@ def _healthy(gpu: VirtualGpu, answer: bool, applies: Any = None) -> Any:
 
 
 def _all_selected(gpu: VirtualGpu, what: str, mask: torch.Tensor) -> int:
-    gpu.note(f"{what} of unknown values at {format_line(source_line()) or 'an unknown line'}: all elements taken as selected")
+    gpu.note(
+        f"{what} of unknown values at {format_line(source_line()) or 'an unknown line'}: all elements taken as selected"
+    )
     return mask.numel()
 
 

@@ -164,7 +164,11 @@ def _install_values(gpu: VirtualGpu, patches: Patches) -> None:
         return memo[id(tensor)]
 
     def data_ptr(tensor: torch.Tensor) -> int:
-        return address(storage_of(tensor)) + tensor.storage_offset() * tensor.element_size() if is_meta(tensor) else true_pointer(tensor)
+        return (
+            address(storage_of(tensor)) + tensor.storage_offset() * tensor.element_size()
+            if is_meta(tensor)
+            else true_pointer(tensor)
+        )
 
     patches.set(torch.Tensor, "tolist", tolist)
     patches.set(torch.Tensor, "numpy", numpy)
@@ -241,7 +245,11 @@ def _install_storages(gpu: VirtualGpu, patches: Patches) -> None:
         return storage
 
     def data_ptr(storage: torch.UntypedStorage) -> int:
-        return address(storage) if storage._cdata in gpu.storages.records and storage.device.type == "meta" else true_pointer(storage)
+        return (
+            address(storage)
+            if storage._cdata in gpu.storages.records and storage.device.type == "meta"
+            else true_pointer(storage)
+        )
 
     patches.set(torch.UntypedStorage, "resize_", resize)
     patches.set(torch.UntypedStorage, "data_ptr", data_ptr)
