@@ -1,0 +1,176 @@
+"""A one-time copy of parquet files as Arrow IPC on disk, to be memory-mapped by every process of a machine.
+
+In: the facts of the files and a folder. Out: the path of a complete cache. Built once under a file lock, written beside
+and renamed into place, so a reader sees a whole cache or none; the CRC-32 of a chunk is checked when a process first
+reads it. The name holds the size and time of every source file, so changed files never meet an old cache.
+Relies on flock and on rename being atomic: a local disk, not every network file system.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from vramcast.errors import InputError
+from vramcast.host.parquet import ParquetFacts
+from vramcast.runtime.stores import SLICE_BYTES, SliceStore
+from vramcast.units import MiB, format_bytes
+
+VERSION = 1
+CHUNK_BYTES = MiB
+_OPEN_CHUNKS = 256  # headers only: the data stays in the page cache
+
+
+def default_folder() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(root) / "vramcast" / "arrow"
+
+
+def cache_path(facts: ParquetFacts, folder: Path) -> Path:
+    files = [(os.path.abspath(file.path), file.size_bytes, file.modified_ns) for file in facts.files]
+    partitions = [file.partition for file in facts.files]
+    key = json.dumps([VERSION, files, partitions, facts.schema_text])
+    return folder / f"{Path(facts.files[0].path).stem}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.arrow"
+
+
+def ensure_cache(facts: ParquetFacts, folder: Path) -> Path:
+    """Build the cache unless it is there; other processes of the machine wait for the one that builds."""
+    path = cache_path(facts, folder)
+    if not _complete(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(path.with_suffix(".lock")):
+            if not _complete(path):
+                _build(facts, path)
+    return path
+
+
+def _manifest_path(path: Path) -> Path:
+    return path.with_suffix(".json")
+
+
+def _complete(path: Path) -> bool:
+    """The manifest is renamed into place last, so its presence says that the data was finished."""
+    if not _manifest_path(path).exists() or not path.exists():
+        return False
+    return bool(_read_manifest(path)["file_bytes"] == path.stat().st_size)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        text = json.loads(_manifest_path(path).read_bytes())
+        body: dict[str, Any] = text["body"]
+        if text["sha256"] == _digest(body):
+            return body
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # answered below: a damaged manifest and a missing one need the same repair
+    raise _damaged(path, "its manifest")
+
+
+def _digest(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _damaged(path: Path, what: str) -> InputError:
+    return InputError(f"{path}: {what} is damaged. Delete {path.with_suffix('')}.* and it will be built again.")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # released by the kernel if the builder dies
+        yield
+
+
+def _build(facts: ParquetFacts, path: Path) -> None:
+    free = shutil.disk_usage(path.parent).free
+    if facts.decoded_bytes > free:
+        raise InputError(
+            f"{path.parent}: the Arrow cache needs {format_bytes(facts.decoded_bytes)}, {format_bytes(free)} are free. "
+            "Name another cache_dir, choose fewer columns, or use mode='row-groups'."
+        )
+    partial = path.with_suffix(".partial")  # one name, used under the lock: a killed build is overwritten by the next
+    rows, spans = _write_chunks(facts, partial)
+    body = {"version": VERSION, "file_bytes": partial.stat().st_size, "rows": rows, "spans": spans}
+    body["crc32"] = _checksums(partial, spans)
+    manifest = path.with_suffix(".json-partial")
+    manifest.write_text(json.dumps({"body": body, "sha256": _digest(body)}))
+    os.replace(partial, path)
+    os.replace(manifest, _manifest_path(path))
+
+
+def _write_chunks(facts: ParquetFacts, partial: Path) -> tuple[list[int], list[tuple[int, int]]]:
+    store = SliceStore(facts, SLICE_BYTES)
+    rows: list[int] = []
+    spans: list[tuple[int, int]] = []
+    with pa.OSFile(str(partial), "wb") as sink:
+        writer = None
+        for chunk in range(len(store.ends)):
+            table = store.load(chunk).combine_chunks()
+            writer = writer or pa.ipc.new_file(sink, table.schema)
+            for batch in table.to_batches(max_chunksize=_rows_per_chunk(table)):
+                start = sink.tell()
+                writer.write_batch(batch)
+                rows.append(batch.num_rows)
+                spans.append((start, sink.tell() - start))
+        if writer is not None:
+            writer.close()
+    with open(partial, "rb+") as file:
+        os.fsync(file.fileno())
+    return rows, spans
+
+
+def _rows_per_chunk(table: pa.Table) -> int:
+    return max(1, int(table.num_rows * CHUNK_BYTES / max(table.nbytes, 1)))
+
+
+def _checksums(partial: Path, spans: list[tuple[int, int]]) -> list[int]:
+    with open(partial, "rb") as file:
+        return [zlib.crc32(os.pread(file.fileno(), length, start)) for start, length in spans]
+
+
+class MappedStore:
+    """Rows straight from the memory-mapped cache; the pages belong to the kernel and are shared by all processes."""
+
+    survives_fork = False
+
+    def __init__(self, facts: ParquetFacts, folder: Path) -> None:
+        self.path = ensure_cache(facts, folder)
+        manifest = _read_manifest(self.path)
+        self.ends = tuple(accumulate(manifest["rows"]))
+        if self.ends[-1] != facts.num_rows:
+            raise _damaged(self.path, f"a cache of {self.ends[-1]} rows where the source has {facts.num_rows}")
+        self._spans: list[tuple[int, int]] = manifest["spans"]
+        self._crc32: list[int | None] = manifest["crc32"]
+        self._file = open(self.path, "rb")  # noqa: SIM115  (closed with the store)
+        self._reader = pa.ipc.open_file(pa.memory_map(str(self.path)))
+        self._tables: OrderedDict[int, pa.Table] = OrderedDict()
+
+    def load(self, chunk: int) -> pa.Table:
+        table = self._tables.get(chunk)
+        if table is None:
+            self._verify(chunk)
+            table = pa.Table.from_batches([self._reader.get_batch(chunk)])
+            self._tables[chunk] = table
+            if len(self._tables) > _OPEN_CHUNKS:
+                self._tables.popitem(last=False)
+        return table
+
+    def _verify(self, chunk: int) -> None:
+        if self._crc32[chunk] is None:
+            return
+        start, length = self._spans[chunk]
+        if zlib.crc32(os.pread(self._file.fileno(), length, start)) != self._crc32[chunk]:
+            raise _damaged(self.path, f"chunk {chunk} (bytes {start} to {start + length})")
+        self._crc32[chunk] = None  # verified once per process

@@ -1,0 +1,104 @@
+"""A parquet dataset that holds no more memory than it says.
+
+In: parquet files in any of the forms `vramcast.host.parquet` finds. Out: rows by index, as dictionaries or as whatever
+`transform` makes of them. Works with torch's DataLoader and without torch. Does not shuffle and does not shard: that is
+`RowGroupSampler`'s.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from operator import index as as_index
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from vramcast.errors import InputError, InvariantError, unknown
+from vramcast.host.parquet import ParquetFacts, Source, read_facts
+from vramcast.runtime.stores import GroupStore, SliceStore, Store, TableStore, as_rows, check_groups_fit
+from vramcast.units import MiB
+
+MODES = ("table", "row-groups", "mmap", "ultra")
+Item = TypeVar("Item")
+
+
+class LowMemDataset(Generic[Item]):
+    """Rows of parquet files by index.
+
+    mode            held in memory, per process
+    `table`         everything, decoded; forked workers share it
+    `row-groups`    the row groups used last, up to `budget_bytes`
+    `mmap`          nothing: pages of an Arrow copy on disk (`cache_dir`), shared by all processes
+    `ultra`         one row group, or a slice of a large one
+    """
+
+    def __init__(
+        self, source: Source, *, columns: Sequence[str] | None = None, mode: str = "row-groups",
+        budget_bytes: int = 256 * MiB, cache_dir: str | os.PathLike[str] | None = None,
+        transform: Callable[[dict[str, Any]], Item] | None = None,
+    ) -> None:  # fmt: skip
+        if mode not in MODES:
+            raise unknown("dataset mode", mode, MODES)
+        if budget_bytes <= 0:
+            raise InputError(f"budget_bytes={budget_bytes}: a budget is a positive number of bytes")
+        self.facts: ParquetFacts = read_facts(source, columns)
+        self.mode = mode
+        self.budget_bytes = budget_bytes
+        self.transform = transform
+        self._cache_dir = None if cache_dir is None else Path(cache_dir)
+        self._store: Store | None = None
+        self._store_pid: int | None = None
+        if mode == "row-groups":
+            check_groups_fit(self.facts, budget_bytes)
+        if mode == "table":
+            self._opened()  # now, so that forked workers share it instead of loading one each
+
+    def __len__(self) -> int:
+        return self.facts.num_rows
+
+    def __getitem__(self, index: int) -> Item | dict[str, Any]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Item | dict[str, Any]]:
+        """Many rows at once, in the given order; a chunk is decoded once however many of them it holds."""
+        store = self._opened()
+        positions: dict[int, list[int]] = {}
+        wanted = [self._checked(index) for index in indices]
+        for position, index in enumerate(wanted):
+            positions.setdefault(bisect_right(store.ends, index), []).append(position)
+        rows: list[Any] = [None] * len(wanted)
+        for chunk, places in positions.items():
+            start = store.ends[chunk - 1] if chunk else 0
+            for place, row in zip(places, as_rows(store.load(chunk), [wanted[p] - start for p in places]), strict=True):
+                rows[place] = row if self.transform is None else self.transform(row)
+        return rows
+
+    def _checked(self, index: int) -> int:
+        number = as_index(index)
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"row {number} of a dataset with {len(self)} rows")
+        return number % len(self)
+
+    def _opened(self) -> Store:
+        """The store of this process: files opened before a fork are not used after it."""
+        if self._store is None or (self._store_pid != os.getpid() and not self._store.survives_fork):
+            self._store = self._open()
+            self._store_pid = os.getpid()
+        return self._store
+
+    def _open(self) -> Store:
+        if self.mode == "table":
+            return TableStore(self.facts)
+        if self.mode == "row-groups":
+            return GroupStore(self.facts, self.budget_bytes)
+        if self.mode == "ultra":
+            return SliceStore(self.facts)
+        if self.mode == "mmap":
+            from vramcast.runtime.arrow_cache import MappedStore, default_folder
+
+            return MappedStore(self.facts, self._cache_dir or default_folder())
+        raise InvariantError(f"mode {self.mode!r} was checked at construction")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_store": None, "_store_pid": None}

@@ -1,0 +1,239 @@
+"""Which rows each rank reads, in which order, and how to go on after an interruption.
+
+In: a dataset's row groups, batch size, seed, rank and world size. Out: batches of row numbers for DataLoader's
+`batch_sampler`. The order follows from these and the window alone, not from the number of workers. Every row comes
+exactly once per epoch over all ranks. Does not read data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from vramcast.errors import InputError, unknown
+from vramcast.host.parquet import ParquetFacts
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SHUFFLES = ("groups", "full", "none")
+_GROUP_ORDER, _ROW_ORDER = 2**63, 2**63 + 1  # streams of random words; windows use their number
+
+
+class HasFacts(Protocol):
+    """A dataset as the sampler sees it."""
+
+    facts: ParquetFacts
+    mode: str
+    budget_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Segment:
+    """Consecutive rows of one row group, by dataset row number."""
+
+    start: int
+    stop: int
+    decoded_bytes: int
+
+
+class RowGroupSampler:
+    """Batches of row numbers, shuffled so that a row group is decoded once and then used up.
+
+    `groups` shuffles the row groups, takes as many as fit in `window_bytes`, and shuffles the rows of such a window
+    together. `full` shuffles all rows (for `table` and `mmap`, where random access is free). `none` keeps file order.
+    Ranks take consecutive parts of the shuffled row groups, so each decodes its own share of the files, and all have
+    the same number of batches; where that is impossible it is refused unless `allow_uneven`.
+    """
+
+    def __init__(
+        self, dataset: HasFacts, *, batch_size: int, shuffle: str = "groups", seed: int = 0, rank: int | None = None,
+        world_size: int | None = None, window_bytes: int | None = None, drop_last: bool = False,
+        allow_uneven: bool = False,
+    ) -> None:  # fmt: skip
+        if shuffle not in SHUFFLES:
+            raise unknown("shuffle", shuffle, SHUFFLES)
+        if batch_size < 1:
+            raise InputError(f"batch_size={batch_size}: a batch has at least one row")
+        self.facts = dataset.facts
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.seed = seed
+        self.rank, self.world_size = _place(rank, world_size)
+        self.window_bytes = _default_window(dataset) if window_bytes is None else window_bytes
+        self.drop_last = drop_last
+        self.allow_uneven = allow_uneven
+        self.epoch = 0
+        self._drawn = 0
+        self._resume_at = 0
+        self._check_enough_rows()
+
+    def __len__(self) -> int:
+        """Batches per epoch: the same on every rank, so that no collective waits for a rank that has finished."""
+        if self.drop_last:
+            return self._rows_of(self.world_size - 1) // self.batch_size
+        equal = -(-self._rows_of(0) // self.batch_size)
+        return min(equal, self._rows_of(self.rank)) if self.allow_uneven else equal
+
+    def __iter__(self) -> Iterator[list[int]]:
+        # The place to resume is taken at the first draw: DataLoader makes iterators that it never draws from.
+        start, self._resume_at = self._resume_at, 0
+        self._drawn = start
+        yield from self._batches(start)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch's order. A resumed epoch may be named again; another one starts at its beginning."""
+        if epoch != self.epoch:
+            self.epoch, self._resume_at, self._drawn = epoch, 0, 0
+
+    def state_dict(self, batches: int | None = None) -> dict[str, Any]:
+        """Where this epoch stands. `batches`: how many were trained on; else how many were drawn from the sampler.
+
+        With prefetching workers the sampler runs ahead of the training loop, so a loop over a plain DataLoader passes
+        `batches`; torchdata's StatefulDataLoader does this accounting itself.
+        """
+        return {"epoch": self.epoch, "batches": self._drawn if batches is None else batches, "order": self._order()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        order = self._order()
+        differing = [
+            f"{key} {state['order'].get(key)!r} then, {value!r} now"
+            for key, value in order.items()
+            if state["order"].get(key) != value
+        ]
+        if differing:
+            raise InputError(f"this state belongs to another order of rows: {'; '.join(differing)}")
+        if not 0 <= state["batches"] <= len(self):
+            raise InputError(f"state says {state['batches']} batches are done, an epoch has {len(self)}")
+        self.epoch, self._resume_at = state["epoch"], state["batches"]
+        self._drawn = self._resume_at
+
+    def _order(self) -> dict[str, Any]:
+        """Everything the order follows from. The window is part of it: another budget gives another order."""
+        rows = ",".join(str(group.num_rows) for group in self.facts.row_groups)
+        return {
+            "seed": self.seed, "shuffle": self.shuffle, "batch_size": self.batch_size, "rank": self.rank,
+            "world_size": self.world_size, "window_bytes": self.window_bytes, "drop_last": self.drop_last,
+            "num_rows": self.facts.num_rows, "row_groups": hashlib.sha256(rows.encode()).hexdigest()[:16],
+        }  # fmt: skip
+
+    def _check_enough_rows(self) -> None:
+        if self._rows_of(self.world_size - 1) < len(self) and not self.allow_uneven:
+            raise InputError(
+                f"{self.facts.num_rows} rows cannot give {self.world_size} ranks the same number of batches of "
+                f"{self.batch_size}: some rank would wait for ever. Use drop_last=True, another batch_size, fewer "
+                "ranks, or allow_uneven=True where no rank waits for another."
+            )
+
+    def _rows_of(self, rank: int) -> int:
+        """Ranks differ by at most one row; the first ones have it."""
+        rows, extra = divmod(self.facts.num_rows, self.world_size)
+        return rows + (rank < extra)
+
+    def _span(self) -> tuple[int, int]:
+        start = sum(self._rows_of(rank) for rank in range(self.rank))
+        return start, start + self._rows_of(self.rank)
+
+    def _batch_ends(self) -> list[int]:
+        """Full batches, except that a rank one row short of needing another shares out its last."""
+        rows, count = self._rows_of(self.rank), len(self)
+        if self.drop_last:
+            return [self.batch_size * (number + 1) for number in range(count)]
+        ends = [min(self.batch_size * (number + 1), rows) for number in range(count)]
+        if count > 1 and ends[-2] == rows:
+            ends[-2] = rows - self.batch_size // 2
+        return ends
+
+    def _batches(self, start: int) -> Iterator[list[int]]:
+        ends = self._batch_ends()
+        rows = self._rows_from(ends[start - 1] if start else 0)
+        held: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        for number in range(start, len(ends)):
+            size = ends[number] - (ends[number - 1] if number else 0)
+            while len(held) < size:
+                held = np.concatenate([held, next(rows)])
+            batch, held = held[:size], held[size:]
+            self._drawn = number + 1
+            yield batch.tolist()
+
+    def _rows_from(self, skip: int) -> Iterator[NDArray[np.int64]]:
+        """This rank's rows, window by window, after the first `skip`; skipped windows are not even shuffled."""
+        if self.shuffle == "full":
+            start, stop = self._span()
+            yield self._permutation(self.facts.num_rows, 0, _ROW_ORDER)[start + skip : stop]
+            return
+        windows = list(self._windows())
+        ends = list(accumulate(sum(part.stop - part.start for part in window) for window in windows))
+        first = bisect_right(ends, skip)
+        for number in range(first, len(windows)):
+            rows = np.concatenate([np.arange(part.start, part.stop, dtype=np.int64) for part in windows[number]])
+            if self.shuffle != "none":
+                rows = rows[self._permutation(len(rows), self.rank, number)]
+            yield rows[skip - (ends[number - 1] if number else 0) :] if number == first else rows
+
+    def _windows(self) -> Iterator[list[_Segment]]:
+        """Segments gathered until the next would exceed the window."""
+        window: list[_Segment] = []
+        held_bytes = 0
+        for segment in self._segments():
+            if window and held_bytes + segment.decoded_bytes > self.window_bytes:
+                yield window
+                window, held_bytes = [], 0
+            window.append(segment)
+            held_bytes += segment.decoded_bytes
+        if window:
+            yield window
+
+    def _segments(self) -> Iterator[_Segment]:
+        """The rank's part of the row groups in this epoch's order; only a group at a boundary is cut in two."""
+        start, stop = self._span()
+        position = 0
+        for index in self._group_order():
+            group, end = self.facts.row_groups[index], self.facts.ends[index]
+            first, last = max(start - position, 0), min(stop - position, group.num_rows)
+            if first < last:
+                base = end - group.num_rows
+                yield _Segment(start=base + first, stop=base + last, decoded_bytes=group.decoded_bytes)
+            position += group.num_rows
+
+    def _group_order(self) -> list[int]:
+        count = len(self.facts.row_groups)
+        return list(range(count)) if self.shuffle == "none" else self._permutation(count, 0, _GROUP_ORDER).tolist()
+
+    def _permutation(self, count: int, rank: int, stream: int) -> NDArray[np.int64]:
+        """By sorting raw random words: numpy promises those for all versions, which it does not for `permutation`."""
+        bits = np.random.PCG64(np.random.SeedSequence([self.seed, self.epoch, rank, stream]))
+        return np.argsort(bits.random_raw(count), kind="stable")
+
+
+def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """As given, else as torch.distributed says where it runs, else alone."""
+    if (rank is None) != (world_size is None):
+        raise InputError(f"rank={rank}, world_size={world_size}: give both or neither")
+    if rank is None or world_size is None:
+        rank, world_size = _distributed_place()
+    if not 0 <= rank < world_size:
+        raise InputError(f"rank={rank} is not one of {world_size} ranks")
+    return rank, world_size
+
+
+def _distributed_place() -> tuple[int, int]:
+    # Not imported for its own sake: where torch was not loaded, nobody can have started a process group.
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def _default_window(dataset: HasFacts) -> int:
+    """As many row groups as the dataset holds at once, less one for the batch that reaches into the next window."""
+    if dataset.mode == "ultra":
+        return 0  # one row group at a time
+    return dataset.facts.room_for_tables_bytes(dataset.budget_bytes) - dataset.facts.largest_group.decoded_bytes
