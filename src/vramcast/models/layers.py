@@ -13,7 +13,8 @@ from vramcast.models.tape import F32, Tape, Value, promote
 
 
 def rms_norm(t: Tape, name: str, x: Value, width: int | None = None, *, style: str = "llama") -> Value:
-    """`llama`: fp32 inside, weight applied in the input's dtype. `gemma`: (1 + weight) applied in fp32."""
+    """`llama`: fp32 inside, weight applied in the input's dtype. `gemma`: (1 + weight) applied in fp32. `fp32`: weight
+    applied in fp32."""
     with t.scope(name):
         weight = t.param("weight", (width or x.shape[-1],), "norm")
         if "norm" in t.regime.fused:
@@ -25,6 +26,8 @@ def rms_norm(t: Tape, name: str, x: Value, width: int | None = None, *, style: s
         normed = t.mul(x32, rstd, f"{name} normalised")
         if style == "gemma":
             return t.cast(t.mul(normed, t.cast(t.scale(weight), F32), name), x.dtype)
+        if style == "fp32":
+            return t.cast(t.mul(normed, weight, name), x.dtype)
         return t.mul(t.cast(normed, x.dtype), weight, name)
 
 
@@ -60,34 +63,42 @@ class Heads:
 def attend(
     t: Tape, q: Value, k: Value, v: Value, heads: Heads, *, dropout: float = 0.0, bias: Value | None = None,
     softcap: bool = False, sinks: bool = False, scaled: bool = True, upcast: bool = True, heads_first: bool = False,
+    qk_fp32: str = "", kernel: str | None = None, masked: bool = False,
 ) -> Value:  # fmt: skip
     """softmax(q·kᵀ)·v. q is [b, s, n, d], k and v are [b, s_k, n_kv, d]; the result is [b, s, n·d_v].
 
     `heads_first`: q lies in memory as [b, n, s, d] (a concatenation put it there). Flash kernels lay their output out
-    like q, so then the result has to be copied to [b, s, n·d_v].
+    like q, so then the result has to be copied to [b, s, n·d_v]. `qk_fp32`: eager code raises q and k to fp32 first,
+    with "autocast" still on around the product or with "no autocast". `kernel`: the only one the family has.
+    `masked`: the family always passes a mask, which flash kernels do not take.
     """
-    kernel = t.regime.attention
     p = dropout if t.regime.training else 0.0
-    width = heads.value_width or heads.width
+    kernel = _kernel(t, kernel or t.regime.attention, p, masked=masked or bias is not None)
+    shape = (*q.shape[:2], heads.num * (heads.value_width or heads.width))
     if kernel == "eager":
-        out = _eager(t, q, k, v, heads, p, bias, softcap=softcap, sinks=sinks, scaled=scaled, upcast=upcast)
-        return t.copy(out, (*q.shape[:2], heads.num * width), "attention output")
-    k, v = _repeated(t, k, v, heads, kernel)
+        form = Eager(softcap=softcap, sinks=sinks, scaled=scaled, upcast=upcast, qk_fp32=qk_fp32)
+        return t.copy(_eager(t, q, k, v, heads, p, bias, form), shape, "attention output")
+    k, v = _repeated(t, k, v, heads, kernel, masked=masked or bias is not None)
     q, k, v = t.autocasted(q), t.autocasted(k), t.autocasted(v)
     if kernel == "math":
-        out = _math(t, q, k, v, heads, p, bias)
-        return t.copy(out, (*q.shape[:2], heads.num * width), "attention output")
-    if kernel not in ("flash", "efficient", "cudnn"):
-        raise UnsupportedError(
-            f"attention kernel {kernel!r} has no model. Known: eager, math, efficient, flash, cudnn."
-        )
-    out, shape = _fused(t, q, k, v, heads, kernel, bias), (*q.shape[:2], heads.num * width)
+        return t.copy(_math(t, q, k, v, heads, p, bias), shape, "attention output")
+    out = _fused(t, q, k, v, heads, kernel, bias, masked=masked)
     return t.copy(out, shape, "attention output") if heads_first and kernel != "efficient" else t.view(out, shape)
 
 
-def _repeated(t: Tape, k: Value, v: Value, heads: Heads, kernel: str) -> tuple[Value, Value]:
+def _kernel(t: Tape, asked: str, p: float, *, masked: bool) -> str:
+    """The kernel that will run: SDPA's choice where the asked one cannot (sdp_utils.cpp)."""
+    if asked not in ("eager", "math", "flash", "efficient", "cudnn"):
+        raise UnsupportedError(f"attention kernel {asked!r} has no model. Known: eager, math, efficient, flash, cudnn.")
+    if not t.regime.cuda:
+        return "math" if p and asked != "eager" else asked  # the CPU's flash kernel takes masks, but no dropout
+    return "efficient" if masked and asked == "flash" else asked
+
+
+def _repeated(t: Tape, k: Value, v: Value, heads: Heads, kernel: str, *, masked: bool) -> tuple[Value, Value]:
     """transformers' repeat_kv, unless the kernel takes grouped heads."""
-    in_kernel = t.regime.gqa_in_kernel and not t.regime.mask and kernel in ("flash", "cudnn", "math")
+    masked = masked or t.regime.mask
+    in_kernel = t.regime.gqa_in_kernel and not masked and kernel in ("flash", "cudnn", "math")
     if heads.groups == 1 or in_kernel:
         return k, v
     full = (*k.shape[:2], heads.num)
@@ -98,28 +109,41 @@ def _scores_shape(q: Value, k: Value, heads: Heads) -> tuple[Number, ...]:
     return (q.shape[0], heads.num, q.shape[1], k.shape[1])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eager:
+    """How a family writes its eager attention."""
+
+    softcap: bool
+    sinks: bool
+    scaled: bool
+    upcast: bool
+    qk_fp32: str
+
+
 def _eager(
-    t: Tape, q: Value, k: Value, v: Value, heads: Heads, p: float, bias: Value | None, *, softcap: bool, sinks: bool,
-    scaled: bool, upcast: bool,
+    t: Tape, q: Value, k: Value, v: Value, heads: Heads, p: float, bias: Value | None, form: Eager
 ) -> Value:  # fmt: skip
     if heads.groups > 1:
         full = (*k.shape[:2], heads.num)
         k, v = t.copy(k, (*full, k.shape[-1]), "k repeated"), t.copy(v, (*full, v.shape[-1]), "v repeated")
+    stream = v.dtype
+    if form.qk_fp32:
+        q, k = t.cast(q, F32), t.cast(k, F32)
     q, k, v = (t.copy(x) if x.is_slice else x for x in (q, k, v))  # matmul flattens what is not contiguous
-    stream = q.dtype
     shape = _scores_shape(q, k, heads)
-    scores = t.matmul(q, k, shape, "scores")
-    scores = t.scale(scores, "scaled scores") if scaled else scores
-    if softcap:
+    multiply = t.matmul_plain if form.qk_fp32 == "no autocast" else t.matmul
+    scores = multiply(q, k, shape, "scores")
+    scores = t.scale(scores, "scaled scores") if form.scaled else scores
+    if form.softcap:
         scores = t.scale(t.activation(t.scale(scores), "tanh", "capped scores"))
     if bias is not None:
         scores = t.op("add", (scores, bias), shape, promote(scores.dtype, bias.dtype), label="scores + bias")
     else:
         scores = t.scale(scores, "masked scores")
-    if sinks:
+    if form.sinks:
         scores = t.scale(t.copy(scores, (*shape[:-1], shape[-1] + 1), "scores with sink"), "shifted scores")
-    weights = t.softmax(scores, F32 if upcast else None, "attention weights")
-    if sinks:
+    weights = t.softmax(scores, F32 if form.upcast else None, "attention weights")
+    if form.sinks:
         weights = t.view(weights, shape)
     weights = t.dropout(t.cast(weights, stream), p, "attention dropout")
     return t.matmul(weights, v, (q.shape[0], heads.num, q.shape[1], v.shape[-1]), "attention output")
@@ -144,7 +168,9 @@ def _math(t: Tape, q: Value, k: Value, v: Value, heads: Heads, p: float, bias: V
     return t.cast(out, stream)
 
 
-def _fused(t: Tape, q: Value, k: Value, v: Value, heads: Heads, kernel: str, bias: Value | None) -> Value:
+def _fused(
+    t: Tape, q: Value, k: Value, v: Value, heads: Heads, kernel: str, bias: Value | None, *, masked: bool = False
+) -> Value:
     """q, k, v, the output and the row statistics are kept; never the scores."""
     b, s = q.shape[:2]
     rows = ceil_to(s, 32) if kernel == "efficient" and t.regime.cuda else s
@@ -203,3 +229,8 @@ def mlp(
 def split(t: Tape, x: Value, sizes: tuple[int, ...]) -> tuple[Value, ...]:
     """torch.split or chunk along the last axis: views forward, one concatenation backward."""
     return tuple(t.slice(x, size) for size in sizes)
+
+
+def by_head(t: Tape, x: Value, num: int) -> Value:
+    """[b, s, n·d] seen as [b, s, n, d]."""
+    return t.view(x, (*x.shape[:-1], num, x.shape[-1] // num))

@@ -14,6 +14,10 @@ Family = Callable[[Tape, Config, Sizes], Program]
 
 MODULE_OF = {
     "llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama", "phi3": "llama",
+    "gemma": "gemma", "gemma2": "gemma", "gemma3_text": "gemma",
+    "olmo": "dense", "olmo2": "dense", "olmo3": "dense", "glm": "dense", "glm4": "dense", "granite": "dense",
+    "smollm3": "dense", "cohere": "dense", "cohere2": "dense", "ministral": "llama",
+    "gpt2": "gpt", "gpt_bigcode": "gpt", "gpt_neo": "gpt", "gptj": "gpt", "codegen": "gpt", "opt": "gpt",
 }  # fmt: skip
 
 

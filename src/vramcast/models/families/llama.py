@@ -8,7 +8,7 @@ from typing import Any
 
 from vramcast.models.config import Config, exact_division
 from vramcast.models.dims import Dim
-from vramcast.models.layers import Heads, attend, gated, gated_mlp, rms_norm, rope, rope_table, split
+from vramcast.models.layers import Heads, attend, by_head, gated, gated_mlp, rms_norm, rope, rope_table, split
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import I64, Tape, Value
 
@@ -39,11 +39,25 @@ def read_shape(c: Config) -> Shape:
 
 
 Block = Callable[[Value, Any], Value]
+Change = Callable[[Value], Value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What differs between causal models outside of their layers."""
+
+    prefix: str = "model"
+    tied: bool = False  # where the config does not say
+    head_bias: bool = False
+    norm: Callable[[Tape, str, Value], Value] = rms_norm
+    embedded: Change = lambda x: x  # after the look-up: Gemma's scale
+    merged: Change = lambda x: x  # after the embedding section: image features put in, in sections of their own
+    finished: Change = lambda logits: logits  # after the head: soft capping, scaling
 
 
 def causal_lm(
-    t: Tape, c: Config, sizes: Sizes, make_block: Callable[[Value], Block], *, tied: bool = False,
-    kinds: Sequence[Any] | None = None,
+    t: Tape, c: Config, sizes: Sizes, make_block: Callable[[Value], Block], *, kinds: Sequence[Any] | None = None,
+    frame: Frame = Frame(),
 ) -> Program:  # fmt: skip
     """Embedding, layers, final norm, head. `make_block(positions)` gives the layer, which sees the rotary table."""
     b, s = sizes.batch, sizes.seq
@@ -51,15 +65,17 @@ def causal_lm(
     layers = c.dim("num_hidden_layers", "L")
     ids, labels = t.input("input ids", (b, s), I64), t.input("labels", (b, s), I64)
     with t.part("embedding", ids) as part:
-        table = t.table("model.embed_tokens", vocab, h)
-        x = t.lookup(table, ids)
+        table = t.table(f"{frame.prefix}.embed_tokens", vocab, h)
+        x = frame.embedded(t.lookup(table, ids))
         part.outputs = (x,)
+    x = frame.merged(x)
     positions = rope_table(x, b, s, read_shape(c).heads.width)
-    with t.scope("model"):
+    with t.scope(frame.prefix):
         x = t.stack("layers", kinds or ["layer"] * layers, make_block(positions), x)
     with t.part("head", x) as part:
-        x = rms_norm(t, "model.norm", x)
-        x = head(t, x, vocab, table if c.flag("tie_word_embeddings", tied) else None)
+        x = frame.norm(t, f"{frame.prefix}.norm", x)
+        tied = c.flag("tie_word_embeddings", frame.tied)
+        x = frame.finished(head(t, x, vocab, table if tied else None, bias=frame.head_bias))
         part.outputs = (x,)
     return Program(tape=t, output=x, labels=labels, loss="causal")
 
@@ -105,11 +121,6 @@ def project_qkv(t: Tape, y: Value, heads: Heads, *, bias: bool) -> tuple[Value, 
     return by_head(t, q, heads.num), by_head(t, k, heads.num_kv), by_head(t, v, heads.num_kv)
 
 
-def by_head(t: Tape, x: Value, num: int) -> Value:
-    """[b, s, n·d] seen as [b, s, n, d]."""
-    return t.view(x, (*x.shape[:-1], num, x.shape[-1] // num))
-
-
 def phi3(t: Tape, c: Config, sizes: Sizes) -> Program:
     """Phi-3 and Phi-4: fused qkv and gate-up projections, dropout on both branches."""
     shape = read_shape(c)
@@ -137,4 +148,4 @@ def phi3(t: Tape, c: Config, sizes: Sizes) -> Program:
     return causal_lm(t, c, sizes, make_block)
 
 
-FAMILIES = {"llama": llama, "mistral": llama, "qwen2": llama, "qwen3": llama, "phi3": phi3}
+FAMILIES = {"llama": llama, "mistral": llama, "ministral": llama, "qwen2": llama, "qwen3": llama, "phi3": phi3}
