@@ -15,11 +15,12 @@ def moe_model(family: str, **changes: Any) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     sizes = {
-        "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 24, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 4 if family == "deepseek_v3" else 2, "head_dim": 8, "num_experts": 4,
-        "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 128, "pad_token_id": 0,
-        "bos_token_id": 1, "eos_token_id": 2, "shared_expert_intermediate_size": 24, "first_k_dense_replace": 0, "n_group": 1,
-        "topk_group": 1, "q_lora_rank": None, "kv_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
+        "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 24,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4 if family == "deepseek_v3" else 2,
+        "head_dim": 8, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
+        "max_position_embeddings": 128, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+        "shared_expert_intermediate_size": 24, "first_k_dense_replace": 0, "n_group": 1, "topk_group": 1,
+        "q_lora_rank": None, "kv_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
     }  # fmt: skip
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**sizes, **changes})).train()
@@ -30,11 +31,12 @@ def language_model(family: str = "llama", **changes: Any) -> Any:
 
     sizes = {
         "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+        "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128, "pad_token_id": 0, "bos_token_id": 1,
+        "eos_token_id": 2,
     }  # fmt: skip
     if family == "gpt2":
-        sizes = {"vocab_size": 64, "n_embd": 32, "n_layer": 4, "n_head": 4, "bos_token_id": 1, "eos_token_id": 2, "resid_pdrop": 0.0,
-                     "embd_pdrop": 0.0, "attn_pdrop": 0.0}  # fmt: skip
+        sizes = {"vocab_size": 64, "n_embd": 32, "n_layer": 4, "n_head": 4, "bos_token_id": 1, "eos_token_id": 2,
+                 "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}  # fmt: skip
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**sizes, **changes}))
 
