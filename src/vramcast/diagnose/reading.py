@@ -22,7 +22,8 @@ READERS: tuple[Reader, ...] = (
 )  # fmt: skip
 WORDS = tuple(sorted({word for reader in READERS for word in reader.words}))
 KEPT_PER_KIND = 32
-MAX_FRAMES = 6
+MAX_FRAMES = 8
+MAX_CONTEXT_LINES, MAX_CONTEXT_CHARS = 16, 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +40,8 @@ class Frame:
 class Reading:
     observations: tuple[Observation, ...]
     frames: tuple[Frame, ...] = ()  # the last frames before the first failure, outermost first
+    context: tuple[str, ...] = ()  # the last lines before it, for pastes without frames
     omitted: tuple[tuple[str, int], ...] = ()  # kind → observations read but not kept
-    is_pickle: bool = False
 
 
 def read_text(text: str) -> Reading:
@@ -49,14 +50,17 @@ def read_text(text: str) -> Reading:
 
 def read_stream(stream: BinaryIO) -> Reading:
     kept: dict[str, _Kept] = {}
-    frames: tuple[Frame, ...] = ()
+    first: Passage | None = None
     for passage, observation in _observations(stream):
-        if observation.is_failure() and not frames:
-            frames = frames_of(passage)
+        if observation.is_failure() and (first is None or not frames_of(first)):
+            first = passage
         kept.setdefault(observation.kind, _Kept()).add(observation)
     chosen = sorted((item for group in kept.values() for item in group.chosen()), key=lambda item: item.line)
     omitted = tuple((kind, group.omitted()) for kind, group in kept.items() if group.omitted())
-    return Reading(observations=tuple(chosen), frames=frames, omitted=omitted)
+    if first is None:
+        return Reading(observations=tuple(chosen), omitted=omitted)
+    context = tuple(clean(line.raw)[:MAX_CONTEXT_CHARS] for line in (*first.before[-MAX_CONTEXT_LINES:], first.line))
+    return Reading(observations=tuple(chosen), omitted=omitted, frames=frames_of(first), context=context)
 
 
 def _observations(stream: BinaryIO) -> Iterator[tuple[Passage, Observation]]:

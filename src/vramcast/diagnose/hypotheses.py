@@ -1,0 +1,184 @@
+"""Why it happened: candidate causes, each a small function that weighs one kind of evidence.
+
+In: a Case (the reading, its findings, later the job and its forecast). Out: Hypotheses, the most plausible first.
+A hypothesis that needs prices (what the job would take if its weights were fp32, say) plugs in as one more function
+in HYPOTHESES; those here need only what was printed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vramcast.diagnose.findings import DRIVER_MARGIN_BYTES, Finding
+from vramcast.diagnose.observation import Observation
+from vramcast.diagnose.reading import Reading
+
+# How plausible: what the numbers prove, what the failing line says, what is merely possible.
+PROVEN, SEEN, LIKELY, POSSIBLE = 95, 80, 60, 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hypothesis:
+    """A cause by name, how plausible it is (0 to 100), and what speaks for it."""
+
+    name: str
+    plausibility: int
+    evidence: tuple[str, ...] = ()  # rules, frames or source lines, as printed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Everything known when a cause is sought."""
+
+    reading: Reading
+    findings: tuple[Finding, ...]
+
+    def has(self, *rules: str) -> bool:
+        return any(finding.rule in rules for finding in self.findings)
+
+    def value(self, rule: str, name: str) -> int | float | str | None:
+        for finding in self.findings:
+            if finding.rule == rule:
+                return dict(finding.values).get(name)
+        return None
+
+    def failures(self) -> tuple[Observation, ...]:
+        return tuple(item for item in self.reading.observations if item.is_failure())
+
+    def failed_on_device(self) -> bool:
+        return any(not item.is_host() for item in self.failures())
+
+    def traces(self) -> tuple[str, ...]:
+        """The failing code, innermost first: functions and source lines, then what was printed before the message."""
+        frames = [f"{frame.function} {frame.file} {frame.source}" for frame in reversed(self.reading.frames)]
+        return (*frames, *reversed(self.reading.context))
+
+
+Rule = Callable[[Case], Hypothesis | None]
+
+
+def _from_findings(name: str, plausibility: int, *rules: str) -> Rule:
+    def rule(case: Case) -> Hypothesis | None:
+        seen = tuple(dict.fromkeys(finding.rule for finding in case.findings if finding.rule in rules))
+        return Hypothesis(name=name, plausibility=plausibility, evidence=seen) if seen else None
+
+    return rule
+
+
+def _from_code(name: str, pattern: str, plausibility: int = SEEN) -> Rule:
+    """The innermost frames name the operation; each frame further out speaks a little less clearly."""
+    compiled = re.compile(pattern)
+
+    def rule(case: Case) -> Hypothesis | None:
+        if not case.failed_on_device():
+            return None
+        for depth, text in enumerate(case.traces()[:12]):
+            match = compiled.search(text)
+            if match:
+                return Hypothesis(
+                    name=name, plausibility=max(POSSIBLE, plausibility - 2 * depth), evidence=(match.group(0),)
+                )
+        return None
+
+    return rule
+
+
+HOST_ALLOCATION = ("host_allocation", "host_allocation_unknown")
+
+# cause, how clearly the code speaks for it, what stands in the failing line or its function's name.
+CODE: tuple[tuple[str, int, str], ...] = (
+    ("optimizer_foreach", SEEN, r"_foreach_\w+|_multi_tensor_\w+"),
+    ("optimizer_temporary", SEEN, r"exp_avg_sq\w*\.sqrt\(\)|denom = |_single_tensor_\w+"),
+    ("optimizer_states", SEEN, r"_init_group|torch\.zeros_like\(\s*p\b|state\[.exp_avg|init\w*_state\w*"),
+    ("logits", SEEN, r"cross_entropy|log_softmax|logits\.(?:float|contiguous)|lm_head|loss_function|selective_log\w*"),
+    (
+        "attention_scores",
+        SEEN,
+        r"softmax\(\s*att|attn_weights|attention_scores|baddbmm|eager_attention\w*|attention_probs",
+    ),
+    (
+        "evaluation_gathers",
+        SEEN,
+        r"nested_concat|nested_gather|pad_across_processes|evaluation_loop|gather_for_metrics",
+    ),
+    ("saving_gathers", SEEN, r"_full_p\w+_state_dict_hook|save_checkpoint|_?save_model|optim_state_dict|gather_16bit"),
+    (
+        "resuming_loads_twice",
+        SEEN,
+        r"load_checkpoint|_load_optimizer\w*|_rebuild_cuda_tensor|resume_from|load_state_dict",
+    ),
+    ("allocator_warmup", PROVEN, r"caching_allocator_warmup"),
+    ("gathered_parameters", SEEN, r"all_gather\w*|_?unshard\w*|fetch_sub_module|_alloc_storage|GatheredParameters"),
+    ("generation_cache", LIKELY + 5, r"\bgenerate\b|past_key_values|cache_utils|DynamicCache|kv_cache"),
+    ("dequantised_weight", LIKELY, r"dequantize\w*|MatMul4Bit|MatMul8bitLt"),
+    ("image_tokens", LIKELY, r"pixel_values|vision_tower|patch_embed|image_features"),
+    (
+        "loading_the_model",
+        LIKELY,
+        r"from_pretrained|_load_state_dict_into\w*|model\.(?:to|cuda|half)\(|_apply |dispatch_model",
+    ),
+    ("activations", LIKELY - 10, r"checkpoint\.py|_engine_run_backward|\.backward\(|run_backward|\bforward\b"),
+)
+
+
+def neighbour(case: Case) -> Hypothesis | None:
+    """Somebody else's memory, if giving it back would have served the request."""
+    if case.has("other_processes_decide"):
+        return Hypothesis(name="another_process", plausibility=PROVEN, evidence=("other_processes_decide",))
+    for finding in case.findings:
+        held = dict(finding.values).get(_HELD_ELSEWHERE.get(finding.rule, ""))
+        if isinstance(held, int) and finding.observation is not None:
+            oom = case.reading.observations[finding.observation]
+            if oom.free_bytes is not None and oom.free_bytes <= (oom.requested_bytes or 0) + DRIVER_MARGIN_BYTES:
+                would_serve = (oom.requested_bytes or 0) <= oom.free_bytes + held
+                strength = SEEN + 5 if would_serve else POSSIBLE + 5
+                return Hypothesis(name="another_process", plausibility=strength, evidence=(finding.rule,))
+    return None
+
+
+_HELD_ELSEWHERE = {"unlisted_processes": "unlisted_bytes", "held_outside_pytorch": "rest_bytes"}
+
+
+def fragmented(case: Case) -> Hypothesis | None:
+    if case.has("fragmentation"):
+        return Hypothesis(name="fragmentation", plausibility=SEEN + 7, evidence=("fragmentation",))
+    if case.has("large_cache"):
+        return Hypothesis(name="fragmentation", plausibility=POSSIBLE, evidence=("large_cache",))
+    return None
+
+
+def too_much_for_the_card(case: Case) -> Hypothesis | None:
+    """What remains when nothing in the numbers points elsewhere: the job simply needs more."""
+    if not case.failed_on_device() or case.has(
+        "free_yet_refused", "request_larger_than_card", "other_processes_decide"
+    ):
+        return None
+    return Hypothesis(name="needs_more_than_the_card", plausibility=POSSIBLE + 10, evidence=("lower_bound",))
+
+
+HYPOTHESES: tuple[Rule, ...] = (
+    neighbour,
+    fragmented,
+    _from_findings("cap_by_fraction", PROVEN, "capped"),
+    _from_findings("one_tensor_larger_than_card", PROVEN, "request_larger_than_card"),
+    _from_findings("windows_spill", SEEN, "spilled"),
+    _from_findings("all_ranks_on_one_card", LIKELY + 5, "shared_card", "stray_contexts"),
+    _from_findings("driver_or_runtime_limit", SEEN, "free_yet_refused", "block_limit"),
+    _from_findings("host_memory", PROVEN, "killed", "killed_by_limit", "killed_by_machine", *HOST_ALLOCATION),
+    _from_findings("shared_memory", PROVEN, "shared_memory"),
+    _from_findings("card_full_elsewhere", LIKELY + 10, "masked", "masked_nccl", "runtime_error", "masked_uncertain"),
+    _from_findings("vllm_share", SEEN, "vllm_share", "vllm_no_room"),
+    _from_findings("outside_pytorch", LIKELY, "large_outside", "outside_async_pool", "mps_limit"),
+    _from_findings("memory_grows", LIKELY, "growing"),
+    _from_findings("one_large_tensor", LIKELY - 5, "one_large_tensor"),
+    *(_from_code(name, pattern, plausibility) for name, plausibility, pattern in CODE),
+    too_much_for_the_card,
+)
+
+
+def rank(case: Case) -> tuple[Hypothesis, ...]:
+    """The causes with any evidence, most plausible first; equals keep the order of the list."""
+    found = [hypothesis for rule in HYPOTHESES if (hypothesis := rule(case)) is not None]
+    return tuple(sorted(found, key=lambda hypothesis: -hypothesis.plausibility))
