@@ -136,12 +136,40 @@ def precompute_reference(
 
 
 def trl_columns(
-    reference: ReferenceModel, chosen: Iterable[Batch], rejected: Iterable[Batch]
+    reference: ReferenceModel,
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    batch_size: int = 8,
+    max_length: int | None = None,
 ) -> dict[str, list[float]]:
-    """The two columns that TRL's DPO collator reads instead of running a reference, in the order of the batches."""
+    """The two columns that TRL's DPO collator reads instead of running a reference.
+
+    Rows are TRL's tokenised ones (prompt_ids, chosen_ids, rejected_ids); `max_length` keeps the start, as TRL does.
+    """
+    listed = list(rows)
     return {
-        "ref_chosen_logps": [value for batch in chosen for value in reference.logprobs(batch).total.tolist()],
-        "ref_rejected_logps": [value for batch in rejected for value in reference.logprobs(batch).total.tolist()],
+        f"ref_{side}_logps": [
+            value
+            for start in range(0, len(listed), batch_size)
+            for value in reference.logprobs(
+                _completions(listed[start : start + batch_size], f"{side}_ids", max_length)
+            ).total.tolist()
+        ]
+        for side in ("chosen", "rejected")
+    }
+
+
+def _completions(rows: list[Mapping[str, Any]], side: str, max_length: int | None) -> dict[str, Tensor]:
+    """Prompt and completion padded to the right; only the completion is labelled."""
+    ids = [torch.tensor([*row["prompt_ids"], *row[side]][:max_length]) for row in rows]
+    labels = [row_ids.clone() for row_ids in ids]
+    for row, row_labels in zip(rows, labels, strict=True):
+        row_labels[: len(row["prompt_ids"])] = IGNORED
+    pad = torch.nn.utils.rnn.pad_sequence
+    return {
+        "input_ids": pad(ids, batch_first=True),
+        "attention_mask": pad([torch.ones_like(row_ids) for row_ids in ids], batch_first=True),
+        "labels": pad(labels, batch_first=True, padding_value=IGNORED),
     }
 
 
