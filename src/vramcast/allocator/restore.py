@@ -1,7 +1,7 @@
 """Put an allocator into a known state: segments and their live blocks in, the same Allocator ready to go on out.
 
-Free blocks need not be told: between live blocks there is exactly one, since the allocator merges neighbours. Ranges of an
-expandable segment are given as the pieces that are mapped; pieces of one stream and pool belong to one segment.
+Free blocks need not be told: between live blocks there is exactly one, since the allocator merges neighbours. An
+expandable segment is given as the pieces of it that are mapped; pieces of one stream and pool belong together.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def _chain(segment: HeldSegment, pool: BlockPool, owner: ExpandableSegment | Non
     position, end = segment.address, segment.address + segment.size
     for held in segment.blocks:
         if held.address < position or held.address + held.size > end:
-            raise InvariantError(f"block {held.address:#x} of {held.size} bytes does not fit segment {segment.address:#x}")
+            raise InvariantError(
+                f"block {held.address:#x} of {held.size} bytes does not fit segment {segment.address:#x}"
+            )
         if held.address > position:
             blocks.append(Block(position, held.address - position, segment.stream, pool))
         block = Block(held.address, held.size, segment.stream, pool)

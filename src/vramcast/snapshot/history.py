@@ -24,7 +24,7 @@ from vramcast.snapshot.record import (
     Snapshot,
     Trace,
 )
-from vramcast.snapshot.rewind import end_layout, pool_of, span_of, start_layout
+from vramcast.snapshot.rewind import end_layout, rewind, span_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +42,12 @@ class Moment:
 class Walk:
     """A layout that follows the events forward and keeps count."""
 
-    def __init__(self, layout: Layout, trace: Trace, rules: Allocator) -> None:
+    def __init__(self, layout: Layout, trace: Trace, rules: Allocator, lasting: frozenset[int]) -> None:
         self.layout = layout
+        self._lasting = lasting
         self._trace = trace
         self._rules = rules
-        self._frees_whole = not _records(trace, FREE_COMPLETED)
-        self._completes_whole = not _records(trace, FREE_REQUESTED)
+        self._frees_at_once = not (trace.records(FREE_COMPLETED) and trace.records(FREE_REQUESTED))
         self.index = -1
         self.time_us = trace[0][6] if len(trace) else 0
         blocks = layout.blocks.values()
@@ -56,6 +56,8 @@ class Walk:
         self.requested_bytes = sum(block.requested for block in blocks)
         self.reserved_bytes = layout.reserved_bytes()
         self.unexplained = 0  # events that contradict the state, for instance a free of a block that is not there
+        self.changed: LiveBlock | None = None  # the block whose allocated bytes the last event changed
+        self.change_bytes = 0
 
     def moment(self) -> Moment:
         return Moment(
@@ -67,15 +69,14 @@ class Walk:
         action, _, _, _, address, nbytes, time_us = row
         self.index += 1
         self.time_us = time_us
+        self.changed = None
         if action == ALLOC:
             self._alloc(row)
         elif action == FREE_REQUESTED:
             self._request_free(address)
-            if self._frees_whole:
+            if self._frees_at_once:
                 self._complete_free(address)
         elif action == FREE_COMPLETED:
-            if self._completes_whole:
-                self._request_free(address)
             self._complete_free(address)
         elif action in (SEGMENT_ALLOC, SEGMENT_MAP):
             self.layout.add_span(span_of(row, self._trace))
@@ -97,8 +98,10 @@ class Walk:
             assert span is not None
             pool = self._rules.segments.pool_for(span.pool, span.is_small)
             size = size if self._rules.splits(pool, size, room - size) else room
-        self.layout.add_block(LiveBlock(address, nbytes, size, ALLOCATED, stack, self.index))
-        self.allocated_bytes += size
+        block = LiveBlock(address, nbytes, size, ALLOCATED, stack, self.index)
+        block.lasts = self.index in self._lasting
+        self.layout.add_block(block)
+        self._count(block, size)
         self.active_bytes += size
         self.requested_bytes += nbytes
 
@@ -108,16 +111,20 @@ class Walk:
             self.unexplained += 1
             return
         block.state = PENDING
-        self.allocated_bytes -= block.size or 0
+        self._count(block, -(block.size or 0))
 
     def _complete_free(self, address: int) -> None:
         block = self.layout.remove_block(address)
         if block is None:
             return
         if block.state == ALLOCATED:
-            self.allocated_bytes -= block.size or 0
+            self._count(block, -(block.size or 0))
         self.active_bytes -= block.size or 0
         self.requested_bytes -= block.requested
+
+    def _count(self, block: LiveBlock, change_bytes: int) -> None:
+        self.changed, self.change_bytes = block, change_bytes
+        self.allocated_bytes += change_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,20 +135,19 @@ class History:
     rules: Allocator
     start: Layout
     end: Layout
+    lasting: frozenset[int]  # allocations whose block is still there at the end
 
     @classmethod
     def of(cls, snapshot: Snapshot, device: int) -> History:
         rules = Allocator(settings=snapshot.settings)
+        start, lasting = rewind(snapshot, device, rules)
         return cls(
-            trace=snapshot.trace(device),
-            rules=rules,
-            start=start_layout(snapshot, device, rules),
-            end=end_layout(snapshot, device),
+            trace=snapshot.trace(device), rules=rules, start=start, end=end_layout(snapshot, device), lasting=lasting
         )
 
     def walk(self) -> Iterator[Walk]:
         """The same Walk again and again: before the first event, then after each."""
-        walk = Walk(self.start.copy(), self.trace, self.rules)
+        walk = Walk(self.start.copy(), self.trace, self.rules, self.lasting)
         yield walk
         for row in self.trace:
             walk.step(row)
@@ -153,10 +159,3 @@ class History:
             if walk.index == index:
                 return walk
         raise IndexError(f"event {index} of {len(self.trace)}")
-
-
-def _records(trace: Trace, action: int) -> bool:
-    return any(row[0] == action for row in trace)
-
-
-__all__ = ["History", "Moment", "Walk", "pool_of"]

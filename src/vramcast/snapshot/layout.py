@@ -8,14 +8,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, replace
 
-from vramcast.allocator import PoolId
+from vramcast.allocator import DEFAULT_POOL, PoolId
 from vramcast.allocator.restore import HeldBlock, HeldSegment
 
 
 class LiveBlock:
     """A block in use. `size` is None while it is not known how much of the segment it took."""
 
-    __slots__ = ("address", "born", "requested", "size", "stack", "state")
+    __slots__ = ("address", "born", "lasts", "requested", "size", "stack", "state")
 
     def __init__(self, address: int, requested: int, size: int | None, state: int, stack: int, born: int) -> None:
         self.address = address
@@ -24,9 +24,12 @@ class LiveBlock:
         self.state = state
         self.stack = stack
         self.born = born  # the event that allocated it; -1: before the recording
+        self.lasts = False  # it is still there at the end of the recording
 
     def copy(self) -> LiveBlock:
-        return LiveBlock(self.address, self.requested, self.size, self.state, self.stack, self.born)
+        other = LiveBlock(self.address, self.requested, self.size, self.state, self.stack, self.born)
+        other.lasts = self.lasts
+        return other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +101,11 @@ class Layout:
         span = self.spans[self._starts[index]]
         return span if address < span.end else None
 
+    def pool_at(self, address: int) -> PoolId:
+        """The pool that owns an address; the default one where nothing is known."""
+        span = self.span_at(address)
+        return DEFAULT_POOL if span is None else span.pool
+
     def add_span(self, span: Span) -> None:
         """Add memory; a piece of an expandable segment joins the pieces it touches."""
         if span.is_expandable:
@@ -147,7 +155,8 @@ class Layout:
                     is_expandable=span.is_expandable,
                     pool=span.pool,
                     blocks=tuple(
-                        HeldBlock(address=b.address, size=b.size or 0, requested=b.requested, state=b.state) for b in blocks
+                        HeldBlock(address=b.address, size=b.size or 0, requested=b.requested, state=b.state)
+                        for b in blocks
                     ),
                 )
             )

@@ -1,7 +1,8 @@
 """File -> Snapshot, in memory that grows with the number of events and not with the text of their stacks.
 
 Takes what torch.cuda.memory._dump_snapshot writes in any version, and a bare list of segments as
-torch.cuda.memory_snapshot returns it. Records are taken over while the file is read; see `pickle_stream` for why reading is safe.
+torch.cuda.memory_snapshot returns it. Records are taken over while the file is read;
+`pickle_stream` says why reading is safe.
 """
 
 from __future__ import annotations

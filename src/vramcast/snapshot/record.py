@@ -86,6 +86,10 @@ class Trace:
     def __getitem__(self, index: int) -> Row:
         return ROW.unpack_from(self.rows, index * ROW.size)
 
+    def records(self, action: int) -> bool:
+        """Does any event have this action? Recordings can leave kinds of events out."""
+        return action in bytes(self.rows[:: ROW.size])
+
     def reversed(self) -> Iterator[Row]:
         for index in range(len(self) - 1, -1, -1):
             yield self[index]

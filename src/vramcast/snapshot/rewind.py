@@ -1,7 +1,8 @@
 """The state at the start of the recorded window: the end state with every event taken back.
 
-A block that was freed inside the window left no record of its size, only of what was asked for. Its size is what was asked
-for, rounded, plus a remainder that was too small to split off. Where the next block began while it lived tells which.
+A block that was freed inside the window left no record of its size, only of what was asked for. Its size is what was
+asked for, rounded, plus a remainder that was too small to split off. Where the next block began while it lived tells
+which.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from vramcast.snapshot.record import (
     SEGMENT_FREE,
     SEGMENT_MAP,
     SEGMENT_UNMAP,
+    BlockRecord,
     Row,
     Snapshot,
     Trace,
@@ -40,17 +42,29 @@ def end_layout(snapshot: Snapshot, device: int) -> Layout:
         )  # fmt: skip
         for block in segment.blocks:
             if block.state != FREE:
-                layout.add_block(LiveBlock(block.address, block.requested, block.size, block.state, block.stack, -1))
+                layout.add_block(_at_end(block))
     return layout
 
 
-def start_layout(snapshot: Snapshot, device: int, rules: Allocator) -> Layout:
-    """The end state, rewound, with every block size filled in. `rules` knows how torch rounds and splits."""
+def _at_end(record: BlockRecord) -> LiveBlock:
+    block = LiveBlock(record.address, record.requested, record.size, record.state, record.stack, -1)
+    block.lasts = True
+    return block
+
+
+def rewind(snapshot: Snapshot, device: int, rules: Allocator) -> tuple[Layout, frozenset[int]]:
+    """The state at the start, with every block size filled in, and the allocations whose block is there to the end.
+
+    `rules` knows how torch rounds and splits.
+    """
     layout, trace = end_layout(snapshot, device), snapshot.trace(device)
-    for row in trace.reversed():
-        _take_back(layout, row, trace)
+    lasting = set()
+    for index, row in zip(range(len(trace) - 1, -1, -1), trace.reversed(), strict=True):
+        removed = _take_back(layout, row, trace)
+        if removed is not None and removed.lasts:
+            lasting.add(index)
     _find_sizes(layout, trace, rules)
-    return layout
+    return layout, frozenset(lasting)
 
 
 def span_of(row: Row, trace: Trace) -> Span:
@@ -71,11 +85,12 @@ def pool_of(row: Row, trace: Trace) -> PoolId:
     return DEFAULT_POOL if row[2] == NO_POOL else trace.pools[row[2]]
 
 
-def _take_back(layout: Layout, row: Row, trace: Trace) -> None:
+def _take_back(layout: Layout, row: Row, trace: Trace) -> LiveBlock | None:
+    """Undo one event; returns the block that an allocation had made."""
     action, _, _, _, address, nbytes, _ = row
     if action == ALLOC:
-        layout.remove_block(address)
-    elif action == FREE_COMPLETED:
+        return layout.remove_block(address)
+    if action == FREE_COMPLETED:
         if address not in layout.blocks:
             layout.add_block(LiveBlock(address, nbytes, None, PENDING, NO_STACK, -1))
     elif action == FREE_REQUESTED:
@@ -86,6 +101,7 @@ def _take_back(layout: Layout, row: Row, trace: Trace) -> None:
         layout.remove_span(address, address + nbytes)
     elif action in (SEGMENT_FREE, SEGMENT_UNMAP):
         layout.add_span(span_of(row, trace))
+    return None
 
 
 def _find_sizes(start: Layout, trace: Trace, rules: Allocator) -> None:
