@@ -99,19 +99,24 @@ class FunctionalEdit:
         """W − rate · deltasᵀ·inputs on the second device: only the small factors travel."""
         return {name: self._edited(name, steps[name].to(self.sub_device), rates[name]) for name in steps}
 
-    def ledger(self) -> Ledger:
-        """Weights, edited weights and their gradients per device, as they are placed now."""
+    def ledger(self, tokens: int) -> Ledger:
+        """What an edit step holds on each device once its losses have run backward, for an edit of so many tokens."""
         main, sub = str(self.device), str(self.sub_device)
-        new = sum(self.weight(name).numel() * self.weight(name).element_size() for name in self.names)
-        count = len(self.names)
+        weights = [self.weight(name) for name in self.names]
+        elements = sum(weight.numel() for weight in weights)
+        edited = sum(weight.numel() * weight.element_size() for weight in weights)
+        widths = sum(sum(self.factor_widths(name)) for name in self.names)
         entries = [_entry(Category.WEIGHTS, "base model", main, (LOAD, EDIT), module_bytes(self.model))]
-        if self.sub_device != self.device:
+        if sub != main:
             entries.append(_entry(Category.COPIES, "edited layers", sub, (LOAD, EDIT), module_bytes(self._tail.module)))
-        entries += [
-            _entry(Category.COMPANION, f"{count} edited weights", sub, (EDIT,), new),
-            _entry(Category.GRADIENTS, f"{count} edited weights", sub, (EDIT,), new),
-        ]
-        return Ledger(entries=tuple(entries))
+        return Ledger(entries=(
+            *entries,
+            _entry(Category.COMPANION, "edited weights", sub, (EDIT,), edited, f"Σ out·in·{weights[0].element_size()}"),
+            _entry(Category.GRADIENTS, "of the edited weights", sub, (EDIT,), edited, "as the edited weights"),
+            # rate · update keeps the update, because the rate is learned.
+            _entry(Category.ACTIVATIONS, "updates", sub, (EDIT,), 4 * elements, f"elements·4 = {elements}·4"),
+            _entry(Category.ACTIVATIONS, "factors", sub, (EDIT,), 4 * tokens * widths, f"T·Σ(in+out)·4 = {tokens}·{widths}·4"),
+        ))  # fmt: skip
 
     def weight(self, name: str) -> Tensor:
         """An inner weight where the edited layers are."""
@@ -183,7 +188,10 @@ def _device(model: nn.Module) -> torch.device:
     return normalise_device(next(model.parameters()).device)
 
 
-def _entry(category: Category, component: str, place: str, phases: tuple[str, ...], nbytes: int) -> Entry:
+def _entry(
+    category: Category, component: str, place: str, phases: tuple[str, ...], nbytes: int, formula: str = ""
+) -> Entry:
+    origin = Origin.FORMULA if formula else Origin.MEASURED
     return Entry(
-        category=category, component=component, place=place, phases=phases, nbytes=nbytes, origin=Origin.MEASURED
-    )
+        category=category, component=component, place=place, phases=phases, nbytes=nbytes, origin=origin, formula=formula
+    )  # fmt: skip
