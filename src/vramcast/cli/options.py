@@ -1,0 +1,63 @@
+"""Flags made from the Job's fields, and how commands print. Shared by the commands that take a job."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from vramcast.job import Job, fields, job_from
+from vramcast.report.bill_words import LANGUAGES
+
+
+def add_job_flags(parser: argparse.ArgumentParser) -> None:
+    """One flag per field; `--job FILE` for a job file that the flags then override."""
+    parser.add_argument("--job", type=Path, metavar="FILE", help="a YAML job file; flags beside it win")
+    groups: dict[str, Any] = {}
+    for name, field in fields().items():
+        facts = field.metadata
+        if name == "model":
+            continue
+        group = groups.setdefault(facts["group"], parser.add_argument_group(facts["group"]))
+        text = facts["help"].replace("%", "%%") + _shown(facts["choices"], field.default)
+        if facts["kind"] == "flag":
+            group.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
+        else:
+            group.add_argument(f"--{name}", metavar=_metavar(facts["kind"]), default=None, help=text)
+
+
+def _metavar(kind: str) -> str:
+    return {"int": "N", "count": "N", "float": "X", "list": "A,B"}.get(kind, "NAME")
+
+
+def _shown(choices: tuple[str, ...], default: Any) -> str:
+    listed = f": {', '.join(choices)}" if choices else ""
+    plain = ",".join(default) if isinstance(default, tuple) else default
+    return listed if plain in (None, "", False) else f"{listed} (default {plain})"
+
+
+def job_of(args: argparse.Namespace, model: str | None = None) -> Job:
+    """The job that the flags, and the job file if there is one, describe."""
+    given = {name: getattr(args, name.replace("-", "_"), None) for name in fields() if name != "model"}
+    given = {name: value for name, value in given.items() if value is not None}
+    if model is not None:
+        given["model"] = model
+    if args.job is not None:
+        from vramcast.jobfile import read_job
+
+        return read_job(args.job, given)
+    return job_from(given)
+
+
+def add_output_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    form = group.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="the documented JSON (docs/schema.json)")
+    form.add_argument("--markdown", action="store_true", help="a Markdown table")
+    group.add_argument("--lang", choices=LANGUAGES, default="en", help="language of the report")
+
+
+def print_json(data: Any) -> None:
+    import json
+
+    print(json.dumps(data, indent=1, ensure_ascii=False))

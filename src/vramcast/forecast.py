@@ -1,0 +1,70 @@
+"""What a question about memory is answered with: a Ledger, the job and card it is about, and what was assumed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vramcast.catalog.gpus import Gpu
+from vramcast.job import Job
+from vramcast.ledger import Ledger, Level, Moment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSummary:
+    name: str
+    params_total: int
+    params_trainable: int
+    family: str | None = None
+    num_layers: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Does it fit? None where the card or a level is unknown."""
+
+    fits: bool | None
+    peak: Moment
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    process_bytes: int | None
+    capacity_bytes: int | None
+    headroom_bytes: int | None
+    range_bytes: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    model: ModelSummary | None
+    job: Job | None
+    gpu: Gpu | None
+    ledger: Ledger
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def verdict(self, place: str | None = None) -> Verdict:
+        """The fullest device against the card's capacity as CUDA reports it."""
+        places = (place,) if place else self.ledger.devices()
+        peak = max((self.ledger.peak(device) for device in places), key=lambda moment: moment.process_bytes)
+        complete = list(Level).index(self.ledger.top_level)
+        levels = [peak.allocated_bytes, peak.reserved_bytes, peak.process_bytes]
+        known = [value if index <= complete else None for index, value in enumerate(levels)]
+        capacity = self.gpu.capacity_bytes() if self.gpu else None
+        highest = next((value for value in reversed(known) if value is not None), peak.allocated_bytes)
+        fits = None
+        if capacity is not None and (highest > capacity or complete == len(Level) - 1):
+            fits = highest <= capacity
+        return Verdict(
+            fits=fits, peak=peak, allocated_bytes=known[0], reserved_bytes=known[1], process_bytes=known[2],
+            capacity_bytes=capacity, headroom_bytes=None if capacity is None else capacity - highest,
+            range_bytes=_range(self.ledger, peak, highest),
+        )  # fmt: skip
+
+
+def _range(ledger: Ledger, peak: Moment, highest: int) -> tuple[int, int] | None:
+    """Lower and upper sums over lines whose origin leaves room."""
+    open_lines = [entry for entry in ledger.alive(peak.phase, peak.place) if entry.range_bytes]
+    if not open_lines:
+        return None
+    low = sum(entry.nbytes - entry.range_bytes[0] for entry in open_lines if entry.range_bytes)
+    high = sum(entry.range_bytes[1] - entry.nbytes for entry in open_lines if entry.range_bytes)
+    return (highest - low, highest + high)

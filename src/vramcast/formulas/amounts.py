@@ -1,0 +1,40 @@
+"""Lines of the bill whose bytes differ from phase to phase, cut into Entries that do not.
+
+`Amounts` holds bytes per phase for one line. The cut is by height: the part that is there in every phase, the part on
+top that is there in fewer, and so on. So in each phase the entries add up to the line, and over all phases to its
+largest value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from vramcast.ledger import Category, Entry, Level, Origin
+
+
+@dataclass(slots=True, kw_only=True)
+class Amounts:
+    category: Category
+    component: str
+    place: str
+    origin: Origin = Origin.FORMULA
+    level: Level = Level.ALLOCATED
+    formula: str = ""
+    source: str = ""
+    needed_by: str = ""
+    by_phase: dict[str, int] = field(default_factory=dict)
+
+    def add(self, phase: str, nbytes: int) -> None:
+        self.by_phase[phase] = self.by_phase.get(phase, 0) + nbytes
+
+    def entries(self) -> Iterator[Entry]:
+        below = 0
+        for height in sorted({nbytes for nbytes in self.by_phase.values() if nbytes}):
+            phases = tuple(phase for phase, nbytes in self.by_phase.items() if nbytes >= height)
+            yield Entry(
+                category=self.category, component=self.component, place=self.place, phases=phases,
+                nbytes=height - below, origin=self.origin, level=self.level, formula=self.formula, source=self.source,
+                needed_by=self.needed_by,
+            )  # fmt: skip
+            below = height

@@ -1,0 +1,209 @@
+"""Job → Forecast. Start reading the engine here.
+
+Read the model, record it under the job's regime, bill what lies there (states), what a step makes (activations, logits,
+temporaries), companions and overheads; let the allocator model say what torch would reserve. No torch, no network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vramcast.catalog.gpus import Gpu, find_gpu
+from vramcast.errors import InputError, UnsupportedError
+from vramcast.forecast import Forecast, ModelSummary
+from vramcast.formulas.companions import reference_lines
+from vramcast.formulas.optimizers import implementation, state_bytes, temporaries, version
+from vramcast.formulas.overheads import context_entries, workspace_entries
+from vramcast.formulas.recipe import RECIPES
+from vramcast.formulas.regime import attention_kernel, regime_of
+from vramcast.formulas.replay import Replayed, Script, replay
+from vramcast.formulas.states import States, from_count, gradient_bytes, state_entries, unique
+from vramcast.formulas.step import Step, describe_activations, entries_of
+from vramcast.formulas.timeline import Stamped
+from vramcast.job import Job
+from vramcast.ledger import EDIT, EVAL, PHASES, ROLLOUT, STEP, Category, Entry, Ledger, Level, Origin
+from vramcast.models.config import Config
+from vramcast.models.families import record
+from vramcast.models.loss import add_loss
+from vramcast.models.program import Program, Sizes
+from vramcast.models.read import read_model
+from vramcast.models.source import ModelSource
+
+DEVICE = "cuda:0"
+DEFAULT_SEQ = 2048
+
+
+def estimate(job: Job) -> Forecast:
+    gpu = find_gpu(job.gpu) if job.gpu else None
+    if job.params is not None:
+        return _states_only(from_count(job.params, job), job, gpu, f"{job.params:,} parameters", ())
+    assert job.model is not None
+    source = read_model(job.model)
+    if source.config is None or source.params is not None:
+        params = unique(source.params or ())
+        return _states_only(States(params=params, job=job), job, gpu, source.name, (*source.notes, *source.warnings))
+    return _whole(job, gpu, source, source.config)
+
+
+def _states_only(states: States, job: Job, gpu: Gpu | None, name: str, notes: tuple[str, ...]) -> Forecast:
+    """Weights, gradients and states of something whose architecture is unknown: a lower bound."""
+    if job.lora_rank is not None or job.quantize != "none":
+        raise UnsupportedError(
+            "adapters and quantisation need the model's layers: give a model, not a count of parameters"
+        )
+    gradients = Entry(
+        category=Category.GRADIENTS, component="of trained parameters", place=DEVICE,
+        phases=PHASES[PHASES.index(STEP) :],
+        nbytes=states.gradient_bytes, origin=Origin.FORMULA, source=states.recipe.whose,
+        formula=f"{sum(p.numel for p in states.trained):,} parameters",
+    )  # fmt: skip
+    nbytes, why = temporaries(states.trained, job, states.recipe.states.nbytes if states.recipe.states else None)
+    temporary = Entry(
+        category=Category.TEMPORARY, component=f"{job.optimizer} step ({implementation(job)})", place=DEVICE,
+        phases=(STEP,), nbytes=nbytes, origin=Origin.FORMULA, formula=why, source="torch/optim",
+    )  # fmt: skip
+    entries = _within((*state_entries(states, DEVICE), gradients, temporary), job_phases(job))
+    ledger = Ledger(entries=entries, top_level=Level.ALLOCATED)
+    ledger.check()
+    return Forecast(
+        model=_summary(name, states, None, None), job=job, gpu=gpu, ledger=ledger,
+        assumptions=assumptions(job, None),
+        warnings=(*notes, "only the parameters are known: activations, logits and overheads are not in this bill"),
+    )  # fmt: skip
+
+
+def _whole(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Forecast:
+    sizes = sizes_of(job, config)
+    program = recorded(job, config, gpu, sizes)
+    states = States(params=unique(program.params()), job=job)
+    step = Step(job=job, program=program, states=states, place=DEVICE)
+    lines, stream = step.lines()
+    texts = dict(describe_activations(program, job))
+    for line in lines:
+        line.formula = line.formula or texts.get(line.component, "")
+    companions = reference_lines(job, config, program, DEVICE)
+    entries = (
+        *state_entries(states, DEVICE), *entries_of(lines), *companions.entries,
+        *workspace_entries(job, gpu, DEVICE), *context_entries(gpu, DEVICE),
+    )  # fmt: skip
+    replayed = _replayed(_script(step, stream, companions.resident), gpu, job)
+    ledger = Ledger(entries=_within((*entries, *_slack(replayed)), job_phases(job)))
+    ledger.check()
+    return Forecast(
+        model=_summary(source.name, states, config.model_type, _layers(program)), job=job, gpu=gpu, ledger=ledger,
+        assumptions=(*assumptions(job, config), *companions.assumptions),
+        warnings=(*source.notes, *source.warnings, *companions.warnings),
+    )  # fmt: skip
+
+
+def recorded(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Program:
+    """The model as this job runs it, loss included; adapters and frozen names are checked against what exists."""
+    program = record(config, regime_of(job, config, gpu), sizes)
+    add_loss(program, transformers=version(job.transformers_version), kind=job.loss)
+    params = list(program.params())
+    if job.lora_rank is not None and not any(param.kind == "adapter" for param in params):
+        raise InputError(f"lora-targets {', '.join(job.lora_targets)} match no module. {_modules(program)}")
+    if job.freeze and all(param.trainable for param in params):
+        raise InputError(f"freeze {', '.join(job.freeze)} matches no parameter. {_modules(program)}")
+    if not any(param.trainable for param in params):
+        raise InputError(f"freeze {', '.join(job.freeze)} leaves nothing to train")
+    return program
+
+
+def _modules(program: Program) -> str:
+    """The names a user could have meant."""
+    names = sorted(
+        {param.name.removesuffix(".weight").rpartition(".")[2] for param in program.params() if param.kind == "linear"}
+    )
+    return f"Linear modules of this model: {', '.join(names)}."
+
+
+def sizes_of(job: Job, config: Config) -> Sizes:
+    longest = int(config.dim("max_position_embeddings", "", "n_positions", "n_ctx", default=DEFAULT_SEQ))
+    seq = job.longest_seq or job.seq or min(DEFAULT_SEQ, longest)
+    images = 1 if job.images is None else job.images
+    return Sizes.named(job.batch, seq, job.target_seq or seq, images, job.image_tokens)
+
+
+def _summary(name: str, states: States, family: str | None, layers: int | None) -> ModelSummary:
+    return ModelSummary(
+        name=name, params_total=sum(param.numel for param in states.params),
+        params_trainable=sum(param.numel for param in states.trained), family=family, num_layers=layers,
+    )  # fmt: skip
+
+
+def _layers(program: Program) -> int:
+    return sum(placed.section.is_block for placed in program.placed)
+
+
+def _script(step: Step, first: list[Stamped], resident: tuple[int, ...]) -> Script:
+    """The job for the allocator: tensor by tensor, two steps."""
+    states, job = step.states, step.job
+    item = states.recipe.states.nbytes if states.recipe.states else None
+    halves = tuple(state_bytes(param, job, item) // 2 for param in states.trained)
+    total = temporaries(states.trained, job, item)[0]
+    numel = sum(param.numel for param in states.trained)
+    foreach = implementation(job) == "foreach" and total
+    listed = tuple(total * param.numel // numel for param in states.trained) if foreach else (total,)
+    weights = tuple(param.nbytes for param in states.params)
+    if step.accumulates_apart:
+        weights += tuple(gradient_bytes(param, states.recipe) for param in states.trained)
+    if states.recipe.master:
+        weights += tuple(4 * param.numel for param in states.trained)
+    later = first if job.accumulate == 1 else step.stream(fresh=False)
+    return Script(
+        weights=(*weights, *resident), first=first, later=later, states=(*halves, *halves), step_temporaries=listed,
+        zero_grad_first=not step.grads_in_forward and job.accumulate == 1,
+    )  # fmt: skip
+
+
+def _replayed(script: Script, gpu: Gpu | None, job: Job) -> Replayed:
+    """On the card if it suffices there (a full card makes torch give cached blocks back), else on one without limit."""
+    if gpu is not None and gpu.total_bytes is not None:
+        context = sum(entry.nbytes for entry in context_entries(gpu, DEVICE))
+        replayed = replay(script, capacity_bytes=gpu.total_bytes - context, conf=job.alloc_conf)
+        if not replayed.out_of_memory:
+            return replayed
+    return replay(script, capacity_bytes=None, conf=job.alloc_conf)
+
+
+def job_phases(job: Job) -> tuple[str, ...]:
+    absent = {ROLLOUT, EDIT} | (set() if job.evaluate else {EVAL})
+    return tuple(phase for phase in PHASES if phase not in absent)
+
+
+def _within(entries: tuple[Entry, ...], phases: tuple[str, ...]) -> tuple[Entry, ...]:
+    """Entries cut to the phases that this job has."""
+    cut = (replace(entry, phases=tuple(phase for phase in entry.phases if phase in phases)) for entry in entries)
+    return tuple(entry for entry in cut if entry.phases and entry.nbytes)
+
+
+def _slack(replayed: Replayed) -> list[Entry]:
+    """What the allocator adds: rounding inside blocks, and cached blocks that fit nothing."""
+    rounding = replayed.peak_allocated_bytes - replayed.peak_requested_bytes
+    cached = replayed.peak_reserved_bytes - replayed.peak_allocated_bytes
+    common = {"category": Category.SLACK, "place": DEVICE, "phases": PHASES, "origin": Origin.SIMULATED}
+    source = "the job's births and deaths replayed through the caching allocator"
+    return [
+        Entry(component="rounding inside blocks", nbytes=max(rounding, 0), source=source, **common),  # type: ignore[arg-type]
+        Entry(
+            component="reserved but unallocated", nbytes=max(cached, 0), source=source, level=Level.RESERVED,
+            **common,  # type: ignore[arg-type]
+        ),
+    ]  # fmt: skip
+
+
+def assumptions(job: Job, config: Config | None) -> tuple[str, ...]:
+    """What was not said and had to be decided."""
+    texts = [f"precision {job.precision}: {RECIPES[job.precision].whose}"]
+    if config is not None:
+        if job.seq is None and job.longest_seq is None:
+            texts.append(f"seq {int(sizes_of(job, config).seq)} (not given)")
+        kernel = attention_kernel(job, config, find_gpu(job.gpu) if job.gpu else None)
+        texts.append(f"attention {job.attention} → {kernel} kernel")
+    if job.optimizer_impl is None:
+        texts.append(
+            f"{job.optimizer} runs as {implementation(job)} (framework {job.framework}, torch {job.torch_version})"
+        )
+    texts.append(f"torch {job.torch_version}, transformers {job.transformers_version}")
+    return tuple(texts)

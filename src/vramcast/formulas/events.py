@@ -1,0 +1,264 @@
+"""One section's births and deaths, forward and backward, in the order torch makes them.
+
+Sizes are number-like and the order does not depend on them, so the same events give bytes for one job and grids for
+many. Knows nothing about phases, optimizers or places.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+
+from vramcast.models.dims import Number, maximum
+from vramcast.models.tape import Op, Section, Value
+
+IN, OUT = "in", "out"  # the values at a section's borders
+GRAD_IN, GRAD_OUT = "gradient of in", "gradient of out"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`nbytes` appear (sign 1) or vanish (sign -1) under `key`."""
+
+    sign: int
+    key: Hashable
+    nbytes: Number
+    kind: str  # activation, weight copy, working, gradient
+    label: str
+
+
+@dataclass(slots=True)
+class _Books:
+    """Collects events; a key is alive at most once."""
+
+    events: list[Event]
+    alive: dict[Hashable, Event]
+
+    def born(self, key: Hashable, nbytes: Number, kind: str, label: str) -> None:
+        event = Event(1, key, nbytes, kind, label)
+        self.events.append(event)
+        self.alive[key] = event
+
+    def dies(self, key: Hashable) -> None:
+        event = self.alive.pop(key)
+        self.events.append(Event(-1, key, event.nbytes, event.kind, event.label))
+
+    def passing(self, nbytes: Number, label: str) -> None:
+        """A temporary that is gone before the next event."""
+        if not (isinstance(nbytes, int) and nbytes == 0):
+            self.born(("temporary",), nbytes, "working", label)
+            self.dies(("temporary",))
+
+
+def own_storages(section: Section) -> set[int]:
+    """Storages made by this section's ops, the side products of their backward included."""
+    born = {id(op.output) for op in section.ops if op.output.owner is None}
+    seen = {id(value.storage) for op in section.ops for value in op.inputs}
+    return born | {id(value) for op in section.ops for value in op.saved if id(value) not in seen}
+
+
+def forward_events(section: Section, *, keep: str = "all", input_kept: bool = False) -> list[Event]:
+    """From `in` alive to `out` alive. `keep` says what stays for backward: all that ops saved, nothing, or only the
+    results of matrix products ("products", torch's selective checkpointing). `input_kept` says that `in` belongs to
+    the section before and is not ours to drop. Copies that autocast caches are left alive."""
+    books, own = _Books([], {}), own_storages(section)
+    entry, out = section.inputs[0].storage, section.outputs[0].storage
+    books.alive[IN] = Event(1, IN, entry.nbytes, "activation", entry.label)
+    saved = kept_ids(section, keep)
+    last = _last_uses(section)
+    drops_input = not input_kept and id(entry) not in saved and entry is not out
+    for index, op in enumerate(section.ops):
+        for value in _births(op, own, keep == "all", books):
+            kind = "weight copy" if value.copy_of else "activation" if id(value) in saved else "working"
+            books.born(OUT if value is out else id(value), value.nbytes, kind, value.label)
+        books.passing(op.forward_temp_bytes, f"{op.name} workspace")
+        for storage in last.get(index, ()):
+            if _is_cached_copy(storage):
+                continue
+            if id(storage) in own and id(storage) not in saved and storage is not out and id(storage) in books.alive:
+                books.dies(id(storage))
+            elif storage is entry and drops_input and IN in books.alive:
+                books.dies(IN)
+    return books.events
+
+
+def _is_cached_copy(storage: Value) -> bool:
+    """autocast keeps the copy of a leaf weight that requires grad until the outermost autocast exits
+    (aten/src/ATen/autocast_mode.cpp); other copies go when they are not needed."""
+    return storage.copy_of is not None and storage.requires_grad
+
+
+PRODUCTS = ("linear", "bmm", "flash attention", "efficient attention", "cudnn attention")
+
+
+def kept_ids(section: Section, keep: str) -> set[int]:
+    if keep == "none":
+        return set()
+    if keep == "products":
+        return {id(op.output) for op in section.ops if op.name in PRODUCTS}
+    return {id(value) for op in section.ops for value in op.saved}
+
+
+def _births(op: Op, own: set[int], keep: bool, books: _Books) -> Iterator[Value]:
+    if op.output.owner is None:
+        yield op.output
+    if keep:
+        for value in op.saved:
+            if id(value) in own and value is not op.output and id(value) not in books.alive:
+                made_here = value.storage is value and id(value) not in {id(v.storage) for v in op.inputs}
+                if made_here:
+                    yield value
+
+
+def _last_uses(section: Section) -> dict[int, list[Value]]:
+    last: dict[int, tuple[int, Value]] = {}
+    for index, op in enumerate(section.ops):
+        for value in (*op.inputs, op.output):
+            last[id(value.storage)] = (index, value.storage)
+    uses: dict[int, list[Value]] = {}
+    for index, storage in last.values():
+        uses.setdefault(index, []).append(storage)
+    return uses
+
+
+@dataclass(slots=True)
+class _Gradient:
+    """A gradient tensor that several values may share."""
+
+    key: Hashable
+    holders: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backward:
+    """A section's backward: its events, and under which key the gradient of `in` is left alive (None: it has none)."""
+
+    events: list[Event]
+    grad_in: Hashable | None
+
+
+def shared_gradients(section: Section) -> frozenset[int]:
+    """Ids of what other sections give gradients to as well: tied parameters and values from outside."""
+    tied = {param.tied_to for param in section.params if param.tied_to}
+    own, entry = own_storages(section), section.inputs[0]
+    found = set()
+    for op in section.ops:
+        for value in op.inputs:
+            if value.requires_grad and value.param is not None and value.param.name in tied:
+                found.add(id(value.param))
+            elif value.requires_grad and _is_outer(value, own, entry):
+                found.add(id(value.storage))
+    return frozenset(found)
+
+
+def _is_outer(value: Value, own: set[int], entry: Value) -> bool:
+    return value.param is None and id(value.storage) not in own and value.storage is not entry.storage
+
+
+def backward_events(
+    section: Section, *, fresh_grads: bool, has_grad: frozenset[int] = frozenset(), input_kept: bool = False
+) -> Backward:
+    """From all kept values and the gradient of `out` alive to the gradient of `in` alive.
+
+    `fresh_grads`: a parameter's gradient stays (the first micro-step); otherwise it is added to one that exists and
+    goes. `has_grad` are ids of shared things whose gradient exists already.
+    """
+    books, own = _Books([], {}), own_storages(section)
+    entry, out = section.inputs[0], section.outputs[0]
+    holds = _kept_counts(section, own, entry, input_kept)
+    _open_books(books, section, holds, entry, out)
+    grads: dict[int, _Gradient] = {id(out): _Gradient(GRAD_OUT, 1)} if out.requires_grad else {}
+    flow = _Flow(books=books, grads=grads, own=own, entry=entry, fresh=fresh_grads, exists=set(has_grad))
+    for op in reversed(section.ops):
+        flowing = grads.pop(id(op.output), None)
+        if flowing is not None:
+            books.passing(op.backward_temp_bytes, f"{op.name} backward workspace")
+            for value in op.inputs:
+                if value.requires_grad:
+                    flow.into(value, flowing, op)
+            flow.release(flowing)
+        for value in op.saved:
+            if id(value) in holds:
+                holds[id(value)] -= 1
+                if holds[id(value)] == 0:
+                    books.dies(_key(value, entry))
+    left = grads.get(id(entry))
+    return Backward(events=books.events, grad_in=left.key if left else None)
+
+
+def _key(storage: Value, entry: Value) -> Hashable:
+    return IN if storage is entry.storage else id(storage)
+
+
+def _kept_counts(section: Section, own: set[int], entry: Value, input_kept: bool) -> Counter[int]:
+    holds: Counter[int] = Counter()
+    for op in section.ops:
+        for value in op.saved:
+            if id(value) in own or (value is entry.storage and not input_kept):
+                holds[id(value)] += 1
+    return holds
+
+
+def _open_books(books: _Books, section: Section, holds: Counter[int], entry: Value, out: Value) -> None:
+    for op in section.ops:
+        for value in op.saved:
+            key = _key(value, entry)
+            if id(value) in holds and key not in books.alive:
+                kind = "weight copy" if value.copy_of else "activation"
+                books.alive[key] = Event(1, key, value.nbytes, kind, value.label)
+    if out.requires_grad:
+        books.alive[GRAD_OUT] = Event(1, GRAD_OUT, out.nbytes, "working", f"gradient of {out.label}")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Flow:
+    """Gradients on their way from a section's output to its input and parameters."""
+
+    books: _Books
+    grads: dict[int, _Gradient]
+    own: set[int]
+    entry: Value
+    fresh: bool
+    exists: set[int]
+
+    def into(self, value: Value, flowing: _Gradient, op: Op) -> None:
+        """Give `value` its share of the gradient that reached the op's output."""
+        label = f"gradient of {value.label}"
+        if value.param is not None:
+            self._persistent(("gradient", id(value.param)), id(value.param), value, label, self.fresh)
+        elif _is_outer(value, self.own, self.entry):
+            self._persistent(("outer", id(value.storage)), id(value.storage), value, label, True)
+        elif id(value) in self.grads:
+            if not op.passes_grad:
+                self.books.passing(value.nbytes, label)
+        elif op.passes_grad:
+            flowing.holders += 1
+            self.grads[id(value)] = flowing
+        else:
+            key: Hashable = GRAD_IN if value is self.entry else ("flow", id(value))
+            self.books.born(key, value.nbytes, "working", label)
+            self.grads[id(value)] = _Gradient(key, 1)
+
+    def _persistent(self, key: Hashable, what: int, value: Value, label: str, fresh: bool) -> None:
+        if fresh and what not in self.exists:
+            kind = "gradient" if value.param is not None else "working"
+            self.books.born(key, value.nbytes, kind, label)
+            self.exists.add(what)
+        else:
+            self.books.passing(value.nbytes, label)
+
+    def release(self, gradient: _Gradient) -> None:
+        gradient.holders -= 1
+        if gradient.holders == 0:
+            self.books.dies(gradient.key)
+
+
+def peak_above(events: list[Event], start: Number = 0) -> Number:
+    """The largest running sum."""
+    level = peak = start
+    for event in events:
+        level = level + event.sign * event.nbytes
+        if event.sign > 0:
+            peak = maximum(peak, level)
+    return peak

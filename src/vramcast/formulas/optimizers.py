@@ -1,0 +1,145 @@
+"""Optimizer states and what a step needs beside them, parameter by parameter.
+
+A state function gives bytes for one parameter; `temporaries` gives what `step()` makes and drops. Sources are named
+with each optimizer. "like" means the dtype that torch's `zeros_like(parameter)` would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import prod
+
+from vramcast.job import Job
+from vramcast.models.tape import Param
+
+SMALL_8BIT = 4096  # bitsandbytes min_8bit_size: smaller tensors keep fp32 states
+PAGED_FROM = 100_000  # bitsandbytes: smaller tensors are not paged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """What an optimizer stores: a name for the bill, and bytes per parameter for a state item size."""
+
+    states: str
+    source: str
+    state_bytes: Callable[[Param, int, Job], int]
+    foreach_copies: int = 0  # lists as large as the states' dtype × parameters that a foreach step makes
+    loop_tensors: int = 2  # temporaries of the largest parameter in a tensor-by-tensor step
+
+
+def _full(copies: int) -> Callable[[Param, int, Job], int]:
+    return lambda param, item, job: copies * param.numel * item
+
+
+def _factored(param: Param, item: int, job: Job) -> int:
+    """Row and column statistics over the last two axes; full for vectors."""
+    if len(param.shape) < 2:
+        return param.numel * item
+    leading = prod(int(n) for n in param.shape[:-2])
+    return leading * (int(param.shape[-2]) + int(param.shape[-1])) * item
+
+
+def _came(param: Param, item: int, job: Job) -> int:
+    pairs = 2 if len(param.shape) >= 2 else 1
+    return param.numel * item + pairs * _factored(param, item, job)
+
+
+def _eight_bit(param: Param, item: int, job: Job) -> int:
+    if param.numel < SMALL_8BIT or (param.kind == "embedding" and job.framework in ("hf", "trl")):
+        return 2 * param.numel * 4
+    return 2 * (param.numel + 4 * -(-param.numel // job.optimizer_block))
+
+
+def _muon(param: Param, item: int, job: Job) -> int:
+    """Momentum for hidden matrices, AdamW for embeddings, heads and vectors."""
+    hidden = len(param.shape) == 2 and param.kind in ("linear", "router", "adapter")
+    return (1 if hidden else 2) * param.numel * item
+
+
+def _galore(param: Param, item: int, job: Job) -> int:
+    """A projector and two states in the projected space for matrices; plain AdamW for the rest."""
+    if len(param.shape) != 2 or param.kind != "linear":
+        return 2 * param.numel * item
+    small, large = sorted(int(n) for n in param.shape)
+    rank = min(job.optimizer_rank, small)
+    return (small * rank + 2 * rank * large) * item
+
+
+def _adam_mini(param: Param, item: int, job: Job) -> int:
+    """A full first moment; one second moment per output row of a matrix, one per vector."""
+    rows = int(param.shape[0]) if len(param.shape) >= 2 else 1
+    return (param.numel + rows) * item
+
+
+TORCH = "torch.optim"
+BNB = "bitsandbytes optim/optimizer.py: 2 × (1 B + 4/block B), tensors < 4096 elements in fp32"
+KNOWN = {
+    "adamw": Optimizer(states="exp_avg, exp_avg_sq", source=TORCH, state_bytes=_full(2), foreach_copies=1),
+    "adam": Optimizer(states="exp_avg, exp_avg_sq", source=TORCH, state_bytes=_full(2), foreach_copies=1),
+    "sgd": Optimizer(states="none", source=TORCH, state_bytes=_full(0), loop_tensors=0),
+    "sgd-momentum": Optimizer(states="momentum_buffer", source=TORCH, state_bytes=_full(1), loop_tensors=0),
+    "adamw-8bit": Optimizer(states="8-bit exp_avg, exp_avg_sq", source=BNB, state_bytes=_eight_bit, loop_tensors=0),
+    "paged-adamw-8bit": Optimizer(
+        states="8-bit exp_avg, exp_avg_sq", source=BNB, state_bytes=_eight_bit, loop_tensors=0
+    ),
+    "adafactor": Optimizer(
+        states="row and column factors",
+        source="Shazeer and Stern 2018; transformers and torch Adafactor",
+        state_bytes=_factored,
+    ),
+    "lion": Optimizer(states="exp_avg", source="Chen et al. 2023", state_bytes=_full(1), loop_tensors=1),
+    "adagrad": Optimizer(states="sum", source=TORCH, state_bytes=_full(1), foreach_copies=2),
+    "rmsprop": Optimizer(states="square_avg", source=TORCH, state_bytes=_full(1), foreach_copies=1),
+    "muon": Optimizer(
+        states="momentum; AdamW states for embeddings, head and vectors",
+        source="Jordan et al. 2024; torch.optim.Muon",
+        state_bytes=_muon,
+        loop_tensors=4,
+    ),
+    "sophia": Optimizer(states="exp_avg, hessian", source="Liu et al. 2023", state_bytes=_full(2)),
+    "came": Optimizer(states="exp_avg and two factored pairs", source="Luo et al. 2023", state_bytes=_came),
+    "galore": Optimizer(states="projector, projected states", source="Zhao et al. 2024", state_bytes=_galore),
+    "adam-mini": Optimizer(
+        states="exp_avg, one exp_avg_sq per row", source="Zhang et al. 2024", state_bytes=_adam_mini
+    ),
+    "lomo": Optimizer(states="none", source="Lv et al. 2023", state_bytes=_full(0), loop_tensors=1),
+}
+
+
+def state_bytes(param: Param, job: Job, states_dtype_bytes: int | None) -> int:
+    return KNOWN[job.optimizer].state_bytes(param, states_dtype_bytes or param.dtype.nbytes, job)
+
+
+def implementation(job: Job) -> str:
+    """foreach, fused, loop or in-backward, as the framework would choose."""
+    if job.optimizer_impl:
+        return job.optimizer_impl
+    if job.optimizer == "lomo":
+        return "in-backward"
+    if job.optimizer not in ("adamw", "adam", "sgd", "sgd-momentum", "adagrad", "rmsprop"):
+        return "loop"
+    if job.framework in ("torchtitan", "megatron", "deepspeed"):
+        return "fused"
+    fused_by_default = version(job.transformers_version) >= (4, 51) and version(job.torch_version) >= (2, 8)
+    return "fused" if job.framework in ("hf", "trl") and job.optimizer == "adamw" and fused_by_default else "foreach"
+
+
+def version(text: str) -> tuple[int, int]:
+    """The first two numbers of a version."""
+    numbers = [int("".join(filter(str.isdigit, part)) or 0) for part in text.split(".")[:2]]
+    return (numbers[0], numbers[1] if len(numbers) > 1 else 0)
+
+
+def temporaries(trained: Iterable[Param], job: Job, states_dtype_bytes: int | None) -> tuple[int, str]:
+    """Bytes that step() makes and drops, and why."""
+    params, optimizer, how = list(trained), KNOWN[job.optimizer], implementation(job)
+    if how == "foreach" and optimizer.foreach_copies:
+        item = sum(param.numel * (states_dtype_bytes or param.dtype.nbytes) for param in params)
+        many = "a list" if optimizer.foreach_copies == 1 else f"{optimizer.foreach_copies} lists"
+        why = f"foreach makes {many} as large as all trained parameters"
+        return optimizer.foreach_copies * item, why
+    if how in ("fused", "foreach"):
+        return 0, f"{how} {job.optimizer} works in place"
+    largest = max((param.numel * (states_dtype_bytes or param.dtype.nbytes) for param in params), default=0)
+    return optimizer.loop_tensors * largest, f"{optimizer.loop_tensors} temporaries of the largest parameter"

@@ -1,0 +1,48 @@
+"""What is neither the model's nor the data's: the CUDA context and library workspaces, with sources and ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vramcast.catalog.gpus import Gpu
+from vramcast.formulas.optimizers import version
+from vramcast.job import Job
+from vramcast.ledger import PHASES, Category, Entry, Level, Origin
+from vramcast.units import MiB
+
+KERNELS_BYTES = 128 * MiB  # modules that a transformer's training step loads into a lazily filled context
+WORKSPACE_SOURCE = "aten/src/ATen/cuda/CublasHandlePool.cpp: per handle and stream, from the caching allocator"
+HANDLES = 2  # the thread that runs forward and autograd's device thread each hold one
+
+
+def cublas_workspace_bytes(job: Job, gpu: Gpu | None) -> int:
+    """One cuBLAS workspace: 4 MiB before torch 2.0, then 8.125 MiB (:4096:2:16:8); 32 MiB on Hopper and Blackwell."""
+    if version(job.torch_version) < (2, 0):
+        return 4 * MiB
+    major = gpu.compute_capability[0] if gpu and gpu.compute_capability else 8
+    if major == 9 or (major >= 10 and version(job.torch_version) >= (2, 12)):
+        return 32 * MiB
+    return 4096 * 2 * 1024 + 16 * 8 * 1024
+
+
+def workspace_entries(job: Job, gpu: Gpu | None, place: str) -> Iterator[Entry]:
+    one = cublas_workspace_bytes(job, gpu)
+    yield Entry(
+        category=Category.WORKSPACE, component="cuBLAS workspaces", place=place, phases=PHASES[1:],
+        nbytes=HANDLES * one, origin=Origin.ASSUMED, source=WORKSPACE_SOURCE,
+        formula=f"{HANDLES} handles × {one / MiB:g} MiB",
+        range_bytes=(one, 3 * one),
+    )  # fmt: skip
+
+
+def context_entries(gpu: Gpu | None, place: str) -> Iterator[Entry]:
+    if gpu is None or gpu.context_bytes is None:
+        return
+    low, high = gpu.context_range_bytes or (gpu.context_bytes, gpu.context_bytes + KERNELS_BYTES)
+    nbytes = min(max(gpu.context_bytes + KERNELS_BYTES, low), high)
+    yield Entry(
+        category=Category.CONTEXT, component="and loaded kernels", place=place, phases=PHASES,
+        nbytes=nbytes, origin=Origin.ASSUMED, level=Level.PROCESS, source=gpu.context_source,
+        formula=f"{gpu.context_bytes / MiB:.0f} MiB bare + {KERNELS_BYTES / MiB:.0f} MiB kernels",
+        range_bytes=(low, high),
+    )  # fmt: skip

@@ -1,0 +1,104 @@
+"""A Job as a Regime: which tensors exist when this job runs this model."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable
+
+from vramcast.catalog.gpus import Gpu
+from vramcast.errors import InputError, UnsupportedError
+from vramcast.formulas.optimizers import version
+from vramcast.formulas.recipe import RECIPES
+from vramcast.job import Job
+from vramcast.models.config import Config
+from vramcast.models.tape import BF16, DTYPES, F16, F32, Dtype, Lora, Quantized, Regime
+
+NO_GQA_BEFORE = (4, 48)  # transformers repeated key and value heads itself before
+GROUPED_EXPERTS_FROM = (5, 0)  # before, experts ran one by one
+
+
+def regime_of(job: Job, config: Config, gpu: Gpu | None) -> Regime:
+    recipe = RECIPES[job.precision]
+    return Regime(
+        weights=recipe.weights, autocast=recipe.autocast, attention=attention_kernel(job, config, gpu),
+        mask=job.longest_seq is not None, fused=frozenset(job.kernels) | ({"loss"} if job.loss == "fused" else set()),
+        gqa_in_kernel=version(job.transformers_version) >= NO_GQA_BEFORE,
+        experts="grouped" if version(job.transformers_version) >= GROUPED_EXPERTS_FROM else "loop",
+        trainable=_trainable(job), lora=_lora(job), quantized=_quantized(job), upcast=_upcast(job),
+    )  # fmt: skip
+
+
+def attention_kernel(job: Job, config: Config, gpu: Gpu | None) -> str:
+    """What `sdpa` comes to on this card: flash for 16-bit without a mask on Ampere and later, else efficient."""
+    if job.attention != "sdpa":
+        return job.attention
+    if config.model_type in EAGER_ONLY:
+        return "eager"
+    recipe = RECIPES[job.precision]
+    compute = recipe.autocast or recipe.weights
+    ampere = gpu is None or gpu.compute_capability is None or gpu.compute_capability >= (8, 0)
+    if version(job.torch_version) < (2, 0):
+        return "eager"
+    return "flash" if compute in (BF16, F16) and ampere and job.longest_seq is None else "efficient"
+
+
+EAGER_ONLY = frozenset({"gpt_oss", "gemma2", "t5", "mt5", "umt5"})  # families whose default is not SDPA
+
+
+def _trainable(job: Job) -> Callable[[str], bool]:
+    if not job.freeze:
+        return lambda name: True
+    patterns = tuple(job.freeze)
+    return lambda name: (
+        not any(fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.") for pattern in patterns)
+    )
+
+
+def _lora(job: Job) -> Lora | None:
+    if job.lora_rank is None:
+        if job.dora:
+            raise InputError("dora needs lora-rank")
+        return None
+    dtype = DTYPES[job.lora_dtype] if job.lora_dtype else _adapter_dtype(job)
+    return Lora(
+        rank=job.lora_rank, matches=lora_matches(job.lora_targets), dtype=dtype, dora=job.dora, dropout=job.lora_dropout
+    )
+
+
+def _adapter_dtype(job: Job) -> Dtype:
+    """PEFT raises adapters of a 16-bit model to fp32; other frameworks keep the model's dtype."""
+    own = job.framework in ("litgpt", "torchtune", "torchtitan", "megatron")
+    return RECIPES[job.precision].weights if own else F32
+
+
+def lora_matches(targets: tuple[str, ...]) -> Callable[[str, str], bool]:
+    """PEFT's rule: `all-linear` is every linear but the head; a name matches the whole path or its end."""
+    if targets == ("all-linear",):
+        return lambda name, kind: kind == "linear"
+    return lambda name, kind: any(name == target or name.endswith(f".{target}") for target in targets)
+
+
+def _quantized(job: Job) -> Quantized | None:
+    if job.quantize == "none":
+        return None
+    if job.lora_rank is None:
+        raise UnsupportedError(
+            f"quantize {job.quantize} freezes the weights it stores: give lora-rank to train adapters"
+        )
+    recipe = RECIPES[job.precision]
+    compute = recipe.autocast or recipe.weights
+    return Quantized(matches=lambda name, kind: kind == "linear", stored_bytes=STORED[job.quantize], compute=compute)
+
+
+STORED: dict[str, Callable[[int], int]] = {
+    "int8": lambda n: n,  # plus one fp32 scale per row, which is billed with the bias-sized tensors
+    "nf4": lambda n: n // 2 + 4 * -(-n // 64),
+    "nf4-double": lambda n: n // 2 + -(-n // 64) + 4 * -(-n // (64 * 256)),
+}
+
+
+def _upcast(job: Job) -> Callable[[str, str], bool]:
+    """prepare_model_for_kbit_training turns what is not quantised to fp32."""
+    if job.quantize == "none" or job.framework not in ("plain", "hf", "trl", "accelerate", "lightning"):
+        return lambda name, kind: False
+    return lambda name, kind: kind not in ("linear", "adapter")

@@ -1,0 +1,103 @@
+"""The job's births and deaths through the caching allocator: what torch would reserve, and whether it suffices."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from vramcast.allocator import Allocator, AllocatorSettings, OutOfMemory
+from vramcast.formulas.timeline import Stamped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    peak_requested_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    out_of_memory: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """Two steps of a job: what lies there from the start, what a step makes, what the optimizer adds."""
+
+    weights: tuple[int, ...]
+    first: list[Stamped]
+    later: list[Stamped]
+    states: tuple[int, ...]
+    step_temporaries: tuple[int, ...]
+    zero_grad_first: bool  # gradients are dropped before the next forward
+    small: tuple[int, ...] = ()  # workspaces and inputs
+
+
+def replay(script: Script, *, capacity_bytes: int | None, conf: str) -> Replayed:
+    """Load, one whole step, a second one."""
+    allocator = Allocator(capacity_bytes=capacity_bytes, settings=AllocatorSettings.parse(conf))
+    run = _Run(allocator)
+    try:
+        run.hold("weights", script.weights)
+        run.hold("small", script.small)
+        run.play(script.first)
+        run.hold("states", script.states)
+        run.flash(script.step_temporaries)
+        run.drop_step(gradients=script.zero_grad_first)
+        run.play(script.later)
+        run.flash(script.step_temporaries)
+    except OutOfMemory:
+        return run.result(out_of_memory=True)
+    return run.result(out_of_memory=False)
+
+
+class _Run:
+    def __init__(self, allocator: Allocator) -> None:
+        self.allocator = allocator
+        self.blocks: dict[Hashable, object] = {}
+        self.requested = self.peak_requested = 0
+        self.sizes: dict[Hashable, int] = {}
+
+    def take(self, key: Hashable, nbytes: int) -> None:
+        if nbytes:
+            self.drop(key)
+            self.blocks[key] = self.allocator.malloc(nbytes)
+            self.sizes[key] = nbytes
+            self.requested += nbytes
+            self.peak_requested = max(self.peak_requested, self.requested)
+
+    def drop(self, key: Hashable) -> None:
+        block = self.blocks.pop(key, None)
+        if block is not None:
+            self.allocator.free(block)  # type: ignore[arg-type]
+            self.requested -= self.sizes.pop(key)
+
+    def hold(self, name: str, sizes: Iterable[int]) -> None:
+        for index, nbytes in enumerate(sizes):
+            self.take((name, index), nbytes)
+
+    def flash(self, sizes: tuple[int, ...]) -> None:
+        """A list that is made as a whole and dropped as a whole."""
+        self.hold("temporary", sizes)
+        for index in range(len(sizes)):
+            self.drop(("temporary", index))
+
+    def play(self, stream: list[Stamped]) -> None:
+        for item in stream:
+            if item.event.sign > 0:
+                self.take(item.key, int(item.event.nbytes))
+            else:
+                self.drop(item.key)
+
+    def drop_step(self, *, gradients: bool) -> None:
+        """Between steps: gradients go if zero_grad comes first; everything else of the step is gone already."""
+        if gradients:
+            for key in [key for key in self.blocks if _is_gradient(key)]:
+                self.drop(key)
+
+    def result(self, *, out_of_memory: bool) -> Replayed:
+        return Replayed(
+            peak_requested_bytes=self.peak_requested, peak_allocated_bytes=self.allocator.peak_allocated_bytes,
+            peak_reserved_bytes=self.allocator.peak_reserved_bytes, out_of_memory=out_of_memory,
+        )  # fmt: skip
+
+
+def _is_gradient(key: Hashable) -> bool:
+    return isinstance(key, tuple) and len(key) == 2 and isinstance(key[1], tuple) and key[1][0] == "gradient"

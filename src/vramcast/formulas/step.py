@@ -1,0 +1,225 @@
+"""One job's training step on one GPU, as lines of the bill: what is alive at the fullest moment of every phase."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from vramcast.errors import InputError
+from vramcast.formulas.amounts import Amounts
+from vramcast.formulas.kept import kept
+from vramcast.formulas.optimizers import implementation, temporaries
+from vramcast.formulas.states import States
+from vramcast.formulas.timeline import Mode, PhasePeak, Stamped, phase_peaks, step_events
+from vramcast.job import Job
+from vramcast.ledger import (
+    BACKWARD,
+    FORWARD,
+    LOSS,
+    NEXT_BACKWARD,
+    NEXT_FORWARD,
+    NEXT_LOSS,
+    NEXT_STEP,
+    STEP,
+    Category,
+    Entry,
+)
+from vramcast.models.dims import product_text
+from vramcast.models.program import Program
+from vramcast.models.tape import Placed
+
+NEXT = {FORWARD: NEXT_FORWARD, LOSS: NEXT_LOSS, BACKWARD: NEXT_BACKWARD}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A recorded program and how the job runs it."""
+
+    job: Job
+    program: Program
+    states: States
+    place: str
+
+    def mode(self, *, fresh: bool) -> Mode:
+        fresh = fresh and not self.accumulates_apart and implementation(self.job) != "in-backward"
+        return Mode(recompute=recompute_rule(self.job), fresh_grads=fresh, keep_logits=keeps_outputs(self.job))
+
+    @property
+    def accumulates_apart(self) -> bool:
+        """Gradients are added to buffers that exist from the start (Megatron's main_grad)."""
+        return self.states.recipe.gradients != self.states.recipe.weights
+
+    @property
+    def grads_in_forward(self) -> bool:
+        """Are the last step's gradients alive in the next forward? Lightning's closure zeroes them only after it."""
+        return self.job.framework == "lightning"
+
+    def stream(self, *, fresh: bool = True) -> list[Stamped]:
+        return list(step_events(self.program, self.mode(fresh=fresh)))
+
+    def lines(self) -> tuple[list[Amounts], list[Stamped]]:
+        """Every line that the step itself makes, and the stream behind it."""
+        first = self.stream()
+        bill = _Bill(self.place, self.program)
+        peaks = phase_peaks(first, self.program.placed)
+        gradients = self._gradient_line()
+        for peak in peaks:
+            for phase in (peak.phase, NEXT[peak.phase]):
+                bill.add(peak, phase, gradients)
+        if self.job.accumulate > 1:
+            self._accumulating(bill, gradients)
+        self._leftovers(bill, first)
+        return [*bill.lines.values(), gradients, self._step_temporaries()], first
+
+    def _gradient_line(self) -> Amounts:
+        total, recipe = self.states.gradient_bytes, self.states.recipe
+        numel = sum(param.numel for param in self.states.trained)
+        line = Amounts(
+            category=Category.GRADIENTS, place=self.place,
+            component=f"of trained parameters, {_gradient_dtype(self.states)}",
+            formula=f"{numel:,} parameters × {total / max(numel, 1):.4g} B", source=recipe.whose,
+        )  # fmt: skip
+        if implementation(self.job) == "in-backward":
+            return line
+        for phase in (STEP, NEXT_STEP):
+            line.add(phase, total)
+        always = self.accumulates_apart
+        for phase in (FORWARD, LOSS, BACKWARD, NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD):
+            forward = phase in (NEXT_FORWARD, NEXT_LOSS) and self.grads_in_forward
+            line.add(phase, total if always or forward else 0)
+        return line
+
+    def _accumulating(self, bill: _Bill, gradients: Amounts) -> None:
+        """From the second micro-batch on, every gradient exists in every phase."""
+        total = self.states.gradient_bytes
+        if implementation(self.job) == "in-backward":
+            raise InputError("accumulate cannot be combined with an optimizer that steps inside backward")
+        for peak in phase_peaks(self.stream(fresh=False), self.program.placed):
+            for phase in (peak.phase, NEXT[peak.phase]):
+                before = bill.total(phase) + gradients.by_phase.get(phase, 0)
+                if peak.nbytes + total > before:
+                    bill.clear(phase)
+                    gradients.by_phase[phase] = total
+                    bill.add(peak, phase, gradients, count_gradients=False)
+
+    def _leftovers(self, bill: _Bill, stream: list[Stamped]) -> None:
+        """Outputs that a variable still holds live through the step and into the next forward."""
+        if keeps_outputs(self.job):
+            logits = self.program.output
+            held = int(logits.nbytes) if self.program.placed[-1].name == "loss" else 0
+            line = bill.line(Category.LOGITS, "logits that `outputs` still holds")
+            line.formula = f"{product_text(logits.shape, logits.dtype.nbytes)}"
+            for phase in (STEP, NEXT_FORWARD, NEXT_STEP):
+                line.add(phase, held)
+
+    def _step_temporaries(self) -> Amounts:
+        item = self.states.recipe.states.nbytes if self.states.recipe.states else None
+        nbytes, why = temporaries(self.states.trained, self.job, item)
+        line = Amounts(
+            category=Category.TEMPORARY, component=f"{self.job.optimizer} step ({implementation(self.job)})",
+            place=self.place, formula=why, source="torch/optim: _multi_tensor, _single_tensor and _fused functions",
+        )  # fmt: skip
+        phases = (STEP, NEXT_STEP) if implementation(self.job) != "in-backward" else (BACKWARD, NEXT_BACKWARD)
+        for phase in phases:
+            line.add(phase, nbytes)
+        return line
+
+
+def _gradient_dtype(states: States) -> str:
+    names = {param.dtype.name for param in states.trained}
+    apart = states.recipe.gradients != states.recipe.weights
+    return states.recipe.gradients.name if apart else "/".join(sorted(names)) or states.recipe.gradients.name
+
+
+def keeps_outputs(job: Job) -> bool:
+    """A plain loop writes `outputs = model(...)`; trainers return only the loss."""
+    return job.framework == "plain" if job.keep_outputs is None else job.keep_outputs
+
+
+def recompute_rule(job: Job) -> Callable[[Placed], str]:
+    """Which sections checkpointing recomputes."""
+    how = job.checkpointing
+    if how == "none":
+        return lambda placed: "none"
+    if how in ("full", "offload"):
+        return lambda placed: "full" if placed.section.is_block else "none"
+    if how == "selective":
+        return lambda placed: "selective" if placed.section.is_block else "none"
+    match = re.fullmatch(r"every-([1-9][0-9]{0,4})", how)
+    if not match:
+        raise InputError(
+            f"checkpointing must be none, full, selective, every-N (such as every-2) or offload, not {how!r}"
+        )
+    every = int(match.group(1))
+    return lambda placed: "full" if placed.section.is_block and (placed.index or 0) % every == 0 else "none"
+
+
+class _Bill:
+    """Collects what is alive at the peaks into lines by category and place in the model."""
+
+    def __init__(self, place: str, program: Program) -> None:
+        self.place, self.program = place, program
+        self.lines: dict[tuple[Category, str], Amounts] = {}
+
+    def line(self, category: Category, component: str) -> Amounts:
+        key = (category, component)
+        if key not in self.lines:
+            self.lines[key] = Amounts(category=category, component=component, place=self.place)
+        return self.lines[key]
+
+    def add(self, peak: PhasePeak, phase: str, gradients: Amounts, *, count_gradients: bool = True) -> None:
+        for item in peak.alive:
+            if item.event.kind == "gradient":
+                if count_gradients:
+                    gradients.add(phase, int(item.event.nbytes))
+                continue
+            category, component = self._where(item, peak)
+            line = self.line(category, component)
+            line.add(phase, int(item.event.nbytes))
+
+    def total(self, phase: str) -> int:
+        return sum(line.by_phase.get(phase, 0) for line in self.lines.values())
+
+    def clear(self, phase: str) -> None:
+        for line in self.lines.values():
+            line.by_phase.pop(phase, None)
+
+    def _where(self, item: Stamped, peak: PhasePeak) -> tuple[Category, str]:
+        placed = self.program.placed[item.section]
+        if item.event.kind == "weight copy":
+            return Category.COPIES, "16-bit copies of weights (autocast)"
+        if placed.name in ("loss", "head") and ("logits" in item.event.label or placed.name == "loss"):
+            return Category.LOGITS, f"{item.event.label}"
+        if item.event.kind == "activation" or item.key == ("border", item.section + 1):
+            return Category.ACTIVATIONS, stack_name(placed)
+        return (
+            Category.TEMPORARY,
+            "working memory of backward" if peak.phase == BACKWARD else "working memory of forward",
+        )
+
+
+def stack_name(placed: Placed) -> str:
+    name = placed.section.name.removesuffix(".{i}")
+    return f"{name} (kept for backward)"
+
+
+def describe_activations(program: Program, job: Job) -> Iterator[tuple[str, str]]:
+    """For each stack of layers: its line's name and how one layer's bytes come about."""
+    rule = recompute_rule(job)
+    seen: dict[str, tuple[Placed, int]] = {}
+    for placed in program.placed:
+        name = stack_name(placed)
+        seen[name] = (seen.get(name, (placed, 0))[0], seen.get(name, (placed, 0))[1] + 1)
+    for name, (placed, count) in seen.items():
+        if rule(placed) != "none":
+            entry = placed.section.inputs[0]
+            yield name, f"{count} × block input {product_text(entry.shape, entry.dtype.nbytes)}"
+        else:
+            each = sum(int(item.value.nbytes) for item in kept(placed.section) if not item.is_weight_copy)
+            yield name, f"{count} × {each:,} B" if count > 1 else f"{each:,} B"
+
+
+def entries_of(lines: list[Amounts]) -> Iterator[Entry]:
+    for line in lines:
+        yield from line.entries()

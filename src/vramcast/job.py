@@ -1,0 +1,228 @@
+"""A Job: what is trained and how. Flags, job-file keys and fields are the same words.
+
+Each field declares its help, its allowed values and its default once; the command line, job files and errors all read
+them from here. None means "not said": the engine then decides, and the report says what it decided.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vramcast.errors import InputError, unknown
+from vramcast.ledger import Word
+from vramcast.units import parse_count
+
+
+class Precision(Word):
+    FP32 = "fp32"
+    BF16_TRUE = "bf16-true"
+    FP16_TRUE = "fp16-true"
+    BF16_MIXED = "bf16-mixed"
+    FP16_MIXED = "fp16-mixed"
+    BF16_MASTER = "bf16-master"
+    FP16_MASTER = "fp16-master"
+    MEGATRON_BF16 = "megatron-bf16"
+    FP8 = "fp8"
+
+
+OPTIMIZERS = (
+    "adamw", "adam", "sgd", "sgd-momentum", "adamw-8bit", "paged-adamw-8bit", "adafactor", "lion", "adagrad", "rmsprop",
+    "muon", "sophia", "came", "galore", "adam-mini", "lomo",
+)  # fmt: skip
+FRAMEWORKS = (
+    "plain", "hf", "lightning", "accelerate", "trl", "torchtune", "torchtitan", "litgpt", "megatron", "deepspeed",
+)  # fmt: skip
+
+
+def option(
+    help: str, default: Any = None, *, choices: tuple[str, ...] = (), kind: str = "text", least: int = 1,
+    group: str = "",
+) -> Any:  # fmt: skip
+    """A field of the Job. kind: text, int, count, float, flag, list."""
+    facts = {"help": help, "choices": choices, "kind": kind, "least": least, "group": group}
+    return dataclasses.field(default=default, metadata=facts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Everything that decides a job's memory, as users say it."""
+
+    model: str | None = option("catalog name, HF config.json or folder, safetensors file or folder", group="model")
+    params: int | None = option("a bare number of parameters (7e9, 7B): states only", kind="count", group="model")
+
+    batch: int = option("micro-batch per GPU", 1, kind="int", group="data")
+    seq: int | None = option("tokens per sample (source tokens of an encoder-decoder)", kind="int", group="data")
+    target_seq: int | None = option("decoder tokens of an encoder-decoder", kind="int", group="data")
+    longest_seq: int | None = option(
+        "length of the longest sample, when batches are padded to it", kind="int", group="data"
+    )
+    accumulate: int = option("micro-batches per optimizer step", 1, kind="int", group="data")
+    images: int | None = option("images per sample of a vision-language model", kind="int", least=0, group="data")
+    image_tokens: int | None = option("language-model tokens per image", kind="int", group="data")
+
+    precision: Precision = option(
+        "what weights, gradients and states are stored in", Precision.BF16_MIXED,
+        choices=tuple(map(str, Precision)), group="recipe",
+    )  # fmt: skip
+    optimizer: str = option("optimizer", "adamw", choices=OPTIMIZERS, group="recipe")
+    optimizer_impl: str | None = option(
+        "how the step is run; default as the framework and versions do", group="recipe",
+        choices=("foreach", "fused", "loop", "in-backward"),
+    )  # fmt: skip
+    optimizer_rank: int = option("rank of GaLore's projection", 128, kind="int", group="recipe")
+    optimizer_block: int = option(
+        "block size of 8-bit states: 256 (bitsandbytes ≥ 0.44) or 2048", 256, kind="int", group="recipe"
+    )
+    attention: str = option(
+        "attention kernel; sdpa is what torch would choose", "sdpa",
+        choices=("sdpa", "eager", "math", "efficient", "flash", "cudnn"), group="recipe",
+    )  # fmt: skip
+    checkpointing: str = option(
+        "activation checkpointing: none, full, selective (every second block), every-N, offload", "none", group="recipe"
+    )
+    loss: str = option("how the loss is computed", "full", choices=("full", "chunked", "fused"), group="recipe")
+    kernels: tuple[str, ...] = option(
+        "fused kernels that keep inputs only (Liger and alike): norm, rope, mlp", (), kind="list",
+        choices=("norm", "rope", "mlp"), group="recipe",
+    )  # fmt: skip
+
+    lora_rank: int | None = option("LoRA rank; trains adapters only", kind="int", group="adapter")
+    lora_targets: tuple[str, ...] = option(
+        "modules that get adapters: all-linear, or names", ("all-linear",), kind="list", group="adapter"
+    )
+    lora_dropout: float = option("dropout before the adapters", 0.0, kind="float", group="adapter")
+    lora_dtype: str | None = option(
+        "dtype of adapters; default fp32 as PEFT makes them", choices=("fp32", "bf16", "fp16"), group="adapter"
+    )
+    dora: bool = option("DoRA instead of LoRA", False, kind="flag", group="adapter")
+    quantize: str = option(
+        "storage of the frozen linear weights", "none", choices=("none", "int8", "nf4", "nf4-double"), group="adapter"
+    )
+    freeze: tuple[str, ...] = option(
+        "parameters that are not trained, by name pattern", (), kind="list", group="adapter"
+    )
+    ema: str = option("an averaged copy of the weights", "none", choices=("none", "same", "cpu"), group="adapter")
+
+    framework: str = option("whose training loop it is", "plain", choices=FRAMEWORKS, group="loop")
+    keep_outputs: bool | None = option(
+        "whether a variable holds the model's outputs during the step", kind="flag", group="loop"
+    )
+    reference: str = option(
+        "a frozen reference model (DPO, NPO, KL)", "none", choices=("none", "same", "cpu", "cuda:1", "precomputed"),
+        group="loop",
+    )  # fmt: skip
+    reference_dtype: str | None = option(
+        "dtype of the reference's weights; default that of the trained ones",
+        choices=("fp32", "bf16", "fp16"),
+        group="loop",
+    )
+    evaluate: bool = option("evaluation between steps, with logits of the same batch", False, kind="flag", group="loop")
+
+    gpu: str | None = option("card, such as rtx4090 or a100-80gb; or a size such as 24GiB", group="hardware")
+    torch_version: str = option("torch the job will run with", "2.13", group="versions")
+    transformers_version: str = option("transformers the job will run with", "5.0", group="versions")
+    alloc_conf: str = option("PYTORCH_ALLOC_CONF of the job", "", group="versions")
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            check_value(field, getattr(self, field.name))
+        if (self.model is None) == (self.params is None):
+            raise InputError("say what is trained: a model, or --params with a number of parameters (not both)")
+
+
+def flag_of(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def fields() -> dict[str, dataclasses.Field[Any]]:
+    """The Job's fields under the names users type."""
+    return {flag_of(field.name): field for field in dataclasses.fields(Job)}
+
+
+def check_value(field: dataclasses.Field[Any], value: Any) -> None:
+    """Refuse what the field does not allow, naming the flag, the value and the allowed ones."""
+    facts, name = field.metadata, flag_of(field.name)
+    if value is None or (value == field.default and not facts["choices"]):
+        return
+    for word in value if facts["kind"] == "list" else (value,):
+        if facts["choices"] and str(word) not in facts["choices"]:
+            raise unknown(name, str(word), facts["choices"])
+    if facts["kind"] in ("int", "count") and not facts["least"] <= value < 2**62:
+        raise InputError(f"{name} must be at least {facts['least']}, not {value}")
+    if facts["kind"] == "float" and not 0 <= value <= 1:
+        raise InputError(f"{name} must lie between 0 and 1, not {value}")
+
+
+def parse_value(name: str, value: Any) -> Any:
+    """A value from a flag or a job file as the field wants it."""
+    known = fields()
+    if name not in known:
+        raise unknown("job key", name, known)
+    field = known[name]
+    kind = field.metadata["kind"]
+    try:
+        parsed = _PARSERS[kind](value)
+    except (TypeError, ValueError, InputError):
+        raise InputError(f"{name} must be {_WANTED[kind]}, not {value!r}") from None
+    if name == "precision" and isinstance(parsed, str):
+        check_value(field, parsed)
+        return Precision(parsed)
+    return parsed
+
+
+def _int(value: Any) -> int:
+    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+        raise ValueError
+    return int(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        raise ValueError
+    return str(value)
+
+
+def _flag(value: Any) -> bool:
+    words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+    return value if isinstance(value, bool) else words[str(value).lower()]
+
+
+def _list(value: Any) -> tuple[str, ...]:
+    items = value if isinstance(value, list | tuple) else str(value).split(",")
+    return tuple(_text(item).strip() for item in items if _text(item).strip())
+
+
+def _count(value: Any) -> int:
+    return _int(value) if isinstance(value, int | float) else parse_count(value)
+
+
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "text": _text,
+    "int": _int,
+    "count": _count,
+    "float": float,
+    "flag": _flag,
+    "list": _list,
+}
+_WANTED = {
+    "text": "a word", "int": "a whole number", "count": "a count such as 7e9 or 7B", "float": "a number",
+    "flag": "true or false", "list": "a list of names",
+}  # fmt: skip
+
+
+def job_from(values: Mapping[str, Any]) -> Job:
+    """A Job from flags or job-file keys; None counts as not given."""
+    given = {name: parse_value(name, value) for name, value in values.items() if value is not None}
+    return Job(**{name.replace("-", "_"): value for name, value in given.items()})
+
+
+def job_values(job: Job) -> dict[str, Any]:
+    """The Job as users would write it: every key, plain values."""
+    values: dict[str, Any] = {}
+    for name, field in fields().items():
+        value = getattr(job, field.name)
+        values[name] = list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Word) else value
+    return values

@@ -1,0 +1,86 @@
+"""Job files: YAML with the same names as the flags. Errors name the file, the line, the value and what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vramcast.errors import InputError, VramcastError
+from vramcast.job import Job, check_value, fields, job_from, job_values, parse_value
+
+MAX_JOB_FILE_BYTES = 1024 * 1024
+
+
+def read_job(path: Path, overrides: dict[str, Any] | None = None) -> Job:
+    """The job in a file; flags given beside it win."""
+    values = read_values(path)
+    try:
+        return job_from({**values, **(overrides or {})})
+    except VramcastError as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """Keys and plain values, each checked where it stands."""
+    import yaml
+
+    text = _text(path)
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f":{mark.line + 1}" if mark else ""
+        raise InputError(f"{path}{where}: not YAML ({getattr(error, 'problem', None) or error})") from None
+    if not isinstance(root, yaml.MappingNode):
+        raise InputError(f"{path}: a job file is a list of `key: value` lines")
+    return dict(_pair(path, key, value) for key, value in root.value)
+
+
+def _pair(path: Path, key: Any, value: Any) -> tuple[str, Any]:
+    import yaml
+
+    line = key.start_mark.line + 1
+    name = str(key.value).replace("_", "-")
+    try:
+        plain = _plain(value)
+        return name, None if plain is None else _given(name, plain)
+    except (VramcastError, yaml.YAMLError, ValueError) as error:
+        raise InputError(f"{path}:{line}: {error}") from None
+
+
+def _given(name: str, value: Any) -> Any:
+    parsed = parse_value(name, value)
+    check_value(fields()[name], parsed)
+    return parsed
+
+
+def _plain(node: Any) -> Any:
+    """A scalar or a list of scalars; anything else has no place in a job."""
+    import yaml
+
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(item) for item in node.value]
+    if not isinstance(node, yaml.ScalarNode):
+        raise InputError("nested keys are not part of a job")
+    return yaml.SafeLoader("").construct_object(node)
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_JOB_FILE_BYTES:
+            raise InputError(f"{path}: too large for a job file")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from None
+
+
+def write_job(job: Job) -> str:
+    """The keys that differ from the defaults, as YAML."""
+    import yaml
+
+    defaults = job_values(Job(params=1))
+    values = {name: value for name, value in job_values(job).items() if value != defaults[name] or name == "params"}
+    values = {name: value for name, value in values.items() if value is not None}
+    return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))

@@ -1,0 +1,51 @@
+"""From logits to a loss, as the libraries have written it over time.
+
+transformers (checked at its git tags): up to 4.39 no upcast of logits; 4.40–4.44 logits turned to fp32 in the model's
+forward, then a shifted fp32 copy; 4.45 the same but only with labels; 4.46–4.48 upcast and shifted copy inside the loss;
+from 4.49 upcast, no copy (labels are shifted instead).
+"""
+
+from __future__ import annotations
+
+from vramcast.models.program import Program
+from vramcast.models.tape import F32, Tape, Value
+
+Version = tuple[int, int]
+
+CHUNKS = 8  # torchtune's CEWithChunkedOutputLoss and its like
+
+
+def add_loss(program: Program, *, transformers: Version, kind: str = "full") -> None:
+    """Record the loss as the program's last section, unless a fused head has computed it already."""
+    t, logits = program.tape, program.output
+    if program.loss == "none" or "loss" in t.regime.fused:
+        return
+    with t.part("loss", logits) as part:
+        part.outputs = (_chunked(t, logits) if kind == "chunked" else _full(t, logits, program.loss, transformers),)
+
+
+def _full(t: Tape, logits: Value, loss: str, transformers: Version) -> Value:
+    x = logits
+    if loss in ("causal", "masked") and transformers >= (4, 40):
+        x = t.cast(x, F32, "logits fp32")
+    if loss == "causal" and transformers < (4, 49):
+        x = t.copy(x, label="shifted logits")
+    return cross_entropy(t, x)
+
+
+def cross_entropy(t: Tape, x: Value) -> Value:
+    """log_softmax keeps its output, nll_loss needs it too. Autocast runs both in fp32."""
+    if t.regime.autocast:
+        x = t.cast(x, F32, "logits fp32")
+    log_probs = t.op("log_softmax", (x,), x.shape, x.dtype, saves_output=True, label="log-probabilities")
+    return t.op("nll_loss", (log_probs,), (), F32, saves=(log_probs,), label="loss")
+
+
+def _chunked(t: Tape, logits: Value) -> Value:
+    """Chunk after chunk in fp32: the log-probabilities of all chunks stay, their gradients exist one chunk at a time."""
+    chunk = logits.nbytes // logits.dtype.nbytes * F32.nbytes // CHUNKS
+    log_probs = Value(logits.shape, F32, label="log-probabilities")
+    return t.op(
+        "chunked cross entropy", (logits,), (), F32, saves=(log_probs,), label="loss",
+        forward_temp_bytes=chunk, backward_temp_bytes=2 * chunk,
+    )  # fmt: skip
