@@ -7,6 +7,7 @@ A command module has `configure(parser)` and `run(args) -> int`. Exit codes: 0 f
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -14,6 +15,13 @@ from importlib import import_module
 from vramcast.errors import VramcastError
 
 COMMANDS = {
+    "diagnose": "read an OOM message, a log or nvidia-smi output: what happened, whose memory, why, what to do",
+    "estimate": "the bill of a training job: every line, the peak, whether it fits",
+    "compare": "several jobs side by side",
+    "sweep": "a grid of batch sizes and lengths, and the largest that fits",
+    "params": "the parameters of a model, block by block, like a bill",
+    "models": "list and search the models of the catalog",
+    "gpus": "list and search the GPUs of the catalog",
     "snapshot": "read a torch memory snapshot: peak, fragmentation, who holds it, other allocator settings",
 }
 
@@ -28,9 +36,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.configure(parser)
     try:
         result: int = command.run(parser.parse_args(arguments[1:]))
+        sys.stdout.flush()
     except VramcastError as error:
         print(f"vramcast: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader of our output (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         return 130
     return result
