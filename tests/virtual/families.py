@@ -22,7 +22,7 @@ def text(batch: int = 4, length: int = 64) -> Batch:
     return make
 
 
-def images(batch: int = 4, side: int = 64, labels: int = 10) -> Batch:
+def images(batch: int = 16, side: int = 64, labels: int = 10) -> Batch:
     def make(device: str) -> dict[str, torch.Tensor]:
         pixels = torch.randn(batch, 3, side, side).to(device)
         return {"pixel_values": pixels, "labels": torch.randint(0, labels, (batch,)).to(device)}

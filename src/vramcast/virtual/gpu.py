@@ -15,7 +15,7 @@ import torch._dynamo  # before any patch: it looks at torch.cuda once, when it i
 
 from vramcast.errors import InputError
 from vramcast.ledger import Ledger
-from vramcast.virtual import autocast, cuda_api, kernels, special, tensors, training
+from vramcast.virtual import autocast, cuda_api, kernels, special, sums, tensors, training
 from vramcast.virtual.bill import Bill
 from vramcast.virtual.card import Card, CardMemory, allocator_settings, find_card
 from vramcast.virtual.lines import source_line
@@ -63,6 +63,7 @@ class VirtualGpu:
     def __enter__(self) -> VirtualGpu:
         if _active:
             raise InputError("a virtual GPU is already active: leave its context first.")
+        sums.install(self)
         patches = Patches()
         _active.append(self)
         self.exit.callback(_active.clear)

@@ -63,13 +63,13 @@ class Kernels:
 
     def before(self, func: Any, args: tuple[Any, ...], place: str) -> list[object]:
         """Memory the kernel takes before its outputs and gives back after; persistent workspaces on first use."""
-        if not self._cuda:
-            return []
-        if func in _MATMULS:
-            self._workspace(place)
-        elif func in _CONVOLUTIONS:
-            self._gpu.notes.setdefault(_CONVOLUTION_NOTE, 1)
-        inside = _INSIDE.get(func)
+        inside = _ON_ANY_DEVICE.get(func)
+        if self._cuda:
+            if func in _MATMULS:
+                self._workspace(place)
+            elif func in _CONVOLUTIONS:
+                self._gpu.notes.setdefault(_CONVOLUTION_NOTE, 1)
+            inside = inside or _INSIDE.get(func)
         if inside is None:
             return []
         gpu = self._gpu
@@ -118,6 +118,44 @@ def rms_norm(
     return out
 
 
+def grouped_mm(
+    a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None, bias: Any = None, out_dtype: Any = None
+) -> torch.Tensor:
+    """The shape of a grouped product for any dtype; torch's own meta function knows bfloat16 only."""
+    if a.dim() == b.dim() == 2 and offs is not None:
+        shape: tuple[int, ...] = (offs.numel(), a.size(0), b.size(1))
+    elif a.dim() == b.dim() == 3:
+        shape = (a.size(0), a.size(1), b.size(2))
+    else:
+        shape = (a.size(-2), b.size(-1))
+    return torch.empty(shape, dtype=out_dtype or a.dtype, device="meta")
+
+
+def layer_norm(x: torch.Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> tuple[torch.Tensor, ...]:
+    """Contiguous, with statistics in fp32, as the kernel writes them; torch's meta function keeps odd strides."""
+    rows = (*x.shape[: x.dim() - len(shape)], *(1 for _ in shape))
+    kind = torch.float64 if x.dtype == torch.float64 else torch.float32
+    statistics = (torch.empty(rows, dtype=kind, device="meta") for _ in range(2))
+    return torch.empty(x.shape, dtype=x.dtype, device="meta"), *statistics
+
+
+def layer_norm_backward(
+    gradient: torch.Tensor, x: torch.Tensor, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, wanted: Any
+) -> tuple[torch.Tensor | None, ...]:
+    def like(tensor: Any, size: Any, index: int) -> torch.Tensor | None:
+        needed = wanted[index] and tensor is not None
+        return torch.empty(size, dtype=tensor.dtype, device="meta") if needed else None
+
+    return like(x, x.shape, 0), like(weight, list(shape), 1), like(bias, list(shape), 2)
+
+
+SHAPES: dict[Any, Any] = {
+    aten._grouped_mm.default: grouped_mm,
+    aten.native_layer_norm.default: layer_norm,
+    aten.native_layer_norm_backward.default: layer_norm_backward,
+}
+
+
 # -- memory inside kernels: what each asks the caching allocator for while it runs ---------------------------------
 
 
@@ -159,6 +197,15 @@ def _inside_embedding_backward(args: tuple[Any, ...]) -> list[int]:
     return [*sort, 8 * segments, 8 * segments, 8 * segments, 8 * partial, sums]
 
 
+def _inside_layer_norm(args: tuple[Any, ...]) -> list[int]:
+    """layer_norm_kernel.cu works on contiguous inputs and copies others."""
+    return [t.numel() * t.element_size() for t in args[:2] if isinstance(t, torch.Tensor) and not t.is_contiguous()]
+
+
+_ON_ANY_DEVICE: dict[Any, Callable[[tuple[Any, ...]], list[int]]] = {
+    aten.native_layer_norm.default: _inside_layer_norm,
+    aten.native_layer_norm_backward.default: _inside_layer_norm,
+}
 _INSIDE: dict[Any, Callable[[tuple[Any, ...]], list[int]]] = {
     aten._scaled_dot_product_flash_attention_backward.default: _inside_flash_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: _inside_efficient_backward,

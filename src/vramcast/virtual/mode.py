@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vramcast.virtual.kernels import SHAPES
 from vramcast.virtual.ops import Op, replaced, tensors_in
 from vramcast.virtual.storages import HOST_PLACE, NOWHERE, Record, is_meta, storage_of
 
 if TYPE_CHECKING:
     from vramcast.virtual.gpu import VirtualGpu
 
-KNOWN_DEVICE_ELEMENTS = 1 << 18  # larger tensors of a virtual device carry no values
+KNOWN_DEVICE_INTEGERS = 1 << 22  # elements; larger tensors of a virtual device carry no values
+KNOWN_DEVICE_FLOATS = 1 << 16
 KNOWN_HOST_BYTES = 64 << 20
 _CHECK_SIZE_FIRST = 1024  # from here on, a broadcast of known tensors could become large
 
@@ -118,7 +120,8 @@ class VirtualMode(TorchDispatchMode):
             return False
         if place == HOST_PLACE:
             return _numel(like) * like.element_size() <= KNOWN_HOST_BYTES
-        return _numel(like) <= KNOWN_DEVICE_ELEMENTS
+        limit = KNOWN_DEVICE_FLOATS if like.is_floating_point() else KNOWN_DEVICE_INTEGERS
+        return _numel(like) <= limit
 
     # -- ops on tensors --------------------------------------------------------------------------------------------
 
@@ -126,7 +129,7 @@ class VirtualMode(TorchDispatchMode):
         inputs = tensors_in(args, kwargs)
         place, real, unknown = self._survey(op, inputs)
         if "device" in kwargs:
-            place, kwargs = self._redirected(place, kwargs)
+            place, kwargs = self._redirected(place, kwargs, real)
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": None}
         if not real:
@@ -180,13 +183,16 @@ class VirtualMode(TorchDispatchMode):
         self.gpu.move(record, place)
         return True
 
-    def _redirected(self, place: str, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """`zeros_like(x, device="cuda:1")`: the place asked for, and the call without it."""
+    def _redirected(self, place: str, kwargs: dict[str, Any], real: bool) -> tuple[str, dict[str, Any]]:
+        """`zeros_like(x, device="cuda:1")`: the place asked for, and the call without it.
+
+        torch's own code passes on the device of the backing tensor, which means: the same place.
+        """
         device = kwargs["device"]
         kwargs = {name: value for name, value in kwargs.items() if name != "device"}
         if self.target is not None:
             return self.target, kwargs
-        if device is None or (device.type == "meta" and place != NOWHERE):
+        if device is None or (device.type == ("cpu" if real else "meta") and place != NOWHERE):
             return place, kwargs
         if device.type == "cpu":
             return HOST_PLACE, kwargs
@@ -200,7 +206,7 @@ class VirtualMode(TorchDispatchMode):
             kernels = self.gpu.kernels
             blocks = kernels.before(func, args, place)
             try:
-                result = func(*args, **kwargs)
+                result = SHAPES.get(func, func)(*args, **kwargs)
                 self._enroll_all(result, place, op.name)
             finally:
                 if blocks:
@@ -227,7 +233,7 @@ class VirtualMode(TorchDispatchMode):
         on_twins = replaced(tuple(args), twins)
         blocks = self.gpu.kernels.before(func, on_twins, place) if place not in (NOWHERE, HOST_PLACE) else []
         try:
-            result = replaced(func(*on_twins, **plain), originals)
+            result = replaced(SHAPES.get(func, func)(*on_twins, **plain), originals)
             self._enroll_all(result, place, op.name)
         finally:
             if blocks:

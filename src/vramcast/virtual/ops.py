@@ -43,7 +43,8 @@ class Op:
         self.device_argument = any(argument.name == "device" for argument in schema.arguments)
         self.across_devices = self.name in ACROSS_DEVICES
         self.resizes = self.name in ("aten::resize_", "aten::resize_as_", "inductor::resize_storage_bytes_")
-        self.composite = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+        self.composite = has_kernel(func.name(), "CompositeImplicitAutograd") and not has_kernel(func.name(), "CPU")
 
     def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
         for index, name in self.writes:

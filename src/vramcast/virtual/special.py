@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +25,8 @@ def install(gpu: VirtualGpu) -> None:
     specials[aten._pin_memory.default] = lambda func, args, kwargs: args[0]
     specials[aten.is_pinned.default] = lambda func, args, kwargs: False
     specials[aten.equal.default] = lambda func, args, kwargs: _equal(gpu, func, args)
+    specials[aten.topk.default] = lambda func, args, kwargs: _topk(gpu, func, args, kwargs)
+    specials[aten.histc.default] = lambda func, args, kwargs: _histc(gpu, func, args, kwargs)
     specials[aten.nonzero.default] = lambda func, args, kwargs: _nonzero(gpu, func, args)
     specials[aten.masked_select.default] = lambda func, args, kwargs: _masked_select(gpu, args)
     specials[aten.index.Tensor] = lambda func, args, kwargs: _index(gpu, func, args)
@@ -44,9 +47,20 @@ def stand_in(gpu: VirtualGpu, tensor: torch.Tensor) -> torch.Tensor:
     """Real values of the same shape: 1 for floats (a loss, a norm), 0 for the rest."""
     value = 1 if tensor.is_floating_point() else 0
     kind = str(tensor.dtype).removeprefix("torch.")
-    gpu.note(f"{kind} {list(tensor.shape)} read at {format_line(source_line()) or 'an unknown line'}: {value} stood in")
+    if not _initializing():
+        gpu.note(f"{kind} {list(tensor.shape)} read at {format_line(source_line()) or 'an unknown line'}: {value} stood in")
     with torch._C._DisableTorchDispatch():
         return torch.full(tuple(tensor.shape), value, dtype=tensor.dtype)
+
+
+def _initializing() -> bool:
+    """Weights that are being drawn have no values to report."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_filename.endswith("torch/nn/init.py"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _item(gpu: VirtualGpu, func: Any, args: Any) -> Any:
@@ -73,8 +87,9 @@ def _to_copy(gpu: VirtualGpu, func: Any, args: Any, kwargs: dict[str, Any]) -> A
     if place == record.place and mode.target is None:
         return NotImplemented
     options = {name: value for name, value in kwargs.items() if name in ("dtype", "memory_format", "layout")}
-    keep = has_values(gpu, tensor) and place != NOWHERE and mode.keeps_values(tensor, place)
-    result = func(tensor if keep or is_meta(tensor) else meta_twin(tensor), **options)
+    result = func(tensor if is_meta(tensor) else meta_twin(tensor), **options)
+    if has_values(gpu, tensor) and mode.keeps_values(result, place):
+        result = func(tensor, **options)
     mode.enroll(result, place, "aten::_to_copy")
     return result
 
@@ -95,6 +110,33 @@ def _healthy(gpu: VirtualGpu, answer: bool, applies: Any = None) -> Any:
         return result
 
     return special
+
+
+def _topk(gpu: VirtualGpu, func: Any, args: Any, kwargs: Any) -> Any:
+    """Which experts a router picks is unknown: every one gets its turn, so the load is balanced and all that follows true."""
+    tensor = args[0]
+    record = gpu.storages.find(tensor)
+    if has_values(gpu, tensor) or record is None or record.place == NOWHERE:
+        return NotImplemented
+    values, indices = func(tensor if is_meta(tensor) else meta_twin(tensor), *args[1:], **kwargs)
+    dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
+    if gpu.mode.keeps_values(indices, record.place) and dim in (-1, tensor.dim() - 1):
+        indices = (torch.arange(indices.numel()) % tensor.size(dim)).view(indices.shape)
+        gpu.note(f"topk at {format_line(source_line()) or 'an unknown line'}: every index gets its turn (balanced load)")
+    gpu.mode.enroll(values, record.place, "aten::topk")
+    gpu.mode.enroll(indices, record.place, "aten::topk")
+    return values, indices
+
+
+def _histc(gpu: VirtualGpu, func: Any, args: Any, kwargs: Any) -> Any:
+    """CUDA counts integers, the CPU's kernel floats only."""
+    tensor = args[0]
+    record = gpu.storages.find(tensor)
+    if record is None or not has_values(gpu, tensor) or tensor.is_floating_point():
+        return NotImplemented
+    result = func(tensor.float(), *args[1:], **kwargs).to(tensor.dtype)
+    gpu.mode.enroll(result, record.place, "aten::histc")
+    return result
 
 
 def _all_selected(gpu: VirtualGpu, what: str, mask: torch.Tensor) -> int:

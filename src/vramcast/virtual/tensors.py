@@ -27,6 +27,7 @@ def install(gpu: VirtualGpu, patches: Patches) -> None:
     _install_values(gpu, patches)
     _install_parameters(gpu, patches)
     _install_factories(gpu, patches)
+    _install_leaves(gpu, patches)
     _install_storages(gpu, patches)
 
 
@@ -72,11 +73,13 @@ class Transfer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, gpu: VirtualGpu, place: str, options: dict[str, Any]) -> torch.Tensor:
-        ctx.gpu, ctx.place, ctx.dtype = gpu, place_of(gpu, tensor), tensor.dtype
+        ctx.gpu, ctx.place, ctx.dtype, ctx.real = gpu, place_of(gpu, tensor), tensor.dtype, not is_meta(tensor)
         return copy_to(gpu, tensor, place, options)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        if ctx.real:  # autograd wants the gradient of a real host tensor to be real
+            return torch.zeros(gradient.shape, dtype=ctx.dtype), None, None, None
         return copy_to(ctx.gpu, gradient, ctx.place, {"dtype": ctx.dtype}), None, None, None
 
 
@@ -207,6 +210,40 @@ def without_values(gpu: VirtualGpu, tensor: torch.Tensor) -> torch.Tensor:
         twin = meta_twin(tensor)
     gpu.storages.hand_over(tensor, twin)
     return twin
+
+
+def _install_leaves(gpu: VirtualGpu, patches: Patches) -> None:
+    """A tensor that wants a gradient gives up its values: gradients are never known, and autograd wants them alike."""
+    true_requires, true_property = torch.Tensor.requires_grad_, _TensorBase.requires_grad
+
+    def requires_grad_(tensor: torch.Tensor, requires_grad: bool = True) -> torch.Tensor:
+        if requires_grad and not tensor.requires_grad and not gpu.mode.busy:
+            _drop_values(gpu, tensor)
+        return true_requires(tensor, requires_grad)
+
+    def set_requires_grad(tensor: torch.Tensor, value: bool) -> None:
+        tensor.requires_grad_(value)
+
+    patches.set(torch.Tensor, "requires_grad_", requires_grad_)
+    patches.set(torch.Tensor, "requires_grad", property(true_property.__get__, set_requires_grad))
+    for name in ("zeros", "ones", "rand", "randn", "empty", "full", "randint", "arange", "linspace", "normal"):
+        patches.set(torch, name, _wanting_gradient(getattr(torch, name)))
+
+
+def _wanting_gradient(factory: Any) -> Any:
+    def make(*args: Any, **kwargs: Any) -> Any:
+        wanted = kwargs.pop("requires_grad", False)
+        made = factory(*args, **kwargs)
+        return made.requires_grad_() if wanted else made
+
+    return make
+
+
+def _drop_values(gpu: VirtualGpu, tensor: torch.Tensor) -> None:
+    if type(tensor) is not torch.Tensor or is_meta(tensor) or tensor.layout != torch.strided:
+        return
+    twin = without_values(gpu, tensor)
+    torch._C._swap_tensor_impl(tensor, twin)
 
 
 def _install_factories(gpu: VirtualGpu, patches: Patches) -> None:
