@@ -54,24 +54,34 @@ def find_batch_size(
     counters: Counters | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> BatchChoice:
-    """Predict and confirm with one real step; where that fails, correct downwards and confirm again.
+    """Predict and confirm with one real step; where that fails, search below it, to an eighth, by more real steps.
 
     A prediction that was too high is not undone: the probe's peak beside the budget shows the room that is left.
     """
     where, read = normalise_device(device), counters or TorchCounters()
     probes: list[Probe] = []
-    limit, scale = max_batch, 1.0
-    while True:
-        batch = _agreed(_largest_fitting(predict, int(budget_bytes / scale), limit), group)
-        if batch == 0:
-            raise InputError(_nothing_fits(probes, predict(1), budget_bytes))
-        probe = _probe(step_fn, batch, predict(batch), budget_bytes, where, read, group)
-        probes.append(probe)
-        if probe.fits:
-            return BatchChoice(batch=batch, job=_with_batch(job, batch), probes=tuple(probes))
-        limit = batch - 1
-        # Measured but above the budget: believe the ratio. Ran out: all that is known is "less than this".
-        scale = max(scale, (probe.peak_bytes or 0) / probe.predicted_bytes) if probe.peak_bytes else scale * 1.25
+    batch: int | None = _agreed(_largest_fitting(predict, budget_bytes, max_batch), group)
+    while batch:
+        probes.append(_probe(step_fn, batch, predict(batch), budget_bytes, where, read, group))
+        batch = _next(probes, predict, budget_bytes)
+    fitting = [probe.batch for probe in probes if probe.fits]
+    if not fitting:
+        raise InputError(_nothing_fits(probes, predict(1), budget_bytes))
+    return BatchChoice(batch=max(fitting), job=_with_batch(job, max(fitting)), probes=tuple(probes))
+
+
+def _next(probes: list[Probe], predict: Callable[[int], int], budget_bytes: int) -> int | None:
+    """None when the last probe settles it. All ranks see the same probes, so all go the same way."""
+    last = probes[-1]
+    fitting = max((probe.batch for probe in probes if probe.fits), default=0)
+    failing = min((probe.batch for probe in probes if not probe.fits), default=None)
+    if failing is None or failing - fitting <= max(1, fitting // 8):
+        return None
+    if last.peak_bytes is not None and not last.fits:
+        # It ran, but above the budget: believe the measured ratio to the prediction.
+        scaled = int(budget_bytes * last.predicted_bytes / last.peak_bytes)
+        return min(max(_largest_fitting(predict, scaled, failing - 1), fitting + 1), failing - 1)
+    return (fitting + failing) // 2
 
 
 def is_out_of_memory(error: BaseException) -> bool:

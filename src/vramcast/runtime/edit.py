@@ -106,17 +106,18 @@ class FunctionalEdit:
         elements = sum(weight.numel() for weight in weights)
         edited = sum(weight.numel() * weight.element_size() for weight in weights)
         widths = sum(sum(self.factor_widths(name)) for name in self.names)
-        entries = [_entry(Category.WEIGHTS, "base model", main, (LOAD, EDIT), module_bytes(self.model))]
+        entries = [_entry(Category.WEIGHTS, "base model", main, module_bytes(self.model))]
         if sub != main:
-            entries.append(_entry(Category.COPIES, "edited layers", sub, (LOAD, EDIT), module_bytes(self._tail.module)))
-        return Ledger(entries=(
-            *entries,
-            _entry(Category.COMPANION, "edited weights", sub, (EDIT,), edited, f"Σ out·in·{weights[0].element_size()}"),
-            _entry(Category.GRADIENTS, "of the edited weights", sub, (EDIT,), edited, "as the edited weights"),
-            # rate · update keeps the update, because the rate is learned.
-            _entry(Category.ACTIVATIONS, "updates", sub, (EDIT,), 4 * elements, f"elements·4 = {elements}·4"),
-            _entry(Category.ACTIVATIONS, "factors", sub, (EDIT,), 4 * tokens * widths, f"T·Σ(in+out)·4 = {tokens}·{widths}·4"),
-        ))  # fmt: skip
+            entries.append(_entry(Category.COPIES, "edited layers", sub, module_bytes(self._tail.module)))
+        size = weights[0].element_size()
+        # rate · update keeps the update, because the rate is learned.
+        entries += [
+            _entry(Category.COMPANION, "edited weights", sub, edited, f"Σ out·in·{size} = {elements}·{size}"),
+            _entry(Category.GRADIENTS, "of the edited weights", sub, edited, "as the edited weights"),
+            _entry(Category.ACTIVATIONS, "updates", sub, 4 * elements, f"Σ out·in·4 = {elements}·4"),
+            _entry(Category.ACTIVATIONS, "factors", sub, 4 * tokens * widths, f"T·Σ(in+out)·4 = {tokens}·{widths}·4"),
+        ]
+        return Ledger(entries=tuple(entries))
 
     def weight(self, name: str) -> Tensor:
         """An inner weight where the edited layers are."""
@@ -188,10 +189,10 @@ def _device(model: nn.Module) -> torch.device:
     return normalise_device(next(model.parameters()).device)
 
 
-def _entry(
-    category: Category, component: str, place: str, phases: tuple[str, ...], nbytes: int, formula: str = ""
-) -> Entry:
-    origin = Origin.FORMULA if formula else Origin.MEASURED
+def _entry(category: Category, component: str, place: str, nbytes: int, formula: str = "") -> Entry:
+    """With a formula it lives in the edit only; without, it was read off tensors that are there from the start."""
+    phases, origin = ((EDIT,), Origin.FORMULA) if formula else ((LOAD, EDIT), Origin.MEASURED)
     return Entry(
-        category=category, component=component, place=place, phases=phases, nbytes=nbytes, origin=origin, formula=formula
+        category=category, component=component, place=place, phases=phases, nbytes=nbytes, origin=origin,
+        formula=formula,
     )  # fmt: skip
