@@ -12,7 +12,67 @@ import vramcast
 CATALOG = Path(vramcast.__file__).parent / "catalog" / "data" / "models"
 CATALOG_NAMES = sorted(path.stem for path in CATALOG.glob("*.json"))
 
-OTHERS: dict[str, dict[str, Any]] = {}
+OTHERS: dict[str, dict[str, Any]] = {
+    "gpt-neo-125m": {
+        "model_type": "gpt_neo", "architectures": ["GPTNeoForCausalLM"], "activation_function": "gelu_new",
+        "attention_types": [[["global", "local"], 6]], "hidden_size": 768, "intermediate_size": None,
+        "max_position_embeddings": 2048, "num_heads": 12, "num_layers": 12, "vocab_size": 50257, "window_size": 256,
+    },
+    "gpt-j-6b": {
+        "model_type": "gptj", "architectures": ["GPTJForCausalLM"], "activation_function": "gelu_new", "n_embd": 4096,
+        "n_head": 16, "n_inner": None, "n_layer": 28, "n_positions": 2048, "rotary_dim": 64, "vocab_size": 50400,
+        "tie_word_embeddings": False,
+    },
+    "codegen-350m": {
+        "model_type": "codegen", "architectures": ["CodeGenForCausalLM"], "activation_function": "gelu_new",
+        "n_embd": 1024, "n_head": 16, "n_inner": None, "n_layer": 20, "n_positions": 2048, "rotary_dim": 32,
+        "vocab_size": 51200, "tie_word_embeddings": False,
+    },
+    "opt-350m": {
+        "model_type": "opt", "architectures": ["OPTForCausalLM"], "activation_function": "relu",
+        "do_layer_norm_before": False, "ffn_dim": 4096, "hidden_size": 1024, "max_position_embeddings": 2048,
+        "num_attention_heads": 16, "num_hidden_layers": 24, "vocab_size": 50272, "word_embed_proj_dim": 512,
+    },
+    "starcoderbase-1b": {
+        "model_type": "gpt_bigcode", "architectures": ["GPTBigCodeForCausalLM"], "n_embd": 2048, "n_head": 16,
+        "activation_function": "gelu_pytorch_tanh", "n_inner": 8192, "n_layer": 24, "n_positions": 8192,
+        "multi_query": True, "vocab_size": 49152,
+    },
+    "stablelm-2-12b": {
+        "model_type": "stablelm", "architectures": ["StableLmForCausalLM"], "hidden_act": "silu", "hidden_size": 5120,
+        "intermediate_size": 13824, "max_position_embeddings": 4096, "num_attention_heads": 32,
+        "num_hidden_layers": 40, "num_key_value_heads": 8, "partial_rotary_factor": 0.25, "qk_layernorm": True,
+        "tie_word_embeddings": False, "use_parallel_residual": True, "use_qkv_bias": False, "vocab_size": 100352,
+    },
+    "stablelm-2-1_6b": {
+        "model_type": "stablelm", "architectures": ["StableLmForCausalLM"], "hidden_act": "silu", "hidden_size": 2048,
+        "intermediate_size": 5632, "max_position_embeddings": 4096, "num_attention_heads": 32,
+        "num_hidden_layers": 24, "num_key_value_heads": 32, "partial_rotary_factor": 0.25,
+        "tie_word_embeddings": False, "use_qkv_bias": True, "vocab_size": 100352,
+    },
+    "starcoder2-3b": {
+        "model_type": "starcoder2", "architectures": ["Starcoder2ForCausalLM"], "hidden_act": "gelu_pytorch_tanh",
+        "attention_dropout": 0.1, "embedding_dropout": 0.1, "residual_dropout": 0.1, "hidden_size": 3072,
+        "intermediate_size": 12288, "max_position_embeddings": 16384, "num_attention_heads": 24,
+        "num_hidden_layers": 30, "num_key_value_heads": 2, "sliding_window": 4096, "use_bias": True,
+        "vocab_size": 49152,
+    },
+    "falcon-7b": {
+        "model_type": "falcon", "architectures": ["FalconForCausalLM"], "alibi": False, "bias": False,
+        "hidden_size": 4544, "multi_query": True, "new_decoder_architecture": False, "num_attention_heads": 71,
+        "num_hidden_layers": 32, "parallel_attn": True, "vocab_size": 65024,
+    },
+    "falcon-40b": {
+        "model_type": "falcon", "architectures": ["FalconForCausalLM"], "alibi": False, "bias": False,
+        "hidden_size": 8192, "new_decoder_architecture": True, "num_attention_heads": 128, "num_hidden_layers": 60,
+        "num_kv_heads": 8, "parallel_attn": True, "vocab_size": 65024,
+    },
+    "falcon-rw-1b": {
+        "model_type": "falcon", "architectures": ["FalconForCausalLM"], "alibi": True, "bias": True,
+        "hidden_size": 2048, "multi_query": False, "new_decoder_architecture": False, "num_attention_heads": 32,
+        "num_hidden_layers": 24, "parallel_attn": False, "vocab_size": 50304,
+    },
+}  # fmt: skip
 
 
 def config(name: str, **changes: Any) -> dict[str, Any]:
@@ -26,6 +86,8 @@ def shallow(data: Mapping[str, Any], layers: int = 1) -> dict[str, Any]:
               "decoder_layers")  # fmt: skip
     small = {key: layers for key in depths if data.get(key) is not None}
     tokens = {key: 1 for key in data if key.endswith("_token_id") and isinstance(data[key], int)}
+    if "attention_types" in data:  # GPT-Neo counts its layers twice
+        small["attention_types"] = [[["global"], layers]]
     nested = {key: shallow(value, layers) for key, value in data.items() if key in ("text_config", "vision_config")}
     vocab = {"vocab_size": 1000} if "vocab_size" in data else {}
     return {**data, **small, **tokens, **vocab, **nested}

@@ -41,6 +41,25 @@ class Row:
 
 ROWS = (
     Row("llama-3.2-1b", ("model.layers.0",)),
+    Row("gpt2", ("transformer.h.0",), {"attn_pdrop": 0.0}),
+    Row("gpt2", ("transformer.h.0",)),
+    Row("gpt-neo-125m", ("transformer.h.0",)),
+    Row("gpt-j-6b", ("transformer.h.0",), {"n_embd": 1024}),
+    Row("codegen-350m", ("transformer.h.0",)),
+    Row("opt-125m", ("model.decoder.layers.0",)),
+    Row("opt-350m", ("model.decoder.layers.0",)),
+    Row("starcoderbase-1b", ("transformer.h.0",), {"attn_pdrop": 0.0}),
+    Row("pythia-410m", ("gpt_neox.layers.0",)),
+    Row("pythia-410m", ("gpt_neox.layers.0",), {"use_parallel_residual": False, "hidden_dropout": 0.1}),
+    Row("phi-2", ("model.layers.0",), {"qk_layernorm": True, "resid_pdrop": 0.1}),
+    Row("stablelm-3b-4e1t", ("model.layers.0",)),
+    Row("stablelm-2-12b", ("model.layers.0",), {"hidden_size": 1280, "intermediate_size": 3456}),
+    Row("starcoder2-3b", ("model.layers.0",), {"attention_dropout": 0.0}),
+    Row("bloom-560m", ("transformer.h.0",)),
+    Row("bloom-560m", ("transformer.h.0",), {"hidden_dropout": 0.1, "attention_dropout": 0.1}),
+    Row("falcon-7b", ("transformer.h.0",), {"hidden_size": 1136}),
+    Row("falcon-40b", ("transformer.h.0",), {"hidden_size": 2048}),
+    Row("falcon-rw-1b", ("transformer.h.0",)),
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from vramcast.errors import UnsupportedError
 from vramcast.models.dims import Number, ceil_to
-from vramcast.models.tape import F32, Tape, Value, promote
+from vramcast.models.tape import F32, I64, Tape, Value, promote
 
 
 def rms_norm(t: Tape, name: str, x: Value, width: int | None = None, *, style: str = "llama") -> Value:
@@ -73,26 +73,29 @@ def attend(
     `masked`: the family always passes a mask, which flash kernels do not take.
     """
     p = dropout if t.regime.training else 0.0
-    kernel = _kernel(t, kernel or t.regime.attention, p, masked=masked or bias is not None)
+    uneven = heads.value_width is not None and int(heads.value_width) != int(heads.width)
+    kernel = _kernel(t, kernel or t.regime.attention, p, masked=masked or bias is not None, uneven=uneven)
     shape = (*q.shape[:2], heads.num * (heads.value_width or heads.width))
     if kernel == "eager":
         form = Eager(softcap=softcap, sinks=sinks, scaled=scaled, upcast=upcast, qk_fp32=qk_fp32)
         return t.copy(_eager(t, q, k, v, heads, p, bias, form), shape, "attention output")
     k, v = _repeated(t, k, v, heads, kernel, masked=masked or bias is not None)
     q, k, v = t.autocasted(q), t.autocasted(k), t.autocasted(v)
+    bias = None if bias is None else t.autocasted(bias)
     if kernel == "math":
         return t.copy(_math(t, q, k, v, heads, p, bias), shape, "attention output")
     out = _fused(t, q, k, v, heads, kernel, bias, masked=masked)
     return t.copy(out, shape, "attention output") if heads_first and kernel != "efficient" else t.view(out, shape)
 
 
-def _kernel(t: Tape, asked: str, p: float, *, masked: bool) -> str:
+def _kernel(t: Tape, asked: str, p: float, *, masked: bool, uneven: bool) -> str:
     """The kernel that will run: SDPA's choice where the asked one cannot (sdp_utils.cpp)."""
     if asked not in ("eager", "math", "flash", "efficient", "cudnn"):
         raise UnsupportedError(f"attention kernel {asked!r} has no model. Known: eager, math, efficient, flash, cudnn.")
     if not t.regime.cuda:
-        return "math" if p and asked != "eager" else asked  # the CPU's flash kernel takes masks, but no dropout
-    return "efficient" if masked and asked == "flash" else asked
+        # the CPU's flash kernel takes masks, but no dropout and only values as wide as keys
+        return "math" if (p or uneven) and asked != "eager" else asked
+    return "efficient" if (masked or uneven) and asked == "flash" else asked
 
 
 def _repeated(t: Tape, k: Value, v: Value, heads: Heads, kernel: str, *, masked: bool) -> tuple[Value, Value]:
@@ -141,12 +144,23 @@ def _eager(
     else:
         scores = t.scale(scores, "masked scores")
     if form.sinks:
-        scores = t.scale(t.copy(scores, (*shape[:-1], shape[-1] + 1), "scores with sink"), "shifted scores")
-    weights = t.softmax(scores, F32 if form.upcast else None, "attention weights")
-    if form.sinks:
-        weights = t.view(weights, shape)
-    weights = t.dropout(t.cast(weights, stream), p, "attention dropout")
+        weights = t.cast(t.dropout(_sunk(t, scores), p, "attention dropout"), stream)
+    else:
+        weights = t.softmax(scores, F32 if form.upcast else None, "attention weights")
+        weights = t.dropout(t.cast(weights, stream), p, "attention dropout")
     return t.matmul(weights, v, (q.shape[0], heads.num, q.shape[1], v.shape[-1]), "attention output")
+
+
+def _sunk(t: Tape, scores: Value) -> Value:
+    """Softmax over the scores and one learned sink, without the sink's column. The mask has the stream's dtype, which
+    autocast leaves at fp32, so that is what the scores become."""
+    wide = (*scores.shape[:-1], scores.shape[-1] + 1)
+    dtype = F32 if t.regime.autocast else scores.dtype
+    scores = t.op("copy", (scores,), wide, dtype, label="scores with sink")
+    places = Value((*wide[:-1], 1), I64, label="places of the maxima")
+    largest = t.op("max", (scores,), places.shape, dtype, saves=(places,))
+    shifted = t.op("sub", (scores, largest), wide, dtype, label="shifted scores")
+    return t.slice(t.softmax(shifted, dtype, "attention weights"), wide[-1] - 1)
 
 
 def _math(t: Tape, q: Value, k: Value, v: Value, heads: Heads, p: float, bias: Value | None) -> Value:
@@ -156,13 +170,13 @@ def _math(t: Tape, q: Value, k: Value, v: Value, heads: Heads, p: float, bias: V
     if heads.groups > 1 and int(k.shape[2]) != int(heads.num):
         k, v = t.copy(k, (*full, k.shape[-1]), "k repeated"), t.copy(v, (*full, v.shape[-1]), "v repeated")
     q, k, v = (t.cast(x, F32) for x in (q, k, v))
+    v = t.copy(v) if v.is_slice else v  # matmul flattens what is not contiguous
     shape = _scores_shape(q, k, heads)
     scores = t.matmul_plain(t.scale(q, "scaled q"), t.scale(k, "scaled k"), shape, "scores")
     scores = t.scale(scores, "masked scores")
     if bias is not None:
         scores = t.op("add", (scores, bias), shape, F32, label="scores + bias")
     weights = t.op("softmax", (scores,), shape, F32, saves_output=True, label="attention weights")
-    weights = t.copy(weights, label="safe attention weights")
     weights = t.dropout(weights, p, "attention dropout")
     out = t.matmul_plain(weights, v, (q.shape[0], heads.num, q.shape[1], v.shape[-1]), "attention output")
     return t.cast(out, stream)
@@ -178,8 +192,9 @@ def _fused(
     saves = [q, k, v, lse]
     if bias is not None:
         saves.append(bias)
-    if t.regime.mask and kernel == "efficient":
-        saves.append(Value((b, 1, s, ceil_to(k.shape[1], 16)), q.dtype, label="additive mask"))
+    if bias is None and (masked or t.regime.mask) and (kernel == "efficient" or not t.regime.cuda):
+        keys = ceil_to(k.shape[1], 16) if t.regime.cuda else k.shape[1]
+        saves.append(Value((b, 1, s, keys), q.dtype, label="additive mask"))  # made of a boolean one, for this call
     flops = 4 * b * heads.num * s * k.shape[1] * heads.width
     inputs = (q, k, v) if bias is None else (q, k, v, bias)
     return t.op(

@@ -327,8 +327,9 @@ class Tape:
         return self.op(kind, (x,), x.shape, x.dtype, saves=(x,), label=label)
 
     def softmax(self, x: Value, dtype: Dtype | None = None, label: str = "softmax") -> Value:
-        """Keeps its output. Autocast runs it in fp32."""
-        dtype = F32 if self.regime.autocast and dtype is None else dtype or x.dtype
+        """Keeps its output. CUDA's autocast runs it in fp32."""
+        raised = self.regime.autocast is not None and self.regime.cuda and dtype is None
+        dtype = F32 if raised else dtype or x.dtype
         return self.op("softmax", (x,), x.shape, dtype, saves_output=True, label=label)
 
     def dropout(self, x: Value, p: float, label: str = "dropout") -> Value:
@@ -372,8 +373,24 @@ class Tape:
             with self.scope("base_layer" if adapted else ""):
                 w = self.tie("weight", weight) if weight is not None else self._weight(size, full, kind)
                 b = self.param("bias", (out,), "bias") if bias else None
+                if kind == "head" and "loss" in regime.fused:
+                    return self._fused_loss(x, w)
                 y = self._matmul_weight(x, w, b, out, label or name)
             return self._adapted(x, y, out) if adapted else y
+
+    def _fused_loss(self, x: Value, w: Value) -> Value:
+        """Linear and cross entropy in one kernel (Liger's fused_linear_cross_entropy): gradients are made in the
+        forward, chunk by chunk, so that the logits never exist whole."""
+        rows, vocab = prod(x.shape[:-1]), w.shape[0]
+        chunks = 1 << max(int(-(-int(vocab) // int(x.shape[-1]))) - 1, 0).bit_length()
+        chunk_bytes = -(-rows // chunks) * vocab * (2 * x.dtype.nbytes)
+        saves = [Value(x.shape, x.dtype, label="gradient of the last hidden state")] if x.requires_grad else []
+        if w.requires_grad:
+            saves.append(Value(w.shape, w.dtype, label="gradient of the head"))
+        return self.op(
+            "fused linear cross entropy", (self.autocasted(x), w), (), F32, saves=tuple(saves), label="loss",
+            forward_temp_bytes=chunk_bytes, flops=2 * prod(x.shape) * vocab,
+        )  # fmt: skip
 
     def _weight(self, size: tuple[int, int], full: str, kind: str) -> Value:
         quantized = self.regime.quantized
@@ -447,9 +464,10 @@ class Tape:
         with self.scope(name):
             weights = (self.param("weight", (x.shape[-1],), "norm"),) if affine else ()
             biases = (self.param("bias", (x.shape[-1],), "norm"),) if affine and bias else ()
-            statistics = Value((*x.shape[:-1], 2), F32, label=f"{name} mean, rstd")
-            dtype = x.dtype
-            return self.op("layer_norm", (x, *weights, *biases), x.shape, dtype, saves=(x, statistics), label=name)
+            # The CPU kernel computes its statistics in the weights' dtype.
+            dtype = F32 if self.regime.cuda or not affine else self.regime.weights
+            statistics = Value((*x.shape[:-1], 2), dtype, label=f"{name} mean, rstd")
+            return self.op("layer_norm", (x, *weights, *biases), x.shape, x.dtype, saves=(x, statistics), label=name)
 
 
 def _python_gelu(tape: Tape, x: Value, label: str) -> Value:

@@ -17,7 +17,10 @@ MODULE_OF = {
     "gemma": "gemma", "gemma2": "gemma", "gemma3_text": "gemma",
     "olmo": "dense", "olmo2": "dense", "olmo3": "dense", "glm": "dense", "glm4": "dense", "granite": "dense",
     "smollm3": "dense", "cohere": "dense", "cohere2": "dense", "ministral": "llama",
+    "mixtral": "moe", "qwen2_moe": "moe", "qwen3_moe": "moe", "phimoe": "moe", "olmoe": "moe", "gpt_oss": "moe",
+    "deepseek_v2": "deepseek", "deepseek_v3": "deepseek",
     "gpt2": "gpt", "gpt_bigcode": "gpt", "gpt_neo": "gpt", "gptj": "gpt", "codegen": "gpt", "opt": "gpt",
+    "gpt_neox": "neox", "phi": "neox", "stablelm": "neox", "starcoder2": "neox", "bloom": "neox", "falcon": "falcon",
 }  # fmt: skip
 
 

@@ -55,9 +55,12 @@ class Frame:
     finished: Change = lambda logits: logits  # after the head: soft capping, scaling
 
 
+PLAIN = Frame()
+
+
 def causal_lm(
     t: Tape, c: Config, sizes: Sizes, make_block: Callable[[Value], Block], *, kinds: Sequence[Any] | None = None,
-    frame: Frame = Frame(),
+    frame: Frame = PLAIN,
 ) -> Program:  # fmt: skip
     """Embedding, layers, final norm, head. `make_block(positions)` gives the layer, which sees the rotary table."""
     b, s = sizes.batch, sizes.seq

@@ -1,0 +1,73 @@
+"""What decoder-only models have in common around their layers: embeddings in front, a norm and a head behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vramcast.models.config import Config
+from vramcast.models.dims import Dim
+from vramcast.models.program import Program, Sizes
+from vramcast.models.tape import I64, Tape, Value
+from vramcast.models.tasks import num_labels, task_of
+
+Block = Callable[[Value, Any], Value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Everything but the layers."""
+
+    base: str  # the backbone's name inside a model with a head
+    layers: str  # the stack's name inside the backbone
+    depth: Dim
+    vocab: Dim
+    embed: Callable[[Value], tuple[Value, Value]]  # ids → embeddings, and the table the head may be tied to
+    finish: Callable[[Value], Value]  # the norm behind the last layer, with what follows it
+    tied: bool
+    head_bias: bool = False
+    token_head: str = "classifier"
+    token_dropout: float = 0.1
+    question_labels: int = 2
+
+
+def decoder(
+    t: Tape, c: Config, sizes: Sizes, frame: Frame, make_block: Callable[[Value], Block],
+    kinds: Sequence[Any] | None = None,
+) -> Program:  # fmt: skip
+    """`make_block(x)` gives the layer; x is the stream that enters the first one."""
+    task = task_of(c, ("lm", "none", "sequence", "token", "question"))
+    base = "" if task == "none" else frame.base
+    ids = t.input("input ids", (sizes.batch, sizes.seq), I64)
+    with t.scope(base):
+        with t.part("embedding", ids) as part:
+            x, table = frame.embed(ids)
+            part.outputs = (x,)
+        x = t.stack(frame.layers, kinds or ["layer"] * frame.depth, make_block(x), x)
+    with t.part("head", x) as part:
+        with t.scope(base):
+            x = frame.finish(x)
+        x, shape, loss = _head(t, c, frame, task, x, table)
+        part.outputs = (x,)
+    labels = t.input("labels", shape, I64) if loss != "none" else None
+    return Program(tape=t, output=x, labels=labels, loss=loss)
+
+
+def _head(t: Tape, c: Config, frame: Frame, task: str, x: Value, table: Value) -> tuple[Value, tuple[Any, ...], str]:
+    """Logits, the shape of their labels, and the loss."""
+    b, s = x.shape[:2]
+    if task == "lm":
+        weight = table if frame.tied else None
+        logits = t.linear("lm_head", x, frame.vocab, weight=weight, bias=frame.head_bias, label="logits", kind="head")
+        return logits, (b, s), "causal"
+    if task == "sequence":
+        scores = t.linear("score", x, num_labels(c), label="logits", kind="head")
+        return t.copy(scores, (b, scores.shape[-1]), "last token's logits"), (b,), "classify"
+    if task == "token":
+        x = t.dropout(x, frame.token_dropout)
+        return t.linear(frame.token_head, x, num_labels(c), bias=True, label="logits", kind="head"), (b, s), "classify"
+    if task == "question":
+        answer = t.linear("qa_outputs", x, frame.question_labels, bias=True, label="logits", kind="head")
+        return answer, (b, 2), "classify"
+    return x, (), "none"

@@ -1,0 +1,129 @@
+"""Falcon: attention and MLP side by side; one key/value head (7B), grouped heads repeated in place (40B, 180B), or
+ALiBi with a plain residual stream (RW)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from vramcast.models.config import Config, exact_division
+from vramcast.models.dims import Dim
+from vramcast.models.families.decoder import Block, Frame, decoder
+from vramcast.models.layers import Heads, attend, by_head, rope, rope_table, split
+from vramcast.models.program import Program, Sizes
+from vramcast.models.tape import I64, Tape, Value, promote
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Falcon:
+    """The switches of a Falcon config."""
+
+    h: Dim
+    f: Dim
+    heads: Heads
+    grouped: bool  # "new_decoder_architecture"
+    shared: bool  # one key/value head for all
+    parallel: bool
+    norms: int  # in front of parallel branches
+    alibi: bool
+    bias: bool
+    act: str
+    hidden_dropout: float
+    attention_dropout: float
+
+
+def read_falcon(c: Config) -> Falcon:
+    h = c.dim("n_embed", "h", "hidden_size", default=4544)
+    num = c.dim("num_attention_heads", "a", "n_head", default=71)
+    grouped = c.flag("new_decoder_architecture", False)
+    shared = c.flag("multi_query", True) and not grouped
+    kv = c.dim("num_kv_heads", "g", "n_head_kv", default=int(num))
+    exact_division(num, kv, f"{c.where}: num_attention_heads by num_kv_heads")
+    width = exact_division(h, num, f"{c.where}: hidden_size by num_attention_heads")
+    return Falcon(
+        h=h, f=c.dim("ffn_hidden_size", "f", default=4 * int(h)), grouped=grouped, shared=shared,
+        heads=Heads(num=num, num_kv=kv if grouped else 1 if shared else num, width=Dim(int(width), "d")),
+        parallel=c.flag("parallel_attn", True), alibi=c.flag("alibi", False), bias=c.flag("bias", False),
+        norms=c.dim("num_ln_in_parallel_attn", "norms", default=2 if grouped else 1),
+        act=c.word("activation", "gelu"), hidden_dropout=c.number("hidden_dropout", 0.0),
+        attention_dropout=c.number("attention_dropout", 0.0),
+    )  # fmt: skip
+
+
+def falcon(t: Tape, c: Config, sizes: Sizes) -> Program:
+    f = read_falcon(c)
+
+    b, s = sizes.batch, sizes.seq
+
+    def make_block(stream: Value) -> Block:
+        # With ALiBi, the slopes are added to the causal mask once, for all layers.
+        places = Value((b, f.heads.num, s, s), stream.dtype, label="causal mask with ALiBi")
+        places = places if f.alibi else rope_table(stream, 1, s, f.heads.width)
+        return lambda x, kind: _block(t, f, x, places)
+
+    def embed(ids: Value) -> tuple[Value, Value]:
+        table = t.table("word_embeddings", vocab, f.h)
+        return t.lookup(table, ids), table
+
+    vocab = c.dim("vocab_size", "V", default=65024)
+    around = Frame(
+        base="transformer", layers="h", depth=c.dim("num_hidden_layers", "L", "n_layer", default=32), vocab=vocab,
+        embed=embed, finish=lambda x: t.layer_norm("ln_f", x), tied=c.flag("tie_word_embeddings", True),
+        token_dropout=c.number("classifier_dropout", c.number("hidden_dropout", 0.1)),
+    )  # fmt: skip
+    return decoder(t, c, sizes, around, make_block)
+
+
+def _block(t: Tape, f: Falcon, x: Value, places: Value) -> Value:
+    """Names and order as in FalconDecoderLayer.forward."""
+    two = f.parallel and f.norms == 2
+    y = t.layer_norm("ln_attn" if two else "input_layernorm", x)
+    z = t.layer_norm("ln_mlp", x) if two else y
+    with t.scope("self_attention"):
+        a = _attention(t, f, y, places)
+    if not f.grouped and not f.parallel:
+        x = t.add(x, t.dropout(a, f.attention_dropout), "residual stream")
+        z = t.layer_norm("post_attention_layernorm", x)
+    with t.scope("mlp"):
+        wide = linear(t, "dense_h_to_4h", z, f.f, bias=f.bias, label="mlp hidden")
+        m = linear(t, "dense_4h_to_h", t.activation(wide, f.act), f.h, bias=f.bias, label="mlp output")
+    if f.grouped or f.parallel:
+        m = t.op("add_", (m, a), m.shape, m.dtype, label="branches", passes_grad=True)
+    return t.add(x, t.dropout(m, f.hidden_dropout), "residual stream")
+
+
+def linear(t: Tape, name: str, x: Value, out: int, *, bias: bool, label: str) -> Value:
+    """FalconLinear: a product, and the bias added outside of it, where autocast does not lower it."""
+    y = t.linear(name, x, out, label=label)
+    if not bias:
+        return y
+    with t.scope(name):
+        b = t.param("bias", (out,), "bias")
+    return t.op("add", (y, b), y.shape, promote(y.dtype, b.dtype), label=label)
+
+
+def _attention(t: Tape, f: Falcon, y: Value, places: Value) -> Value:
+    heads, num_kv = f.heads, f.heads.num_kv
+    qkv = linear(t, "query_key_value", y, (heads.num + 2 * num_kv) * heads.width, bias=f.bias, label="qkv")
+    sizes = (heads.num * heads.width, num_kv * heads.width, num_kv * heads.width)
+    q, k, v = (by_head(t, part, n) for part, n in zip(split(t, qkv, sizes), (heads.num, num_kv, num_kv), strict=True))
+    if f.grouped or f.shared:
+        k, v = (
+            t.op("index", (part,), part.shape, part.dtype, saves=(Value((1,), I64, label="head index"),), label=label)
+            for part, label in ((k, "k"), (v, "v"))
+        )
+    if f.grouped:  # flattening the groups copies; keys and values are repeated on the way
+        full = (*q.shape[:2], heads.num, heads.width)
+        q, k, v = (t.copy(part, full, label) for part, label in ((q, "q"), (k, "k repeated"), (v, "v repeated")))
+        heads = Heads(num=heads.num, num_kv=heads.num, width=heads.width)
+    if not f.alibi:
+        q, k = rope(t, q, places), rope(t, k, places)
+    # Fused kernels do not broadcast one key/value head over many: SDPA falls back to math.
+    kernel = "math" if f.shared and t.regime.attention != "eager" else None
+    p = f.attention_dropout if f.alibi else 0.0
+    bias = places if f.alibi else None
+    y = attend(t, q, k, v, heads, dropout=p, upcast=False, kernel=kernel, bias=bias, masked=True)
+    return linear(t, "dense", y, f.h, bias=f.bias, label="attention projection")
+
+
+FAMILIES = {"falcon": falcon}

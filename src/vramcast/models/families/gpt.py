@@ -1,0 +1,253 @@
+"""GPT-2 and its early kin: GPT-Neo, GPT-J, CodeGen, GPT-BigCode (StarCoder) and OPT.
+
+GPT-Neo, GPT-J and CodeGen have no SDPA path in transformers: whatever kernel is asked for, they run eager.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vramcast.errors import InputError
+from vramcast.models.config import Config, exact_division
+from vramcast.models.dims import Dim
+from vramcast.models.families.decoder import Block, Frame, decoder
+from vramcast.models.layers import Heads, attend, by_head, mlp, split
+from vramcast.models.program import Program, Sizes
+from vramcast.models.tape import F32, I64, Dtype, Tape, Value
+from vramcast.models.tasks import num_labels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    h: Dim
+    f: Dim
+    heads: Heads
+    depth: Dim
+    positions: Dim
+    act: str
+
+
+def read_shape(c: Config, *, h: int, depth: int, heads: int, positions: int, act: str = "gelu_new") -> Shape:
+    """GPT-2's key names and the common ones; the numbers are the config class's defaults."""
+    width = c.dim("n_embd", "h", "hidden_size", default=h)
+    num = c.dim("n_head", "a", "num_attention_heads", "num_heads", default=heads)
+    d = exact_division(width, num, f"{c.where}: hidden size by attention heads")
+    return Shape(
+        h=width, f=c.dim("n_inner", "f", "intermediate_size", default=4 * int(width)),
+        heads=Heads(num=num, num_kv=num, width=Dim(int(d), "d")),
+        depth=c.dim("n_layer", "L", "num_hidden_layers", "num_layers", default=depth),
+        positions=c.dim("n_positions", "positions", "max_position_embeddings", default=positions),
+        act=c.word("activation_function", act),
+    )  # fmt: skip
+
+
+def frame(t: Tape, c: Config, shape: Shape, *, vocab: int, tied: bool, dropout: float, learned: bool = True) -> Frame:
+    """wte, perhaps wpe, dropout; ln_f and lm_head."""
+    rows = c.dim("vocab_size", "V", default=vocab)
+
+    def embed(ids: Value) -> tuple[Value, Value]:
+        table = t.table("wte", rows, shape.h)
+        x = t.lookup(table, ids)
+        if learned:
+            positions = t.op("arange", (), (1, ids.shape[1]), I64, label="position ids")
+            x = t.add(x, t.lookup(t.table("wpe", shape.positions, shape.h), positions, "position embeddings"))
+        return t.dropout(x, dropout), table
+
+    return Frame(
+        base="transformer", layers="h", depth=shape.depth, vocab=rows, embed=embed,
+        finish=lambda x: t.layer_norm("ln_f", x), tied=c.flag("tie_word_embeddings", tied),
+        token_dropout=c.number("classifier_dropout", c.number("hidden_dropout", 0.1)),
+    )  # fmt: skip
+
+
+def gpt2(t: Tape, c: Config, sizes: Sizes) -> Program:
+    shape = read_shape(c, h=768, depth=12, heads=12, positions=1024)
+    resid, attn = c.number("resid_pdrop", 0.1), c.number("attn_pdrop", 0.1)
+    qk_fp32 = c.flag("reorder_and_upcast_attn", False)
+    cross = c.flag("add_cross_attention", False)
+
+    def attention(y: Value) -> Value:
+        q, k, v = split(t, t.linear("c_attn", y, 3 * shape.h, bias=True, transposed=True, label="qkv"), (shape.h,) * 3)
+        q, k, v = (by_head(t, part, shape.heads.num) for part in (q, k, v))
+        y = attend(
+            t, q, k, v, shape.heads, dropout=attn, upcast=False, qk_fp32="no autocast" if qk_fp32 else ""
+        )  # fmt: skip
+        return t.dropout(t.linear("c_proj", y, shape.h, bias=True, transposed=True), resid)
+
+    def block(x: Value, kind: Any) -> Value:
+        y = t.layer_norm("ln_1", x)
+        with t.scope("attn"):
+            x = t.add(attention(y), x, "residual stream")
+        if cross:
+            _unused_cross_attention(t, shape.h)
+        y = t.layer_norm("ln_2", x)
+        with t.scope("mlp"):
+            y = mlp(t, y, shape.f, shape.act, ("c_fc", "c_proj"), transposed=True)
+        return t.add(x, t.dropout(y, resid), "residual stream")
+
+    around = frame(t, c, shape, vocab=50257, tied=True, dropout=c.number("embd_pdrop", 0.1))
+    return decoder(t, c, sizes, around, lambda x: block)
+
+
+def _unused_cross_attention(t: Tape, h: Dim) -> None:
+    """Parameters that add_cross_attention brings; a decoder trained alone never runs them."""
+    with t.scope("crossattention"):
+        for name, out in (("c_attn", 2 * h), ("q_attn", h), ("c_proj", h)):
+            with t.scope(name):
+                t.param("weight", (h, out), "linear")
+                t.param("bias", (out,), "bias")
+    with t.scope("ln_cross_attn"):
+        t.param("weight", (h,), "norm")
+        t.param("bias", (h,), "norm")
+
+
+def gpt_bigcode(t: Tape, c: Config, sizes: Sizes) -> Program:
+    """GPT-2 with plain linears and one key/value head (StarCoder, SantaCoder)."""
+    shape = read_shape(c, h=768, depth=12, heads=12, positions=1024, act="gelu_pytorch_tanh")
+    resid, attn = c.number("resid_pdrop", 0.1), c.number("attn_pdrop", 0.1)
+    shared = c.flag("multi_query", True)
+    heads = Heads(num=shape.heads.num, num_kv=1 if shared else shape.heads.num, width=shape.heads.width)
+    if c.flag("add_cross_attention", False):
+        raise InputError(f"{c.where}: add_cross_attention is not described for gpt_bigcode")
+
+    def block(x: Value, kind: Any) -> Value:
+        y = t.layer_norm("ln_1", x)
+        with t.scope("attn"):
+            widths = (shape.h, heads.num_kv * heads.width, heads.num_kv * heads.width)
+            q, k, v = split(t, t.linear("c_attn", y, widths[0] + 2 * widths[1], bias=True, label="qkv"), widths)
+            q, k, v = by_head(t, q, heads.num), by_head(t, k, heads.num_kv), by_head(t, v, heads.num_kv)
+            y = attend(t, q, k, v, heads, dropout=attn, upcast=c.flag("attention_softmax_in_fp32", True))
+            y = t.dropout(t.linear("c_proj", y, shape.h, bias=True), resid)
+        x = t.add(y, x, "residual stream")
+        y = t.layer_norm("ln_2", x)
+        with t.scope("mlp"):
+            y = mlp(t, y, shape.f, shape.act, ("c_fc", "c_proj"))
+        return t.add(x, t.dropout(y, resid), "residual stream")
+
+    around = frame(t, c, shape, vocab=50257, tied=True, dropout=c.number("embd_pdrop", 0.1))
+    return decoder(t, c, sizes, around, lambda x: block)
+
+
+def gpt_neo(t: Tape, c: Config, sizes: Sizes) -> Program:
+    shape = read_shape(c, h=2048, depth=24, heads=16, positions=2048)
+    resid, attn = c.number("resid_dropout", 0.0), c.number("attention_dropout", 0.0)
+    heads = shape.heads
+
+    def block(x: Value, kind: Any) -> Value:
+        y = t.layer_norm("ln_1", x)
+        with t.scope("attn.attention"):
+            k, v, q = (by_head(t, t.linear(f"{n}_proj", y, shape.h, label=n), heads.num) for n in "kvq")
+            y = attend(t, q, k, v, heads, dropout=attn, upcast=False, scaled=False, qk_fp32="autocast", kernel="eager")
+            y = t.dropout(t.linear("out_proj", y, shape.h, bias=True), resid)
+        x = t.add(y, x, "residual stream")
+        y = t.layer_norm("ln_2", x)
+        with t.scope("mlp"):
+            y = mlp(t, y, shape.f, shape.act, ("c_fc", "c_proj"))
+        return t.add(x, t.dropout(y, resid), "residual stream")
+
+    around = frame(t, c, shape, vocab=50257, tied=True, dropout=c.number("embed_dropout", 0.0))
+    return decoder(t, c, sizes, around, lambda x: block)
+
+
+def gptj(t: Tape, c: Config, sizes: Sizes) -> Program:
+    """GPT-J and CodeGen: attention and MLP side by side, rotary tables made anew in every layer."""
+    shape = read_shape(c, h=4096, depth=28, heads=16, positions=2048)
+    resid, attn = c.number("resid_pdrop", 0.0), c.number("attn_pdrop", 0.0)
+    fused = c.model_type == "codegen"
+    heads, rotary = shape.heads, _rotary_dim(c, shape)
+
+    def qkv(y: Value) -> tuple[Value, Value, Value]:
+        if not fused:
+            q, k, v = (by_head(t, t.linear(f"{n}_proj", y, shape.h, label=n), heads.num) for n in "qkv")
+            return q, k, v
+        parts = split(t, t.linear("qkv_proj", y, 3 * shape.h, label="qkv"), (shape.h,) * 3)
+        # Four blocks of heads lie interleaved, so bringing the heads together copies.
+        q, v, k = (by_head(t, t.copy(part), heads.num) for part in parts)
+        return q, k, v
+
+    def block(x: Value, kind: Any) -> Value:
+        y = t.layer_norm("ln_1", x)
+        with t.scope("attn"):
+            q, k, v = qkv(y)
+            k, q = (_gptj_rope(t, part, rotary, F32 if fused else part.dtype) for part in (k, q))
+            a = attend(t, q, k, v, heads, dropout=attn, upcast=False, qk_fp32="autocast", kernel="eager")
+            a = t.dropout(t.linear("out_proj", a, shape.h), resid)
+        with t.scope("mlp"):
+            m = t.dropout(mlp(t, y, shape.f, shape.act, ("fc_in", "fc_out")), resid)
+        return t.add(t.add(a, m), x, "residual stream")
+
+    base = frame(t, c, shape, vocab=50400, tied=False, dropout=c.number("embd_pdrop", 0.0), learned=False)
+    around = replace(base, head_bias=True, question_labels=num_labels(c))
+    return decoder(t, c, sizes, around, lambda x: block)
+
+
+def _rotary_dim(c: Config, shape: Shape) -> Dim:
+    rotary = c.dim("rotary_dim", "d_rot", default=64)
+    if rotary > shape.heads.width:
+        raise InputError(f"{c.where}: rotary_dim {int(rotary)} is wider than a head ({int(shape.heads.width)})")
+    return rotary
+
+
+def _gptj_rope(t: Tape, x: Value, rotary: Dim, dtype: Dtype) -> Value:
+    """The first `rotary` widths are turned, the rest is joined on again. sin and cos are repeated for every call."""
+    part = t.slice(x, rotary)
+    sin, cos = (t.op("repeat", (), (1, x.shape[1], 1, rotary), dtype, label=name) for name in ("sin", "cos"))
+    turned = t.add(t.mul(part, cos), t.mul(t.copy(part), sin), f"{x.label} with positions")
+    return t.op("cat", (turned, x), x.shape, turned.dtype, label=turned.label)
+
+
+def opt(t: Tape, c: Config, sizes: Sizes) -> Program:
+    """OPT; the 350m one normalises after each branch and embeds in half the width."""
+    h, num = c.dim("hidden_size", "h", default=768), c.dim("num_attention_heads", "a", default=12)
+    d = exact_division(h, num, f"{c.where}: hidden_size by num_attention_heads")
+    heads = Heads(num=num, num_kv=num, width=Dim(int(d), "d"))
+    f, act = c.dim("ffn_dim", "f", default=3072), c.word("activation_function", "relu")
+    before, bias = c.flag("do_layer_norm_before", True), c.flag("enable_bias", True)
+    affine = c.flag("layer_norm_elementwise_affine", True)
+    p, attn = c.number("dropout", 0.1), c.number("attention_dropout", 0.0)
+
+    def norm(name: str, x: Value, here: bool) -> Value:
+        return t.layer_norm(name, x, affine=affine) if here else x
+
+    def block(x: Value, kind: Any) -> Value:
+        y = norm("self_attn_layer_norm", x, before)
+        with t.scope("self_attn"):
+            q = t.scale(t.linear("q_proj", y, h, bias=bias, label="q"), "scaled q")
+            k, v = (t.linear(f"{n}_proj", y, h, bias=bias, label=n) for n in "kv")
+            q, k, v = (by_head(t, part, num) for part in (q, k, v))
+            y = t.linear("out_proj", attend(t, q, k, v, heads, dropout=attn), h, bias=bias)
+        x = norm("self_attn_layer_norm", t.add(x, t.dropout(y, p), "residual stream"), not before)
+        y = norm("final_layer_norm", x, before)
+        y = mlp(t, y, f, act, ("fc1", "fc2"), bias=bias)
+        return norm("final_layer_norm", t.add(x, t.dropout(y, p), "residual stream"), not before)
+
+    return decoder(t, c, sizes, _opt_frame(t, c, h, affine=affine, before=before), lambda x: block)
+
+
+def _opt_frame(t: Tape, c: Config, h: Dim, *, affine: bool, before: bool) -> Frame:
+    vocab, rows = c.dim("vocab_size", "V", default=50272), c.dim("max_position_embeddings", "positions", default=2048)
+    width = c.dim("word_embed_proj_dim", "h_word", default=int(h))
+    normed = before and not c.flag("_remove_final_layer_norm", False)
+
+    def embed(ids: Value) -> tuple[Value, Value]:
+        table = t.table("embed_tokens", vocab, width)
+        x = t.lookup(table, ids)
+        x = t.linear("project_in", x, h) if width != h else x
+        positions = t.op("cumsum", (), ids.shape, I64, label="position ids")
+        return t.add(x, t.lookup(t.table("embed_positions", rows + 2, h), positions, "position embeddings")), table
+
+    def finish(x: Value) -> Value:
+        x = t.layer_norm("final_layer_norm", x, affine=affine) if normed else x
+        return t.linear("project_out", x, width) if width != h else x
+
+    return Frame(
+        base="model.decoder" if c.architecture != "OPTModel" else "", layers="layers",
+        depth=c.dim("num_hidden_layers", "L", default=12), vocab=vocab,
+        embed=embed, finish=finish, tied=c.flag("tie_word_embeddings", True),
+    )  # fmt: skip
+
+
+FAMILIES = {
+    "gpt2": gpt2, "gpt_bigcode": gpt_bigcode, "gpt_neo": gpt_neo, "gptj": gptj, "codegen": gptj, "opt": opt,
+}  # fmt: skip
