@@ -63,7 +63,7 @@ class Heads:
 def attend(
     t: Tape, q: Value, k: Value, v: Value, heads: Heads, *, dropout: float = 0.0, bias: Value | None = None,
     softcap: bool = False, sinks: bool = False, scaled: bool = True, upcast: bool = True, heads_first: bool = False,
-    qk_fp32: str = "", kernel: str | None = None, masked: bool = False,
+    recast: bool = True, qk_fp32: str = "", kernel: str | None = None, masked: bool = False,
 ) -> Value:  # fmt: skip
     """softmax(q·kᵀ)·v. q is [b, s, n, d], k and v are [b, s_k, n_kv, d]; the result is [b, s, n·d_v].
 
@@ -77,7 +77,7 @@ def attend(
     kernel = _kernel(t, kernel or t.regime.attention, p, masked=masked or bias is not None, uneven=uneven)
     shape = (*q.shape[:2], heads.num * (heads.value_width or heads.width))
     if kernel == "eager":
-        form = Eager(softcap=softcap, sinks=sinks, scaled=scaled, upcast=upcast, qk_fp32=qk_fp32)
+        form = Eager(softcap=softcap, sinks=sinks, scaled=scaled, upcast=upcast, recast=recast, qk_fp32=qk_fp32)
         return t.copy(_eager(t, q, k, v, heads, p, bias, form), shape, "attention output")
     k, v = _repeated(t, k, v, heads, kernel, masked=masked or bias is not None)
     q, k, v = t.autocasted(q), t.autocasted(k), t.autocasted(v)
@@ -119,7 +119,8 @@ class Eager:
     softcap: bool
     sinks: bool
     scaled: bool
-    upcast: bool
+    upcast: bool  # softmax in fp32
+    recast: bool  # its result brought back to v's dtype
     qk_fp32: str
 
 
@@ -147,7 +148,7 @@ def _eager(
         weights = t.cast(t.dropout(_sunk(t, scores), p, "attention dropout"), stream)
     else:
         weights = t.softmax(scores, F32 if form.upcast else None, "attention weights")
-        weights = t.dropout(t.cast(weights, stream), p, "attention dropout")
+        weights = t.dropout(t.cast(weights, stream) if form.recast else weights, p, "attention dropout")
     return t.matmul(weights, v, (q.shape[0], heads.num, q.shape[1], v.shape[-1]), "attention output")
 
 

@@ -21,6 +21,8 @@ MODULE_OF = {
     "deepseek_v2": "deepseek", "deepseek_v3": "deepseek",
     "gpt2": "gpt", "gpt_bigcode": "gpt", "gpt_neo": "gpt", "gptj": "gpt", "codegen": "gpt", "opt": "gpt",
     "gpt_neox": "neox", "phi": "neox", "stablelm": "neox", "starcoder2": "neox", "bloom": "neox", "falcon": "falcon",
+    "bert": "encoder", "roberta": "encoder", "xlm-roberta": "encoder", "camembert": "encoder", "electra": "encoder",
+    "distilbert": "encoder",
 }  # fmt: skip
 
 

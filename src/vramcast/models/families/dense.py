@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from vramcast.models.config import Config
-from vramcast.models.families.llama import Block, Frame, Shape, by_head, causal_lm, project_qkv, read_shape
-from vramcast.models.layers import attend, gated, gated_mlp, rms_norm, rope, split
+from vramcast.models.families.llama import Block, Frame, Shape, causal_lm, project_qkv, read_shape
+from vramcast.models.layers import attend, by_head, gated, gated_mlp, rms_norm, rope, split
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import F32, Tape, Value
 

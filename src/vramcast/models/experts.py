@@ -1,0 +1,213 @@
+"""Mixtures of experts: routers, and experts run by one grouped matmul or in a loop, as transformers 5 writes them.
+
+Numbers of rows are those of all experts together: tokens × k. How evenly experts are hit does not change what is kept,
+only what one expert's rows cost; `busiest_rows` bounds that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vramcast.models.dims import Number, minimum
+from vramcast.models.layers import split
+from vramcast.models.tape import BOOL, F32, I32, I64, Tape, Value, promote
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """One layer's routed experts. `k` is number-like: a router with a dynamic k is priced at its mean or its bound."""
+
+    num: int
+    k: Number
+    inner: int
+    act: str
+    bias: bool = False
+    transposed: bool = False  # weights stored [experts, in, out]
+    clamped_gate: bool = False  # gpt-oss: interleaved columns, clamps, (up + 1) · gate · sigmoid
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """What a router hands to the experts: a weight and an expert's number for each chosen pair."""
+
+    weights: Value  # [tokens, k]
+    index: Value  # [tokens, k]
+
+
+# ---- routers
+
+
+def top_k(t: Tape, scores: Value, k: Number) -> Routing:
+    """torch.topk: the values carry the gradient, the indices are kept."""
+    index = Value((scores.shape[0], k), I64, label="chosen experts")
+    weights = t.op("topk", (scores,), index.shape, scores.dtype, saves=(index,), label="routing weights")
+    return Routing(weights, index)
+
+
+def normalised(t: Tape, weights: Value) -> Value:
+    """weights /= weights.sum(-1): an in-place division keeps its operands as they were."""
+    total = t.op("sum", (weights,), (*weights.shape[:-1], 1), weights.dtype, label="sum of routing weights")
+    before = Value(weights.shape, weights.dtype, label="routing weights before division")
+    return t.op("div", (weights, total), weights.shape, weights.dtype, saves=(before, total), label="routing weights")
+
+
+def softmax_router(t: Tape, name: str, x: Value, e: Experts, *, normalise: bool, keeps_fp32: bool = False) -> Routing:
+    """Softmax over all experts in fp32, then the k best."""
+    logits = t.linear(name, x, e.num, label="router logits", kind="router")
+    routing = top_k(t, t.softmax(logits, F32, "router probabilities"), e.k)
+    weights = normalised(t, routing.weights) if normalise else routing.weights
+    return Routing(weights if keeps_fp32 else t.cast(weights, logits.dtype), routing.index)
+
+
+def chosen_softmax_router(t: Tape, name: str, x: Value, e: Experts) -> Routing:
+    """gpt-oss: the k best logits, then softmax over them in their own dtype."""
+    logits = t.linear(name, x, e.num, bias=True, label="router logits", kind="router")
+    routing = top_k(t, logits, e.k)
+    return Routing(t.softmax(routing.weights, logits.dtype, "routing weights"), routing.index)
+
+
+def fp32_logits(t: Tape, name: str, x: Value, e: Experts) -> Value:
+    """DeepSeek: input and weight raised to fp32 before the product (which autocast may lower again)."""
+    with t.scope(name):
+        weight = t.cast(t.param("weight", (int(e.num), int(x.shape[-1])), "router"), F32)
+        x, weight = t.autocasted(t.cast(x, F32)), t.autocasted(weight)
+        saves = tuple(kept for kept, other in ((x, weight), (weight, x)) if other.requires_grad)
+        return t.op("linear", (x, weight), (x.shape[0], e.num), x.dtype, saves=saves, label="router logits")
+
+
+def group_softmax_router(t: Tape, name: str, x: Value, e: Experts, *, grouped: bool) -> Routing:
+    """DeepSeek-V2: softmax, groups that are not among the best masked out, the k best, scaled."""
+    scores = t.softmax(fp32_logits(t, name, x, e), F32, "router probabilities")
+    if grouped:
+        mask = Value(scores.shape, BOOL, label="group mask")
+        scores = t.op("masked_fill", (scores,), scores.shape, F32, saves=(mask,))
+    routing = top_k(t, scores, e.k)
+    return Routing(t.scale(routing.weights), routing.index)
+
+
+def sigmoid_router(t: Tape, name: str, x: Value, e: Experts, *, normalise: bool) -> Routing:
+    """DeepSeek-V3: sigmoid scores; the choice (with its correction bias) carries no gradient."""
+    scores = t.activation(fp32_logits(t, name, x, e), "sigmoid", "router scores")
+    index = Value((scores.shape[0], e.k), I64, label="chosen experts")
+    weights = t.op("gather", (scores,), index.shape, scores.dtype, saves=(scores, index), label="routing weights")
+    weights = normalised(t, weights) if normalise else weights
+    return Routing(t.scale(weights), index)
+
+
+def sparse_mixer(t: Tape, name: str, x: Value, e: Experts) -> Routing:
+    """Phi-MoE: two experts drawn one after the other, each weighted through its own masked softmax."""
+    logits = t.linear(name, x, e.num, label="router logits", kind="router")
+    first = _drawn(t, logits, logits)
+    rest = t.op(
+        "scatter", (logits,), logits.shape, logits.dtype, saves=(first.index,), label="logits without the first"
+    )
+    second = _drawn(t, logits, rest)
+    shape = (x.shape[0], 2)
+    weights = t.op("copy", (first.weights, second.weights), shape, first.weights.dtype, label="routing weights")
+    return Routing(weights, Value(shape, I64, label="chosen experts"))
+
+
+def _drawn(t: Tape, logits: Value, scores: Value) -> Routing:
+    mask = Value(scores.shape, BOOL, label="threshold mask")
+    masked = t.op("masked_fill", (scores,), scores.shape, scores.dtype, saves=(mask,))
+    gates = t.softmax(masked, label="masked gates")
+    index = Value((scores.shape[0], 1), I64, label="drawn expert")
+    weight = t.op("gather", (gates,), index.shape, gates.dtype, saves=(gates, index))
+    if not t.regime.training:
+        return Routing(weight, index)
+    mixed = t.op("mixer", (logits, weight), index.shape, gates.dtype, saves=(weight, index, gates), label="multiplier")
+    return Routing(mixed, index)
+
+
+# ---- experts
+
+
+def run_experts(t: Tape, x: Value, routing: Routing, e: Experts) -> Value:
+    """x is [tokens, h]. The parameters are three-dimensional, one slice for each expert."""
+    h, two = int(x.shape[-1]), 2 * int(e.inner)
+    with t.scope("experts"):
+        shapes = (int(e.num), h, two), (int(e.num), int(e.inner), h)
+        up_shape, down_shape = shapes if e.transposed else ((n, b, a) for n, a, b in shapes)
+        up = t.param("gate_up_proj", up_shape, "experts")
+        up_bias = t.param("gate_up_proj_bias", (int(e.num), two), "experts") if e.bias else None
+        down = t.param("down_proj", down_shape, "experts")
+        down_bias = t.param("down_proj_bias", (int(e.num), h), "experts") if e.bias else None
+        run = _grouped if t.regime.experts == "grouped" else _looped
+        return run(t, x, routing, e, (up, up_bias), (down, down_bias))
+
+
+Weights = tuple[Value, Value | None]
+
+
+def _grouped(t: Tape, x: Value, routing: Routing, e: Experts, up: Weights, down: Weights) -> Value:
+    """Rows sorted by expert, two grouped matmuls (which autocast does not reach), rows put back and added up."""
+    rows = x.shape[0] * e.k
+    expert_of_row = Value((rows,), I64, label="expert of each row")
+    order = Value((rows,), I64, label="order of rows")
+    offsets = Value((e.num,), I32, label="offsets of experts")
+    chosen = _indexed(t, x, (rows, x.shape[-1]), (Value((rows,), I64, label="token of each row"),), "routed rows")
+    weights = _indexed(t, routing.weights, (rows, 1), (order,), "row weights")
+
+    def linear(y: Value, w: Weights, out: int, label: str) -> Value:
+        weight, bias = w
+        y = t.cast(y, weight.dtype)
+        saves = (y, offsets) if weight.requires_grad else (offsets,)
+        y = t.op("grouped_mm", (y, weight), (rows, out), y.dtype, saves=saves, label=label, flops=_flops(y, out))
+        if bias is None:
+            return y
+        return _plus(t, y, _indexed(t, bias, y.shape, (expert_of_row,), "bias of each row"), label)
+
+    y = linear(_gated(t, linear(chosen, up, 2 * e.inner, "gate and up"), e), down, x.shape[-1], "expert output")
+    y = t.mul(y, weights, "weighted rows")
+    y = _indexed(t, y, y.shape, (Value((rows,), I64, label="order back"),), "weighted rows in order")
+    return t.cast(t.op("sum", (y,), x.shape, y.dtype, label="mixture"), x.dtype)
+
+
+def _looped(t: Tape, x: Value, routing: Routing, e: Experts, up: Weights, down: Weights) -> Value:
+    """Expert by expert; what the turns keep, laid end to end."""
+    rows = x.shape[0] * e.k
+    where = Value((rows, 2), I64, label="token and place of each row")
+    chosen = _indexed(t, x, (rows, x.shape[-1]), (where,), "routed rows")
+
+    def linear(y: Value, w: Weights, out: int, label: str) -> Value:
+        weight, bias = w
+        y, weight = t.autocasted(y), t.autocasted(weight)
+        saves = tuple(kept for kept, other in ((y, weight), (weight, y)) if other.requires_grad)
+        y = t.op("linear", (y, weight), (rows, out), y.dtype, saves=saves, label=label, flops=_flops(y, out))
+        return y if bias is None else _plus(t, y, bias, label)
+
+    y = linear(_gated(t, linear(chosen, up, 2 * e.inner, "gate and up"), e), down, x.shape[-1], "expert output")
+    weights = _indexed(t, routing.weights, (rows, 1), (where,), "row weights")
+    y = t.cast(t.mul(y, weights, "weighted rows"), x.dtype)
+    return t.op("index_add", (y,), x.shape, x.dtype, saves=(where, y), label="mixture")
+
+
+def _indexed(t: Tape, x: Value, shape: tuple[Number, ...], index: tuple[Value, ...], label: str) -> Value:
+    return t.op("index", (x,), shape, x.dtype, saves=index, label=label)
+
+
+def _plus(t: Tape, y: Value, bias: Value, label: str) -> Value:
+    return t.op("add", (y, bias), y.shape, promote(y.dtype, bias.dtype), label=label, passes_grad=True)
+
+
+def _flops(y: Value, out: int) -> Number:
+    return 2 * y.shape[0] * y.shape[1] * out
+
+
+def _gated(t: Tape, both: Value, e: Experts) -> Value:
+    gate, up = split(t, both, (e.inner, e.inner))
+    if not e.clamped_gate:
+        return t.mul(t.activation(gate, e.act), up, "gated rows")
+    gate, up = (t.op("clamp", (half,), half.shape, half.dtype, saves=(half,)) for half in (gate, up))
+    bent = t.activation(t.scale(gate), "sigmoid")
+    return t.mul(t.scale(up, "up + 1"), t.mul(gate, bent, "glu"), "gated rows")
+
+
+def busiest_rows(tokens: Number, k: Number, num: int, imbalance: float) -> Number:
+    """Rows of the busiest expert: `imbalance` times its even share, and never more than all tokens."""
+    share = -(-tokens * k * round(imbalance * 1000) // (1000 * num))
+    return minimum(tokens, share)
+
+
+Router = Callable[[Tape, str, Value, Experts], Routing]
