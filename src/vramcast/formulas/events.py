@@ -74,7 +74,7 @@ def forward_events(section: Section, *, keep: str = "all", input_kept: bool = Fa
             books.born(OUT if value is out else id(value), value.nbytes, kind, value.label)
         books.passing(op.forward_temp_bytes, f"{op.name} workspace")
         for storage in last.get(index, ()):
-            if _is_cached_copy(storage):
+            if is_cached_copy(storage):
                 continue
             if id(storage) in own and id(storage) not in saved and storage is not out and id(storage) in books.alive:
                 books.dies(id(storage))
@@ -83,7 +83,7 @@ def forward_events(section: Section, *, keep: str = "all", input_kept: bool = Fa
     return books.events
 
 
-def _is_cached_copy(storage: Value) -> bool:
+def is_cached_copy(storage: Value) -> bool:
     """autocast keeps the copy of a leaf weight that requires grad until the outermost autocast exits
     (aten/src/ATen/autocast_mode.cpp); other copies go when they are not needed."""
     return storage.copy_of is not None and storage.requires_grad

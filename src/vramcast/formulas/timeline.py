@@ -1,13 +1,15 @@
 """A training step as one stream of births and deaths over the whole model, and where in each phase it peaks.
 
-A Program in; for every phase the largest sum and what was alive then out. Checkpointing is decided here, per section.
-Weights, optimizer states and everything else that simply lies there is not in the stream (see `states`).
+A Program goes in; out come chunks (one section's events in one phase). Layers of one kind share their events, so the
+fold over chunks is short and works on grids of sizes; stamped with their place, the same events give what is alive at
+any moment. Checkpointing is decided here, per section. What simply lies there is not in it (see `states`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from vramcast.formulas.events import (
     GRAD_IN,
@@ -19,32 +21,17 @@ from vramcast.formulas.events import (
     Event,
     backward_events,
     forward_events,
+    is_cached_copy,
     kept_ids,
+    peak_above,
     shared_gradients,
 )
 from vramcast.ledger import BACKWARD, FORWARD, LOSS
+from vramcast.models.dims import Number, maximum
 from vramcast.models.program import Program
 from vramcast.models.tape import Placed, Section
 
-
-@dataclass(frozen=True, slots=True)
-class Stamped:
-    """An event at its place in the step."""
-
-    phase: str
-    section: int  # index into Program.placed
-    event: Event
-    key: Hashable
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhasePeak:
-    """The largest moment of a phase: what was alive, by place in the model."""
-
-    phase: str
-    nbytes: int
-    at: Placed
-    alive: tuple[Stamped, ...]
+KEEP = {"none": "all", "full": "none", "selective": "products"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,37 +43,69 @@ class Mode:
     keep_logits: bool = False  # a variable of the training loop holds the model's outputs until the next iteration
 
 
-def step_events(program: Program, mode: Mode) -> Iterator[Stamped]:
-    """Forward through every section, then backward. A recomputed section keeps little and runs forward again."""
-    placed = program.placed
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One section's events in one phase. `incoming` is the key of the gradient that reaches the section's output."""
+
+    phase: str
+    section: int  # index into Program.placed
+    events: list[Event]
+    incoming: Hashable | None = None
+    again: bool = False  # a recomputation: its output is not the border value
+
+
+@dataclass(frozen=True, slots=True)
+class Stamped:
+    """An event at its place in the step."""
+
+    phase: str
+    section: int
+    event: Event
+    key: Hashable
+
+
+class _Memo:
+    """Events of a section are made once per way of running it."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, list[Event]] = {}
+
+    def __call__(self, make: Callable[..., list[Event]], *args: Hashable) -> list[Event]:
+        key = (make, *args)
+        if key not in self._made:
+            self._made[key] = make(*args)
+        return self._made[key]
+
+
+def chunks(program: Program, mode: Mode) -> Iterator[Chunk]:
+    """Forward through every section, autocast's exit, then backward."""
+    placed, memo, grad = program.placed, _Memo(), program.regime.grad
     kept_before = _keeps_output(placed, mode)
-    cached: list[Stamped] = []
+    cached: list[Chunk] = []
+    phase = FORWARD
     for index, place in enumerate(placed):
         phase = LOSS if place.name == "loss" else FORWARD
-        for event in _forward(place, mode, kept_before[index], program.regime.grad):
-            item = Stamped(phase, index, event, _global(event.key, index, None))
-            if event.sign > 0 and event.kind == "weight copy" and not _survives(place, event, mode):
-                cached.append(item)
-            yield item
-    for item in cached:  # autocast exits, and with it its cache
-        yield Stamped(phase, item.section, _death(item.event), item.key)
-    if program.regime.grad:
-        yield from _backward(placed, mode, kept_before)
+        how = mode.recompute(place) if grad else "full"
+        yield Chunk(phase, index, memo(_forward, place.section, how, kept_before[index], grad))
+        cached.append(Chunk(phase, index, memo(_cached_copies, place.section, how)))
+    for chunk in cached:
+        yield Chunk(phase, chunk.section, chunk.events)
+    if grad:
+        yield from _backward(placed, mode, kept_before, memo)
 
 
-def _forward(place: Placed, mode: Mode, input_kept: bool, grad: bool) -> list[Event]:
-    how = mode.recompute(place) if grad else "full"
-    keep = {"none": "all", "full": "none", "selective": "products"}[how]
-    events = forward_events(place.section, keep=keep, input_kept=input_kept)
+def _forward(section: Section, how: str, input_kept: bool, grad: bool) -> list[Event]:
+    events = forward_events(section, keep=KEEP[how], input_kept=input_kept)
     if how == "none" or input_kept or not grad:
         return events
     return [event for event in events if event.key != IN]  # checkpointing holds the input of a block
 
 
-def _survives(place: Placed, event: Event, mode: Mode) -> bool:
-    """Is the weight copy held by the graph, or only by autocast's cache?"""
-    saved = {id(value) for op in place.section.ops for value in op.saved}
-    return mode.recompute(place) == "none" and event.key in saved
+def _cached_copies(section: Section, how: str) -> list[Event]:
+    """Deaths of the weight copies that only autocast's cache held, at its exit."""
+    saved = kept_ids(section, "all") if how == "none" else set()
+    copies = [op.output for op in section.ops if is_cached_copy(op.output) and id(op.output) not in saved]
+    return [Event(-1, id(copy), copy.nbytes, "weight copy", copy.label) for copy in copies]
 
 
 def _death(event: Event) -> Event:
@@ -96,19 +115,23 @@ def _death(event: Event) -> Event:
 def _keeps_output(placed: list[Placed], mode: Mode) -> list[bool]:
     """For each section: does the one before, or a variable, keep the border value itself?"""
     flags = [True]  # ids and pixels belong to the batch
-    for before in placed[:-1]:
-        keep = {"none": "all", "full": "none", "selective": "products"}[mode.recompute(before)]
-        flags.append(id(before.section.outputs[0].storage) in kept_ids(before.section, keep))
+    known: dict[Hashable, bool] = {}
+    for before, after in pairwise(placed):
+        key = (id(before.section), mode.recompute(before))
+        if key not in known:
+            known[key] = id(before.section.outputs[0].storage) in kept_ids(before.section, KEEP[mode.recompute(before)])
+        flags.append(known[key] or not after.section.inputs[0].dtype.floating)
     if mode.keep_logits and placed[-1].name == "loss":
         flags[-1] = True
     return flags
 
 
-def _backward(placed: list[Placed], mode: Mode, kept_before: list[bool]) -> Iterator[Stamped]:
-    exists: set[int] = set()
+def _backward(placed: list[Placed], mode: Mode, kept_before: list[bool], memo: _Memo) -> Iterator[Chunk]:
+    exists: frozenset[int] = frozenset()
     chain: Hashable | None = None
+    backs: dict[Hashable, Backward] = {}
     for index in reversed(range(len(placed))):
-        place, section = placed[index], placed[index].section
+        section, how, input_kept = placed[index].section, mode.recompute(placed[index]), kept_before[index]
         out = section.outputs[0]
         if not out.requires_grad:
             continue
@@ -116,63 +139,67 @@ def _backward(placed: list[Placed], mode: Mode, kept_before: list[bool]) -> Iter
         if incoming is None:  # the root of backward: a gradient of one
             incoming = ("border gradient", index + 1)
             root = Event(1, GRAD_OUT, out.nbytes, "working", f"gradient of {out.label}")
-            yield Stamped(BACKWARD, index, root, incoming)
-        how, input_kept = mode.recompute(place), kept_before[index]
+            yield Chunk(BACKWARD, index, [root], incoming)
         if how != "none":
-            yield from _recompute(index, place, how, input_kept)
-        back = backward_events(section, fresh_grads=mode.fresh_grads, has_grad=frozenset(exists), input_kept=input_kept)
-        exists |= shared_gradients(section)
-        yield from _stamped_backward(index, back, incoming)
+            yield Chunk(BACKWARD, index, memo(_recompute, section, how, input_kept), again=True)
+        shared = shared_gradients(section)
+        key = (section, input_kept, exists)
+        if key not in backs:
+            backs[key] = backward_events(section, fresh_grads=mode.fresh_grads, has_grad=exists, input_kept=input_kept)
+        exists |= shared
+        yield Chunk(BACKWARD, index, backs[key].events, incoming)
         if how != "none":
-            yield from _clean_up(index, section, how, input_kept)
-        chain = _global(back.grad_in, index, incoming) if back.grad_in is not None else None
+            yield Chunk(BACKWARD, index, memo(_clean_up, section, how, input_kept), incoming)
+        left = backs[key].grad_in
+        chain = None if left is None else _global(left, index, incoming)
 
 
-def _recompute(index: int, place: Placed, how: str, input_kept: bool) -> Iterator[Stamped]:
+def _recompute(section: Section, how: str, input_kept: bool) -> list[Event]:
     """Forward again, this time keeping; what was kept the first time is not made twice."""
-    section = place.section
     there = kept_ids(section, "products") if how == "selective" else set()
-    saved = kept_ids(section, "all")
     out = section.outputs[0].storage
+    needed = id(out) in kept_ids(section, "all")
+    events: list[Event] = []
     for event in forward_events(section, keep="all", input_kept=input_kept):
         if event.key == IN or event.key in there or (event.key == OUT and id(out) in there):
             continue
-        key = ("again", index) if event.key == OUT else (index, event.key)
-        yield Stamped(BACKWARD, index, event, key)
-        if event.key == OUT and event.sign > 0 and id(out) not in saved:
-            yield Stamped(BACKWARD, index, _death(event), key)
+        events.append(event)
+        if event.key == OUT and event.sign > 0 and not needed:
+            events.append(_death(event))
+    return events
 
 
-def _clean_up(index: int, section: Section, how: str, input_kept: bool) -> Iterator[Stamped]:
+def _clean_up(section: Section, how: str, input_kept: bool) -> list[Event]:
     """What only the checkpoint held: the input, and products that no backward formula needs."""
     saved = kept_ids(section, "all")
     entry, out = section.inputs[0].storage, section.outputs[0].storage
+    events = []
     if not input_kept and id(entry) not in saved:
-        yield Stamped(BACKWARD, index, Event(-1, IN, entry.nbytes, "activation", entry.label), _border(index))
+        events.append(Event(-1, IN, entry.nbytes, "activation", entry.label))
     if how == "selective":
         for op in section.ops:
             value = op.output
             if op.name in PRODUCTS and id(value) not in saved and value is not out:
-                yield Stamped(
-                    BACKWARD, index, Event(-1, id(value), value.nbytes, "activation", value.label), (index, id(value))
-                )
+                events.append(Event(-1, id(value), value.nbytes, "activation", value.label))
+    return events
 
 
-def _stamped_backward(index: int, back: Backward, incoming: Hashable | None) -> Iterator[Stamped]:
-    for event in back.events:
-        yield Stamped(BACKWARD, index, event, _global(event.key, index, incoming))
+# ---- one job: stamped events
 
 
-def _border(index: int) -> Hashable:
-    return ("border", index)
+def step_events(program: Program, mode: Mode) -> Iterator[Stamped]:
+    for chunk in chunks(program, mode):
+        for event in chunk.events:
+            key = ("again", chunk.section) if chunk.again and event.key == OUT else None
+            yield Stamped(chunk.phase, chunk.section, event, key or _global(event.key, chunk.section, chunk.incoming))
 
 
 def _global(key: Hashable, index: int, incoming: Hashable | None) -> Hashable:
     """A section's local key as one that is unique in the step."""
     if key == IN:
-        return _border(index)
+        return ("border", index)
     if key == OUT:
-        return _border(index + 1)
+        return ("border", index + 1)
     if key == GRAD_OUT:
         return incoming
     if key == GRAD_IN:
@@ -180,6 +207,16 @@ def _global(key: Hashable, index: int, incoming: Hashable | None) -> Hashable:
     if isinstance(key, tuple) and key[0] == "outer":
         return key
     return (index, key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhasePeak:
+    """The largest moment of a phase: what was alive, by place in the model."""
+
+    phase: str
+    nbytes: int
+    at: Placed
+    alive: tuple[Stamped, ...]
 
 
 def phase_peaks(stream: list[Stamped], placed: list[Placed]) -> list[PhasePeak]:
@@ -204,3 +241,24 @@ def alive_at(stream: list[Stamped], position: int) -> tuple[Stamped, ...]:
         else:
             alive.pop(item.key, None)
     return tuple(alive.values())
+
+
+# ---- many jobs at once: a fold over chunks
+
+
+def peak_by_phase(program: Program, mode: Mode) -> dict[str, Number]:
+    """The largest sum in each phase, for number-like sizes."""
+    level: Number = 0
+    peaks: dict[str, Number] = {}
+    known: dict[int, tuple[Number, Number]] = {}
+    alive: list[list[Event]] = []  # keeps the lists whose ids are keys
+    for chunk in chunks(program, mode):
+        if id(chunk.events) not in known:
+            alive.append(chunk.events)
+            net: Number = sum((event.sign * event.nbytes for event in chunk.events), 0)
+            known[id(chunk.events)] = (peak_above(chunk.events), net)
+        above, net = known[id(chunk.events)]
+        top = level + above
+        peaks[chunk.phase] = maximum(peaks[chunk.phase], top) if chunk.phase in peaks else top
+        level = level + net
+    return peaks
