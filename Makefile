@@ -1,0 +1,45 @@
+# setup once, then: make check while working, make test before sharing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+.PHONY: setup demo test check lint docs bench clean
+
+setup: $(READY)
+
+# torch first and alone: what is installed after it must find this version, not bring another.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[trace,runtime,web,dev]'
+	touch $@
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# The fast loop: under a minute.
+check: lint
+	$(PYTEST) -m "not slow"
+
+# Everything, as CI runs it.
+test: lint
+	$(PYTEST)
+
+demo: $(READY)
+	$(BIN)/vramcast params phi-3-mini
+	$(BIN)/vramcast estimate phi-3-mini --batch 2 --seq 256 --precision bf16-mixed --gpu a100-80gb
+	$(BIN)/vramcast gpus h100
+
+# Rewrite docs/commands.md and the outputs shown in README.md and docs/.
+docs: $(READY)
+	$(BIN)/python docs/generate.py
+
+bench: $(READY)
+	for file in benchmarks/bench_*.py; do echo "== $$file"; OMP_NUM_THREADS=1 $(BIN)/python $$file || exit 1; done
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
