@@ -150,11 +150,11 @@ class Ledger:
         )  # fmt: skip
 
     def peak(self, place: str) -> Moment:
-        """The first phase in which the process holds the most memory at this place."""
+        """The phase in which the process holds the most memory at this place; among equals, the fullest, then the first."""
         moments = [self.moment(phase, place) for phase in self.phases(place)]
         if not moments:
             raise InvariantError(f"no entries at {place}")
-        return max(moments, key=lambda moment: moment.process_bytes)
+        return max(moments, key=lambda moment: (moment.process_bytes, moment.allocated_bytes))
 
     def grouped(
         self, key: Callable[[Entry], str], *, phase: str | None = None, place: str | None = None

@@ -16,6 +16,7 @@ from vramcast.errors import VramcastError
 
 COMMANDS = {
     "diagnose": "read an OOM message, a log or nvidia-smi output: what happened, whose memory, why, what to do",
+    "trace": "run a training script on virtual GPUs: every byte, the peak, where it runs out",
     "estimate": "the bill of a training job: every line, the peak, whether it fits",
     "compare": "several jobs side by side",
     "sweep": "a grid of batch sizes and lengths, and the largest that fits",

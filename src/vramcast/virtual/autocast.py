@@ -69,9 +69,12 @@ class Autocast:
         return self._cast(args, kwargs, torch.float32)
 
     def _float32_result(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        if kwargs.get("dtype") is None and self._eligible(args[0]) and args[0].dtype in _HALF:
-            kwargs = {**kwargs, "dtype": torch.float32}
-        return args, kwargs
+        """`dtype` is the last argument where it is positional; an explicit one is kept."""
+        if not (self._eligible(args[0]) and args[0].dtype in _HALF) or kwargs.get("dtype") is not None:
+            return args, kwargs
+        if any(isinstance(value, torch.dtype) for value in args):
+            return args, kwargs
+        return _without_trailing_none(args), {**kwargs, "dtype": torch.float32}
 
     def _widest(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         eligible = [tensor for tensor in tensors_in(args, kwargs) if self._eligible(tensor)]
@@ -113,6 +116,10 @@ class Autocast:
             if record is not None:
                 record.category = Category.COPIES
         return found[1]
+
+
+def _without_trailing_none(args: Any) -> Any:
+    return args[:-1] if len(args) > 2 and args[-1] is None else args
 
 
 def _kernel(name: str, rule: Any) -> Any:

@@ -8,10 +8,12 @@ entry, if they are the same bytes there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from vramcast.allocator import OomMoment
 from vramcast.ledger import BACKWARD, NEXT_BACKWARD, Category, Entry, Ledger, Level, Origin
 from vramcast.virtual.lines import format_line
 from vramcast.virtual.meter import Peak
@@ -20,7 +22,19 @@ from vramcast.virtual.storages import HOST_PLACE, Record
 if TYPE_CHECKING:
     from vramcast.virtual.gpu import VirtualGpu
 
+_OUTPUT_HEADS = (".lm_head", ".embed_out", ".output_projection")
 _LOSS_OPS = ("log_softmax", "nll_loss", "cross_entropy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """The request that failed, and what was alive then."""
+
+    phase: str
+    place: str
+    request: Record
+    moment: OomMoment
+    alive: tuple[Record, ...]
 
 
 class Line(NamedTuple):
@@ -55,22 +69,34 @@ class Bill:
         best = self._peaks.get(key)
         if best is not None and best.allocated_bytes >= peak.allocated_bytes:
             if peak.reserved_bytes > best.reserved_bytes:
-                self._peaks[key] = _with_reserved(best, peak.reserved_bytes)
+                self._peaks[key] = replace(best, reserved_bytes=peak.reserved_bytes)
             return
         reserved = max(peak.reserved_bytes, best.reserved_bytes if best else 0)
-        lines: dict[Line, int] = {}
-        for record in peak.alive:
-            line = self._line(record, peak.phase)
-            lines[line] = lines.get(line, 0) + record.nbytes
+        lines = self._summed(peak.alive, peak.phase)
         known = sum(lines.values())
         if known < peak.allocated_bytes:
             inside = Line(Category.TEMPORARY, "inside a kernel", "")
             lines[inside] = lines.get(inside, 0) + peak.allocated_bytes - known
-        self._peaks[key] = Peak(
-            phase=peak.phase, place=peak.place, event=peak.event, allocated_bytes=peak.allocated_bytes,
-            reserved_bytes=reserved, alive=(),
-        )  # fmt: skip
+        self._peaks[key] = replace(peak, reserved_bytes=reserved, alive=())
         self._lines[key] = lines
+
+    def take_shortage(self, shortage: Shortage) -> None:
+        """The phase that ran out: what was alive plus the request, so that the sum is what the card lacked."""
+        key = (shortage.place, shortage.phase)
+        lines = self._summed((*shortage.alive, shortage.request), shortage.phase)
+        moment = shortage.moment
+        self._lines[key] = lines
+        self._peaks[key] = Peak(
+            phase=shortage.phase, place=shortage.place, event=self._gpu.clock, allocated_bytes=sum(lines.values()),
+            reserved_bytes=moment.reserved_bytes + moment.segment_bytes, alive=(),
+        )  # fmt: skip
+
+    def _summed(self, records: Iterable[Record], phase: str) -> dict[Line, int]:
+        lines: dict[Line, int] = {}
+        for record in records:
+            line = self._line(record, phase)
+            lines[line] = lines.get(line, 0) + record.nbytes
+        return lines
 
     def ledger(self) -> Ledger:
         entries = [entry for place in self._places() for entry in self._traced(place)]
@@ -90,7 +116,7 @@ class Bill:
         return Line(category, where, format_line(record.line))
 
     def _category(self, record: Record, phase: str) -> Category:
-        if any(word in record.cause for word in _LOSS_OPS):
+        if any(word in record.cause for word in _LOSS_OPS) or record.module.endswith(_OUTPUT_HEADS):
             return Category.LOGITS
         if not record.module and record.cause in ("aten::_to_copy", "adopted"):
             return Category.INPUT
@@ -146,15 +172,9 @@ class Bill:
         card = self._gpu.card
         yield Entry(
             category=Category.CONTEXT, component=f"CUDA context on {card.name}", place=place, phases=tuple(phases),
-            nbytes=card.context_bytes, origin=Origin.ASSUMED, level=Level.PROCESS,
+            nbytes=card.context_bytes or 0, origin=Origin.ASSUMED, level=Level.PROCESS, source=card.context_source,
+            range_bytes=card.context_range_bytes,
         )  # fmt: skip
-
-
-def _with_reserved(peak: Peak, reserved_bytes: int) -> Peak:
-    return Peak(
-        phase=peak.phase, place=peak.place, event=peak.event, allocated_bytes=peak.allocated_bytes,
-        reserved_bytes=reserved_bytes, alive=(),
-    )  # fmt: skip
 
 
 def _name(records: dict[int, Record], tensor: torch.Tensor, category: Category, name: str) -> None:

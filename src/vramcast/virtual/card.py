@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from vramcast.allocator import Allocator, AllocatorSettings, Block
-from vramcast.units import GiB, MiB
+from vramcast.catalog.gpus import Gpu
+from vramcast.errors import UnsupportedError
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    name: str
-    total_bytes: int
-    compute_capability: tuple[int, int]
-    context_bytes: int
-    sm_count: int | None = None
+# An anonymous card (`--gpu 24GiB`) is taken for an Ampere one.
+DEFAULT_CAPABILITY = (8, 0)
 
 
 class CardMemory:
     """The allocator of one device, on whatever stream is current."""
 
-    def __init__(self, card: Card, index: int, settings: AllocatorSettings) -> None:
-        self.allocator = Allocator(card.total_bytes, settings, index, context_bytes=card.context_bytes)
+    def __init__(self, card: Gpu, index: int, settings: AllocatorSettings) -> None:
+        context_bytes = card.context_bytes or 0
+        self.allocator = Allocator(card.capacity_bytes(), settings, index, context_bytes=context_bytes)
         self.stream = 0
 
     @property
@@ -50,5 +45,11 @@ def allocator_settings() -> AllocatorSettings:
     return AllocatorSettings.parse(text)
 
 
-def find_card(name: str) -> Card:
-    return Card(name=name, total_bytes=8000 * GiB, compute_capability=(8, 0), context_bytes=414 * MiB)
+def check_card(gpu: Gpu) -> None:
+    """A card can be virtual if its memory is known and its kernels are CUDA's."""
+    gpu.capacity_bytes()
+    if gpu.vendor != "nvidia":
+        raise UnsupportedError(
+            f"{gpu.name}: the virtual GPU knows CUDA's kernels and allocator, not {gpu.vendor}'s. Give an NVIDIA card or a "
+            "size such as --gpu 24GiB."
+        )

@@ -56,7 +56,7 @@ def _driver(gpu: VirtualGpu) -> dict[str, Any]:
 
     def free_and_total(index: int) -> tuple[int, int]:
         allocator = gpu.memories[index].allocator
-        return allocator.free_device_bytes, gpu.card.total_bytes
+        return allocator.free_device_bytes, gpu.card.capacity_bytes()
 
     def reset_peak(index: int) -> None:
         gpu.memories[index].allocator.reset_peak()
@@ -81,7 +81,7 @@ def _driver(gpu: VirtualGpu) -> dict[str, Any]:
         "_cuda_setMemoryFraction": lambda fraction, index: gpu.memories[index].allocator.set_fraction(fraction),
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_canDeviceAccessPeer": lambda one, other: True,
-        "_cuda_getArchFlags": lambda: f"sm_{gpu.card.compute_capability[0]}{gpu.card.compute_capability[1]}",
+        "_cuda_getArchFlags": lambda: f"sm_{gpu.capability[0]}{gpu.capability[1]}",
         "_cuda_memoryInfo": free_and_total,
         "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_get_sync_debug_mode": lambda: 0,
@@ -133,7 +133,7 @@ def _cuda(gpu: VirtualGpu) -> dict[str, Any]:
         "device_count": lambda: gpu.count,
         "get_device_properties": properties,
         "get_device_name": lambda device=None: properties(device).name,
-        "get_device_capability": lambda device=None: gpu.card.compute_capability,
+        "get_device_capability": lambda device=None: gpu.capability,
         "is_bf16_supported": lambda including_emulation=True: True,
         "mem_get_info": mem_get_info,
         "manual_seed": lambda seed: None,
@@ -152,9 +152,9 @@ def _cuda(gpu: VirtualGpu) -> dict[str, Any]:
 
 def device_properties(gpu: VirtualGpu) -> Any:
     card = gpu.card
-    major, minor = card.compute_capability
+    major, minor = gpu.capability
     return SimpleNamespace(
-        name=card.name, major=major, minor=minor, total_memory=card.total_bytes,
+        name=card.name, major=major, minor=minor, total_memory=card.capacity_bytes(),
         multi_processor_count=card.sm_count or 108, is_integrated=False, is_multi_gpu_board=False, warp_size=32,
         max_threads_per_multi_processor=2048, max_threads_per_block=1024, regs_per_multiprocessor=65536,
         shared_memory_per_block=49152, shared_memory_per_block_optin=166912, L2_cache_size=40 << 20,

@@ -13,11 +13,13 @@ from typing import Any
 import torch
 import torch._dynamo  # before any patch: it looks at torch.cuda once, when it is imported
 
+from vramcast.allocator import OutOfMemory
+from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError
 from vramcast.ledger import Ledger
-from vramcast.virtual import autocast, cuda_api, kernels, special, sums, tensors, training
-from vramcast.virtual.bill import Bill
-from vramcast.virtual.card import Card, CardMemory, allocator_settings, find_card
+from vramcast.virtual import autocast, cuda_api, kernels, libraries, special, sums, tensors, training
+from vramcast.virtual.bill import Bill, Shortage
+from vramcast.virtual.card import DEFAULT_CAPABILITY, CardMemory, allocator_settings, check_card
 from vramcast.virtual.lines import source_line
 from vramcast.virtual.meter import HostMemory, Meter, Point
 from vramcast.virtual.mode import VirtualMode
@@ -32,8 +34,10 @@ _active: list[VirtualGpu] = []
 class VirtualGpu:
     """One or more virtual cards of the same kind, for as long as the context lasts."""
 
-    def __init__(self, card: Card, *, count: int = 1, cuda_kernels: bool = True, steps: int | None = None) -> None:
+    def __init__(self, card: Gpu, *, count: int = 1, cuda_kernels: bool = True, steps: int | None = None, empty_weights: bool = False) -> None:
+        check_card(card)
         self.card = card
+        self.capability = card.compute_capability or DEFAULT_CAPABILITY
         self.count = count
         self.places = tuple(f"cuda:{index}" for index in range(count))
         settings = allocator_settings()
@@ -50,12 +54,14 @@ class VirtualGpu:
         self.kernels = kernels.Kernels(self, cuda=cuda_kernels)
         self.mode = VirtualMode(self)
         self.step_limit = steps
+        self._empty_weights = empty_weights
         self.current_index = 0
         self.clock = 0
         self.cause = ""
         self.last_place = self.places[0]
         self.notes: dict[str, int] = {}  # what was assumed or stood in for, and how often
         self.optimizers: list[Any] = []
+        self.out_of_memory: Shortage | None = None
         self.exit = ExitStack()
 
     # -- the context -----------------------------------------------------------------------------------------------
@@ -68,11 +74,15 @@ class VirtualGpu:
         _active.append(self)
         self.exit.callback(_active.clear)
         self.exit.callback(self.storages.close)
+        self.exit.callback(libraries.forget_devices)
         self.exit.callback(patches.restore)
         try:
             for part in (cuda_api, tensors, training):
                 part.install(self, patches)
             self.path.install(patches)
+            if self._empty_weights:
+                libraries.install_empty_weights(self, patches)
+            libraries.forget_devices()
             self.exit.enter_context(self.kernels)
             self.exit.enter_context(autocast.Autocast(self, patches))
             special.install(self)
@@ -86,6 +96,8 @@ class VirtualGpu:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._phase_ends(self.phases.current)
+        if self.out_of_memory is not None and isinstance(error, torch.OutOfMemoryError):
+            self.bill.take_shortage(self.out_of_memory)
         self.exit.close()
 
     # -- what the parts ask ----------------------------------------------------------------------------------------
@@ -138,7 +150,22 @@ class VirtualGpu:
         place = record.place
         if place != HOST_PLACE:
             self.last_place = place
-        self.meters[place].born(record, requested_bytes, self.clock, record.phase)
+        try:
+            self.meters[place].born(record, requested_bytes, self.clock, record.phase)
+        except OutOfMemory as error:
+            raise self.short_of_memory(record, requested_bytes, error) from None
+
+    def short_of_memory(self, record: Record, requested_bytes: int, error: OutOfMemory) -> torch.OutOfMemoryError:
+        """The error the script gets; what was alive is kept for the report."""
+        self.bill.identify()
+        meter = self.meters[record.place]
+        allocator = self.memory_at(record.place).allocator
+        record.nbytes = allocator.rounded(requested_bytes)
+        self.out_of_memory = Shortage(
+            phase=self.phases.current, place=record.place, request=record, moment=error.moment,
+            alive=tuple(meter.live.values()),
+        )  # fmt: skip
+        return torch.OutOfMemoryError(str(error))
 
     def died(self, record: Record) -> None:
         self.clock += 1
@@ -159,7 +186,16 @@ class VirtualGpu:
         return tuple(self.meters[place].timeline)
 
 
-def virtual_gpu(name: str, *, count: int = 1, kernels: str = "cuda", steps: int | None = None) -> VirtualGpu:
+def virtual_gpu(
+    name: str, *, count: int = 1, kernels: str = "cuda", steps: int | None = None, empty_weights: bool = False
+) -> VirtualGpu:
+    """Virtual cards by catalog name or size: `with virtual_gpu("a100-80gb", count=2) as gpu: ...`."""
     if kernels not in ("cuda", "cpu"):
         raise InputError(f"kernels {kernels!r} is neither cuda nor cpu.")
-    return VirtualGpu(find_card(name), count=count, cuda_kernels=kernels == "cuda", steps=steps)
+    for word, number in (("count", count), ("steps", steps)):
+        if number is not None and number < 1:
+            raise InputError(f"{word} {number} is not a positive number.")
+    card = find_gpu(name)
+    return VirtualGpu(
+        card, count=count, cuda_kernels=kernels == "cuda", steps=steps, empty_weights=empty_weights
+    )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.allocator import OutOfMemory
 from vramcast.ledger import Category
 from vramcast.units import KiB, MiB, round_up
 from vramcast.virtual.attention import cpu_attention, cuda_attention
@@ -46,7 +47,7 @@ class Kernels:
         replacements: dict[str, Any] = {"scaled_dot_product_attention": cpu_attention}
         if self._cuda:
             replacements = {
-                "scaled_dot_product_attention": cuda_attention(self._gpu.card.compute_capability),
+                "scaled_dot_product_attention": cuda_attention(self._gpu.capability),
                 "dropout": dropout,
                 "rms_norm": rms_norm,
             }
@@ -73,7 +74,13 @@ class Kernels:
         if inside is None:
             return []
         gpu = self._gpu
-        return gpu.meters[place].momentary(inside(args), gpu.clock, gpu.phases.current)
+        sizes = inside(args)
+        try:
+            return gpu.meters[place].momentary(sizes, gpu.clock, gpu.phases.current)
+        except OutOfMemory as error:
+            record = Record(place, 0, known=False)
+            record.cause, record.category = func._schema.name, Category.TEMPORARY
+            raise gpu.short_of_memory(record, error.moment.requested_bytes, error) from None
 
     def after(self, blocks: list[object], place: str) -> None:
         self._gpu.meters[place].release(blocks)
@@ -90,7 +97,7 @@ class Kernels:
         record.category = Category.WORKSPACE
         record.name = f"cuBLAS workspace, {'backward' if key[2] else 'forward'}, stream {stream}"
         gpu.cause = "cublas"
-        gpu.born(record, cublas_workspace_bytes(gpu.card.compute_capability))
+        gpu.born(record, cublas_workspace_bytes(gpu.capability))
 
 
 def cublas_workspace_bytes(capability: tuple[int, int]) -> int:

@@ -98,11 +98,14 @@ class Meter:
 
     def momentary(self, sizes: Iterable[int], event: int, phase: str) -> list[object]:
         """Memory a kernel takes and gives back while it runs; the caller frees the blocks."""
-        blocks = []
-        for size in sizes:
-            block, _ = self.memory.malloc(size)
-            blocks.append(block)
-            self._look(event, phase)
+        blocks: list[object] = []
+        try:
+            for size in sizes:
+                blocks.append(self.memory.malloc(size)[0])
+                self._look(event, phase)
+        except BaseException:
+            self.release(blocks)
+            raise
         return blocks
 
     def release(self, blocks: Iterable[object]) -> None:

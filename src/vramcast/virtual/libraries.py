@@ -1,0 +1,58 @@
+"""Libraries around torch that must meet the virtual GPU: what they cached about CUDA, and weights that are not on disk."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from vramcast.virtual.gpu import VirtualGpu
+    from vramcast.virtual.patches import Patches
+
+# Modules that remember, once and for all, whether there is a CUDA device.
+_REMEMBERING = (
+    "transformers.utils.import_utils", "transformers.utils.generic", "transformers.utils", "accelerate.utils.imports",
+    "accelerate.utils.environment", "peft.import_utils",
+)  # fmt: skip
+
+
+def forget_devices() -> None:
+    """Clear what libraries cached, on the way in and on the way out."""
+    for name in _REMEMBERING:
+        for value in list(vars(sys.modules[name]).values()) if name in sys.modules else ():
+            clear = getattr(value, "cache_clear", None)
+            if callable(clear):
+                clear()
+
+
+def install_empty_weights(gpu: VirtualGpu, patches: Patches) -> None:
+    """`from_pretrained` with a config and no weights: a model of the right shape and dtype."""
+    from transformers import AutoConfig, GenerationConfig, PreTrainedModel
+
+    def from_pretrained(cls: Any, path: Any = None, *args: Any, **kwargs: Any) -> Any:
+        config = kwargs.pop("config", None) or AutoConfig.from_pretrained(path)
+        dtype = kwargs.pop("dtype", None) or kwargs.pop("torch_dtype", None)
+        if dtype in (None, "auto"):
+            dtype = getattr(config, "dtype", None) or torch.float32
+        dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+        attention = kwargs.pop("attn_implementation", None)
+        options = {} if attention is None else {"attn_implementation": attention}
+        gpu.note(f"{cls.__name__}.from_pretrained({str(path)!r}): empty weights in {dtype}")
+        model = cls._from_config(config, dtype=dtype, **options)
+        if model.can_generate():
+            model.generation_config = GenerationConfig.from_model_config(config)
+        device_map = kwargs.pop("device_map", None)
+        if device_map is not None:
+            model = model.to(_one_device(device_map))
+        return model.eval()
+
+    patches.set(PreTrainedModel, "from_pretrained", classmethod(from_pretrained))
+
+
+def _one_device(device_map: Any) -> Any:
+    if isinstance(device_map, dict):
+        places = set(device_map.values())
+        return places.pop() if len(places) == 1 else "cuda:0"
+    return "cuda:0" if device_map in ("auto", "balanced", "sequential", "balanced_low_0") else device_map

@@ -1,0 +1,78 @@
+"""Run a user's script, unchanged, on virtual devices: as `python script.py args` would, until it ends, stops or runs out.
+
+The script's own errors are its own: they come out as they are, with a TraceError around what only the virtual GPU broke.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from vramcast.errors import InputError, TraceError
+from vramcast.virtual.gpu import VirtualGpu
+from vramcast.virtual.training import StepsDone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """How the script ended."""
+
+    steps: int
+    stopped: bool = False  # after the number of steps asked for
+    out_of_memory: str = ""  # torch's message
+    out_of_memory_line: str = ""  # the innermost line of the user's own files
+
+
+def run_script(path: str, arguments: Sequence[str], gpu: VirtualGpu) -> Run:
+    script = Path(path)
+    if not script.is_file():
+        raise InputError(f"{path}: no such script.")
+    stopped, message, line = False, "", ""
+    try:
+        with _as_main(script, arguments), gpu:
+            runpy.run_path(str(script), run_name="__main__")
+    except StepsDone:
+        stopped = True
+    except torch.OutOfMemoryError as error:
+        message, line = str(error), _innermost_line(error, script)
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise TraceError(f"{path} ended itself with exit code {end.code!r}.") from end
+    except Exception as error:
+        shown = "".join(traceback.format_exception(error, limit=-6)).rstrip()
+        raise TraceError(
+            f"{path} failed at {_innermost_line(error, script)}: {type(error).__name__}: {error}\n{shown}\n"
+            "If the script runs on a real GPU, the virtual one cannot follow it here."
+        ) from error
+    return Run(steps=gpu.phases.steps, stopped=stopped, out_of_memory=message, out_of_memory_line=line)
+
+
+@contextmanager
+def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
+    """sys.argv and sys.path as the interpreter would set them."""
+    argv, path = sys.argv, list(sys.path)
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path = argv, path
+
+
+def _innermost_line(error: BaseException, script: Path) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    home = os.path.dirname(os.path.abspath(script))
+    installed = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+    for frame in reversed(frames):
+        name = os.path.abspath(frame.filename)
+        if name.startswith(home) and not any(part in name for part in installed):
+            return f"{os.path.basename(frame.filename)}:{frame.lineno}"
+    return str(script)
