@@ -1,16 +1,18 @@
-"""How long the command line takes, cold: wall seconds of whole processes, beside a bare interpreter.
+"""How long the command line takes, cold: seconds of whole processes, beside a bare interpreter.
 
     python benchmarks/bench_cli.py
 
-The best of several runs is shown, because a busy machine only ever adds time. The ratio to `python -c pass` travels
-between machines better than the seconds do.
+The best of several runs is shown, because a busy machine only ever adds time; CPU seconds suffer less from neighbours
+than wall seconds. The ratio to `python -c pass` travels between machines better than either.
 """
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 
 RUNS = 7
 BARE = ("-c", "pass")
@@ -28,24 +30,37 @@ COMMANDS = (
 )
 
 
-def best_s(arguments: tuple[str, ...]) -> float:
-    return min(_once_s(arguments) for _ in range(RUNS))
+@dataclass(frozen=True, slots=True, order=True)
+class Cost:
+    cpu_s: float
+    wall_s: float
 
 
-def _once_s(arguments: tuple[str, ...]) -> float:
-    start = time.perf_counter()
+def best(arguments: tuple[str, ...]) -> Cost:
+    return min(_once(arguments) for _ in range(RUNS))
+
+
+def _once(arguments: tuple[str, ...]) -> Cost:
+    before, start = _children_s(), time.perf_counter()
     done = subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, check=False)
+    cost = Cost(_children_s() - before, time.perf_counter() - start)
     if done.returncode not in (0, 1):
         raise SystemExit(f"{' '.join(arguments)} ended with {done.returncode}")
-    return time.perf_counter() - start
+    return cost
+
+
+def _children_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def main() -> int:
-    bare_s = best_s(BARE)
-    print(f"{'seconds':>8}  {'÷ bare':>6}  command")
+    bare = best(BARE)
+    print(f"{'wall s':>8}  {'cpu s':>8}  {'÷ bare':>6}  command")
     for arguments in COMMANDS:
-        seconds = best_s(arguments)
-        print(f"{seconds:8.3f}  {seconds / bare_s:6.1f}  python {' '.join(arguments)}")
+        cost = best(arguments)
+        ratio = cost.cpu_s / bare.cpu_s
+        print(f"{cost.wall_s:8.3f}  {cost.cpu_s:8.3f}  {ratio:6.1f}  python {' '.join(arguments)}")
     return 0
 
 

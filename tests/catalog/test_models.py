@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from vramcast.catalog.models import CatalogModel, all_models, find_model, lookup_model, search_models
 from vramcast.catalog.tables import DATA, read_rows
 from vramcast.errors import UnsupportedError
+from vramcast.models.read import read_model
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,11 @@ def test_every_model_has_a_config_a_count_and_a_source(model: CatalogModel) -> N
     assert isinstance(model.config["model_type"], str)
     assert model.params > 0
     assert model.source
+
+
+@pytest.mark.parametrize("model", all_models(), ids=lambda model: model.name)
+def test_every_model_has_exactly_the_parameters_the_index_says(model: CatalogModel) -> None:
+    assert sum(param.numel for param in read_model(model.name).table() if param.tied_to is None) == model.params
 
 
 def test_the_index_and_the_configs_are_the_same_set() -> None:
