@@ -18,6 +18,10 @@ from torch.utils._pytree import tree_leaves
 TRANSFERS = ("aten._to_copy.default", "aten.copy_.default")
 
 
+def inside_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
+
+
 class LiveBytes(TorchDispatchMode):
     def __init__(self, *modules: nn.Module, may_mix: bool = False) -> None:
         super().__init__()
@@ -26,6 +30,7 @@ class LiveBytes(TorchDispatchMode):
         self.peaks: Counter[str] = Counter()
         self.ops: Counter[str] = Counter()
         self._device_of: dict[int, str | None] = {}
+        self._backward: set[int] = set()
         for module in modules:
             for tensor in (*module.parameters(), *module.buffers()):
                 self._born(tensor, "cpu")
@@ -60,11 +65,18 @@ class LiveBytes(TorchDispatchMode):
         explicit = kwargs.get("device")
         if explicit is not None and explicit.index is not None:
             return str(explicit)
-        known = {self._device_of.get(tensor.untyped_storage()._cdata) for tensor in inputs if tensor.dim() > 0} - {None}
-        # In backward autograd moves gradients by tensor.device, which has lost the index: nothing to check there.
-        if not self.may_mix and len(known) > 1 and func not in TRANSFERS and torch._C._current_graph_task_id() == -1:
-            raise AssertionError(f"{func} mixes {sorted(map(str, known))}")
-        return next(iter(known), None)
+        tagged = {self._key(tensor): self._device_of.get(self._key(tensor)) for tensor in inputs if tensor.dim() > 0}
+        known = {device for device in tagged.values() if device is not None}
+        if len(known) > 1 and inside_backward():
+            # Autograd moves gradients by tensor.device, which has lost the index. The operation runs where the
+            # tensors that the forward saved are.
+            known = {device for key, device in tagged.items() if device and key not in self._backward} or known
+        if len(known) > 1 and func not in TRANSFERS and not (self.may_mix or inside_backward()):
+            raise AssertionError(f"{func} mixes {sorted(known)}")
+        return min(known, default=None)
+
+    def _key(self, tensor: Tensor) -> int:
+        return tensor.untyped_storage()._cdata
 
     def _born(self, tensor: Tensor, device: str | None) -> None:
         storage = tensor.untyped_storage()
@@ -73,10 +85,13 @@ class LiveBytes(TorchDispatchMode):
             return
         place = device or "cpu"
         self._device_of[key] = device
+        if inside_backward():
+            self._backward.add(key)
         self.live[place] += storage.nbytes()
         self.peaks[place] = max(self.peaks[place], self.live[place])
         weakref.finalize(storage, self._died, key, place, storage.nbytes())
 
     def _died(self, key: int, place: str, nbytes: int) -> None:
         self._device_of.pop(key, None)
+        self._backward.discard(key)
         self.live[place] -= nbytes

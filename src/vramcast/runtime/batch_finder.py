@@ -75,7 +75,11 @@ def _next(probes: list[Probe], predict: Callable[[int], int], budget_bytes: int)
     last = probes[-1]
     fitting = max((probe.batch for probe in probes if probe.fits), default=0)
     failing = min((probe.batch for probe in probes if not probe.fits), default=None)
-    if failing is None or failing - fitting <= max(1, fitting // 8):
+    if (
+        failing is None
+        or failing - fitting <= max(1, fitting // 8)
+        or (last.fits and probes[-2].peak_bytes is not None)
+    ):
         return None
     if last.peak_bytes is not None and not last.fits:
         # It ran, but above the budget: believe the measured ratio to the prediction.

@@ -91,7 +91,7 @@ class FunctionalEdit:
             for handle in handles:
                 handle.remove()
         return {
-            name: Factors(inputs=_rows(inputs[name]), deltas=_rows(delta)).to(self.device)
+            name: Factors(inputs=_flat(inputs[name]), deltas=_flat(delta)).to(self.device)
             for name, delta in zip(self.names, deltas, strict=True)
         }
 
@@ -99,25 +99,31 @@ class FunctionalEdit:
         """W − rate · deltasᵀ·inputs on the second device: only the small factors travel."""
         return {name: self._edited(name, steps[name].to(self.sub_device), rates[name]) for name in steps}
 
-    def ledger(self, tokens: int) -> Ledger:
-        """What an edit step holds on each device once its losses have run backward, for an edit of so many tokens."""
+    def ledger(self, *, tokens: int, labelled: int) -> Ledger:
+        """What an edit step holds on each device once its losses have run backward.
+
+        `tokens` are the positions that influence a label, `labelled` those that predict one: in the last layer only the
+        latter have a gradient, because nothing above it mixes positions.
+        """
         main, sub = str(self.device), str(self.sub_device)
         weights = [self.weight(name) for name in self.names]
-        elements = sum(weight.numel() for weight in weights)
-        edited = sum(weight.numel() * weight.element_size() for weight in weights)
-        widths = sum(sum(self.factor_widths(name)) for name in self.names)
+        elements, size = sum(weight.numel() for weight in weights), weights[0].element_size()
+        factors = sum(sum(self.factor_widths(name)) * self._rows(name, tokens, labelled) for name in self.names)
         entries = [_entry(Category.WEIGHTS, "base model", main, module_bytes(self.model))]
         if sub != main:
             entries.append(_entry(Category.COPIES, "edited layers", sub, module_bytes(self._tail.module)))
-        size = weights[0].element_size()
         # rate · update keeps the update, because the rate is learned.
         entries += [
-            _entry(Category.COMPANION, "edited weights", sub, edited, f"Σ out·in·{size} = {elements}·{size}"),
-            _entry(Category.GRADIENTS, "of the edited weights", sub, edited, "as the edited weights"),
+            _entry(Category.COMPANION, "edited weights", sub, size * elements, f"Σ out·in·{size} = {elements}·{size}"),
+            _entry(Category.GRADIENTS, "of the edited weights", sub, size * elements, "as the edited weights"),
             _entry(Category.ACTIVATIONS, "updates", sub, 4 * elements, f"Σ out·in·4 = {elements}·4"),
-            _entry(Category.ACTIVATIONS, "factors", sub, 4 * tokens * widths, f"T·Σ(in+out)·4 = {tokens}·{widths}·4"),
+            _entry(Category.ACTIVATIONS, "factors", sub, 4 * factors, f"Σ rows·(in+out)·4 = {factors}·4"),
         ]
         return Ledger(entries=tuple(entries))
+
+    def _rows(self, name: str, tokens: int, labelled: int) -> int:
+        last = f"{self.layers.name}.{len(self.layers.modules) - 1}."
+        return labelled if name.startswith(last) else tokens
 
     def weight(self, name: str) -> Tensor:
         """An inner weight where the edited layers are."""
@@ -181,7 +187,7 @@ def _transposed(name: str, module: nn.Module) -> bool:
     raise UnsupportedError(f"{name} belongs to a {type(module).__name__}. Known: Linear, Conv1D.")
 
 
-def _rows(tensor: Tensor) -> Tensor:
+def _flat(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1, tensor.shape[-1])
 
 
