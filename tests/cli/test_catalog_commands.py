@@ -110,6 +110,18 @@ def test_wrong_input_is_one_line_and_exit_code_2(
     assert text.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "arguments", [("params",), ("gpus", "--lang", "fr"), ("models", "--jsn"), ("params", "a", "b")]
+)
+def test_a_mistake_in_the_flags_is_one_line_too(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    text = capsys.readouterr().err
+    assert text.startswith(f"vramcast {arguments[0]}: ")
+    assert text.count("\n") == 1
+
+
 @pytest.mark.parametrize("arguments", [("params", "qwen2.5-0.5b"), ("models", "qwen"), ("gpus",), ("gpus", "a10")])
 def test_chinese_and_markdown_keep_the_figures(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
     figures = re.compile(r"\d[\d,]{3,}")

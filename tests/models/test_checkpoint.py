@@ -97,6 +97,12 @@ def test_each_wrong_field_is_named(tmp_path: Path, change: dict[str, Any], said:
         read_header(path)
 
 
+def test_a_name_with_control_characters_never_reaches_the_terminal(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.safetensors", {"\x1b[31mred\n": GOOD}, 24)
+    with pytest.raises(InputError, match=r"\\x1b\[31mred\\n' must be a printable name"):
+        read_header(path)
+
+
 def test_a_download_that_stopped_is_seen(tmp_path: Path) -> None:
     path = write(tmp_path / "x.safetensors", {"w": GOOD}, 23)
     with pytest.raises(InputError, match=r"truncated or damaged.*24 bytes, the file has 23"):

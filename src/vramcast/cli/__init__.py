@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from vramcast.errors import VramcastError
 
@@ -27,13 +28,20 @@ COMMANDS = {
 }
 
 
+class Parser(argparse.ArgumentParser):
+    """A mistake in the flags is one line, like every other mistake."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}. See {self.prog} --help.\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = arguments[0] if arguments else "--help"
     if name not in COMMANDS:
         return _no_command(name)
     command = import_module(f"vramcast.cli.{name}")
-    parser = argparse.ArgumentParser(prog=f"vramcast {name}", description=COMMANDS[name], allow_abbrev=False)
+    parser = Parser(prog=f"vramcast {name}", description=COMMANDS[name], allow_abbrev=False)
     command.configure(parser)
     try:
         result: int = command.run(parser.parse_args(arguments[1:]))

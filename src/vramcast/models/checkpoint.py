@@ -117,8 +117,8 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
 
 def _tensor(path: Path, name: str, entry: Any) -> StoredTensor:
     where = f"{path}: tensor {name[:80]!r}"
-    if not isinstance(entry, dict):
-        raise InputError(f"{where} must be an object")
+    if not isinstance(entry, dict) or not name.isprintable():
+        raise InputError(f"{where} must be a printable name with an object")
     dtype_name = entry.get("dtype")
     if not isinstance(dtype_name, str) or dtype_name not in BITS:
         raise InputError(f"{where} has dtype {str(dtype_name)[:80]!r}. Known: {', '.join(BITS)}.")

@@ -19,7 +19,7 @@ from vramcast.models.families import MODULE_OF, family_of
 from vramcast.models.source import ModelSource
 from vramcast.models.tape import Param
 
-MOST_LAYERS = 16_384  # a deeper model is a typing mistake or an attack: each layer is described one by one
+MOST_LAYERS = 16_384  # more layers or experts are a typing mistake or an attack: each is described one by one
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
@@ -121,7 +121,7 @@ def _check_depth(data: Any, where: str) -> None:
     for key, value in data.items():
         if isinstance(value, dict):
             _check_depth(value, f"{where}: {key}")
-        elif ("layer" in key or key == "depth") and type(value) is int and value > MOST_LAYERS:
+        elif ("layer" in key or "expert" in key or key == "depth") and type(value) is int and value > MOST_LAYERS:
             raise InputError(f"{where}: {key} must be at most {MOST_LAYERS}, not {value}")
 
 
