@@ -140,7 +140,8 @@ def _script(step: Step, first: list[Stamped], resident: tuple[int, ...]) -> Scri
     """The job for the allocator: tensor by tensor, two steps."""
     states, job = step.states, step.job
     item = states.recipe.states.nbytes if states.recipe.states else None
-    halves = tuple(state_bytes(param, job, item) // 2 for param in states.trained)
+    halves = (state_bytes(param, job, item) // 2 for param in states.trained)
+    pairs = tuple(half for each in halves for half in (each, each))
     total = temporaries(states.trained, job, item)[0]
     numel = sum(param.numel for param in states.trained)
     foreach = implementation(job) == "foreach" and total
@@ -152,7 +153,7 @@ def _script(step: Step, first: list[Stamped], resident: tuple[int, ...]) -> Scri
         weights += tuple(4 * param.numel for param in states.trained)
     later = first if job.accumulate == 1 else step.stream(fresh=False)
     return Script(
-        weights=(*weights, *resident), first=first, later=later, states=(*halves, *halves), step_temporaries=listed,
+        weights=(*weights, *resident), first=first, later=later, states=pairs, step_temporaries=listed,
         zero_grad_first=not step.grads_in_forward and job.accumulate == 1,
     )  # fmt: skip
 

@@ -24,7 +24,7 @@ class Event:
     sign: int
     key: Hashable
     nbytes: Number
-    kind: str  # activation, weight copy, working, gradient
+    kind: str  # activation, kv cache, weight copy, working, gradient
     label: str
 
 
@@ -70,11 +70,11 @@ def forward_events(section: Section, *, keep: str = "all", input_kept: bool = Fa
     drops_input = not input_kept and id(entry) not in saved and entry is not out
     for index, op in enumerate(section.ops):
         for value in _births(op, own, keep == "all", books):
-            kind = "weight copy" if value.copy_of else "activation" if id(value) in saved else "working"
+            kind = _kind(value, id(value) in saved)
             books.born(OUT if value is out else id(value), value.nbytes, kind, value.label)
         books.passing(op.forward_temp_bytes, f"{op.name} workspace")
         for storage in last.get(index, ()):
-            if is_cached_copy(storage):
+            if is_cached_copy(storage) or storage.is_cache:
                 continue
             if id(storage) in own and id(storage) not in saved and storage is not out and id(storage) in books.alive:
                 books.dies(id(storage))
@@ -98,6 +98,14 @@ def kept_ids(section: Section, keep: str) -> set[int]:
     if keep == "products":
         return {id(op.output) for op in section.ops if op.name in PRODUCTS}
     return {id(value) for op in section.ops for value in op.saved}
+
+
+def _kind(value: Value, saved: bool = True) -> str:
+    if value.copy_of:
+        return "weight copy"
+    if value.is_cache:
+        return "kv cache"
+    return "activation" if saved else "working"
 
 
 def _births(op: Op, own: set[int], keep: bool, books: _Books) -> Iterator[Value]:
@@ -205,8 +213,7 @@ def _open_books(books: _Books, section: Section, holds: Counter[int], entry: Val
         for value in op.saved:
             key = _key(value, entry)
             if id(value) in holds and key not in books.alive:
-                kind = "weight copy" if value.copy_of else "activation"
-                books.alive[key] = Event(1, key, value.nbytes, kind, value.label)
+                books.alive[key] = Event(1, key, value.nbytes, _kind(value), value.label)
     if out.requires_grad:
         books.alive[GRAD_OUT] = Event(1, GRAD_OUT, out.nbytes, "working", f"gradient of {out.label}")
 

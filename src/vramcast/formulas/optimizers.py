@@ -121,7 +121,7 @@ def implementation(job: Job) -> str:
         return "loop"
     if job.framework in ("torchtitan", "megatron", "deepspeed"):
         return "fused"
-    fused_by_default = version(job.transformers_version) >= (4, 51) and version(job.torch_version) >= (2, 8)
+    fused_by_default = version(job.transformers_version) >= (4, 54) and version(job.torch_version) >= (2, 8)
     return "fused" if job.framework in ("hf", "trl") and job.optimizer == "adamw" and fused_by_default else "foreach"
 
 

@@ -41,7 +41,7 @@ def context_entries(gpu: Gpu | None, place: str) -> Iterator[Entry]:
     low, high = gpu.context_range_bytes or (gpu.context_bytes, gpu.context_bytes + KERNELS_BYTES)
     nbytes = min(max(gpu.context_bytes + KERNELS_BYTES, low), high)
     yield Entry(
-        category=Category.CONTEXT, component="and loaded kernels", place=place, phases=PHASES,
+        category=Category.CONTEXT, component="with loaded kernels", place=place, phases=PHASES,
         nbytes=nbytes, origin=Origin.ASSUMED, level=Level.PROCESS, source=gpu.context_source,
         formula=f"{gpu.context_bytes / MiB:.0f} MiB bare + {KERNELS_BYTES / MiB:.0f} MiB kernels",
         range_bytes=(low, high),

@@ -13,7 +13,7 @@ from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.tape import BF16, DTYPES, F16, F32, Dtype, Lora, Quantized, Regime
 
-NO_GQA_BEFORE = (4, 48)  # transformers repeated key and value heads itself before
+NO_GQA_BEFORE = (4, 54)  # transformers repeated key and value heads itself before
 GROUPED_EXPERTS_FROM = (5, 0)  # before, experts ran one by one
 
 
@@ -23,9 +23,19 @@ def regime_of(job: Job, config: Config, gpu: Gpu | None) -> Regime:
         weights=recipe.weights, autocast=recipe.autocast, attention=attention_kernel(job, config, gpu),
         mask=job.longest_seq is not None, fused=frozenset(job.kernels) | ({"loss"} if job.loss == "fused" else set()),
         gqa_in_kernel=version(job.transformers_version) >= NO_GQA_BEFORE,
+        kv_cache=kv_cache(job, config),
         experts="grouped" if version(job.transformers_version) >= GROUPED_EXPERTS_FROM else "loop",
         trainable=_trainable(job), lora=_lora(job), quantized=_quantized(job), upcast=_upcast(job),
     )  # fmt: skip
+
+
+def kv_cache(job: Job, config: Config) -> str:
+    """transformers fills past_key_values in training too, unless checkpointing or the config forbids it. Before 4.56
+    the cache held the very tensors, since then it holds copies (cache_utils.py, DynamicLayer.update)."""
+    own = job.framework in ("torchtune", "torchtitan", "litgpt", "megatron")
+    if own or job.checkpointing != "none" or not config.flag("use_cache", True):
+        return "none"
+    return "copy" if version(job.transformers_version) >= (4, 56) else "alias"
 
 
 def attention_kernel(job: Job, config: Config, gpu: Gpu | None) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from vramcast.allocator import Allocator, AllocatorSettings, OutOfMemory
 from vramcast.formulas.timeline import Stamped
+from vramcast.ledger import BACKWARD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +41,15 @@ def replay(script: Script, *, capacity_bytes: int | None, conf: str) -> Replayed
         run.play(script.first)
         run.hold("states", script.states)
         run.flash(script.step_temporaries)
-        run.drop_step(gradients=script.zero_grad_first)
+        run.end_step(gradients=script.zero_grad_first)
         run.play(script.later)
         run.flash(script.step_temporaries)
     except OutOfMemory:
         return run.result(out_of_memory=True)
     return run.result(out_of_memory=False)
+
+
+HELD = ("weights", "small", "states", "old")
 
 
 class _Run:
@@ -54,6 +58,7 @@ class _Run:
         self.blocks: dict[Hashable, object] = {}
         self.requested = self.peak_requested = 0
         self.sizes: dict[Hashable, int] = {}
+        self.old: list[Hashable] = []
 
     def take(self, key: Hashable, nbytes: int) -> None:
         if nbytes:
@@ -81,16 +86,28 @@ class _Run:
 
     def play(self, stream: list[Stamped]) -> None:
         for item in stream:
+            if item.phase == BACKWARD and self.old:
+                self.drop_old()
             if item.event.sign > 0:
                 self.take(item.key, int(item.event.nbytes))
             else:
                 self.drop(item.key)
 
-    def drop_step(self, *, gradients: bool) -> None:
-        """Between steps: gradients go if zero_grad comes first; everything else of the step is gone already."""
-        if gradients:
-            for key in [key for key in self.blocks if _is_gradient(key)]:
+    def end_step(self, *, gradients: bool) -> None:
+        """Gradients go if zero_grad comes before the next forward. What a variable holds (outputs, the loss) goes when
+        the next forward has returned."""
+        for key in list(self.blocks):
+            if _is_gradient(key) and gradients:
                 self.drop(key)
+            elif isinstance(key, tuple) and key[0] not in HELD and not _is_gradient(key):
+                self.blocks[("old", key)] = self.blocks.pop(key)
+                self.sizes[("old", key)] = self.sizes.pop(key)
+                self.old.append(("old", key))
+
+    def drop_old(self) -> None:
+        for key in self.old:
+            self.drop(key)
+        self.old.clear()
 
     def result(self, *, out_of_memory: bool) -> Replayed:
         return Replayed(

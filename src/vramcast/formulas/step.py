@@ -11,7 +11,7 @@ from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.kept import kept
 from vramcast.formulas.optimizers import implementation, temporaries
 from vramcast.formulas.states import States
-from vramcast.formulas.timeline import Mode, PhasePeak, Stamped, phase_peaks, step_events
+from vramcast.formulas.timeline import Mode, PhasePeak, Stamped, alive_at, phase_peaks, step_events
 from vramcast.job import Job
 from vramcast.ledger import (
     BACKWARD,
@@ -104,14 +104,19 @@ class Step:
                     bill.add(peak, phase, gradients, count_gradients=False)
 
     def _leftovers(self, bill: _Bill, stream: list[Stamped]) -> None:
-        """Outputs that a variable still holds live through the step and into the next forward."""
-        if keeps_outputs(self.job):
-            logits = self.program.output
-            held = int(logits.nbytes) if self.program.placed[-1].name == "loss" else 0
-            line = bill.line(Category.LOGITS, "logits that `outputs` still holds")
-            line.formula = f"{product_text(logits.shape, logits.dtype.nbytes)}"
-            for phase in (STEP, NEXT_FORWARD, NEXT_STEP):
-                line.add(phase, held)
+        """What `outputs` still holds lives through the step and until the next forward has returned."""
+        if not keeps_outputs(self.job):
+            return
+        held = {Category.LOGITS: 0, Category.CACHE: 0}
+        for item in alive_at(stream, len(stream) - 1):
+            if item.event.kind == "kv cache":
+                held[Category.CACHE] += int(item.event.nbytes)
+            elif item.event.kind != "gradient":
+                held[Category.LOGITS] += int(item.event.nbytes)
+        for category, what in ((Category.LOGITS, "logits"), (Category.CACHE, "past_key_values")):
+            line = bill.line(category, f"{what} that `outputs` still holds")
+            for phase in (STEP, NEXT_FORWARD, NEXT_LOSS, NEXT_STEP):
+                line.add(phase, held[category])
 
     def _step_temporaries(self) -> Amounts:
         item = self.states.recipe.states.nbytes if self.states.recipe.states else None
@@ -189,6 +194,8 @@ class _Bill:
         placed = self.program.placed[item.section]
         if item.event.kind == "weight copy":
             return Category.COPIES, "16-bit copies of weights (autocast)"
+        if item.event.kind == "kv cache":
+            return Category.CACHE, "keys and values of this step (use_cache)"
         if placed.name in ("loss", "head") and ("logits" in item.event.label or placed.name == "loss"):
             return Category.LOGITS, f"{item.event.label}"
         if item.event.kind == "activation" or item.key == ("border", item.section + 1):

@@ -102,10 +102,18 @@ def _forward(section: Section, how: str, input_kept: bool, grad: bool) -> list[E
 
 
 def _cached_copies(section: Section, how: str) -> list[Event]:
-    """Deaths of the weight copies that only autocast's cache held, at its exit."""
+    """What goes when forward returns: weight copies that only autocast's cache held, and a key/value cache that no
+    backward needs."""
     saved = kept_ids(section, "all") if how == "none" else set()
-    copies = [op.output for op in section.ops if is_cached_copy(op.output) and id(op.output) not in saved]
-    return [Event(-1, id(copy), copy.nbytes, "weight copy", copy.label) for copy in copies]
+    held = [
+        op.output for op in section.ops if is_cached_copy(op.output) or (op.output.is_cache and not op.output.owner)
+    ]
+    kinds = {True: "weight copy", False: "kv cache"}
+    return [
+        Event(-1, id(value), value.nbytes, kinds[value.copy_of is not None], value.label)
+        for value in held
+        if id(value) not in saved
+    ]
 
 
 def _death(event: Event) -> Event:
@@ -147,11 +155,29 @@ def _backward(placed: list[Placed], mode: Mode, kept_before: list[bool], memo: _
         if key not in backs:
             backs[key] = backward_events(section, fresh_grads=mode.fresh_grads, has_grad=exists, input_kept=input_kept)
         exists |= shared
-        yield Chunk(BACKWARD, index, backs[key].events, incoming)
+        yield Chunk(BACKWARD, index, memo(_outlived, mode.keep_logits, _Shared(backs[key].events)), incoming)
         if how != "none":
             yield Chunk(BACKWARD, index, memo(_clean_up, section, how, input_kept), incoming)
         left = backs[key].grad_in
         chain = None if left is None else _global(left, index, incoming)
+
+
+class _Shared:
+    """A list as a key: by identity."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self.events = events
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Shared) and other.events is self.events
+
+    def __hash__(self) -> int:
+        return id(self.events)
+
+
+def _outlived(held: bool, back: _Shared) -> list[Event]:
+    """With `outputs` held by a variable, past_key_values outlives backward."""
+    return [event for event in back.events if not (held and event.kind == "kv cache" and event.sign < 0)]
 
 
 def _recompute(section: Section, how: str, input_kept: bool) -> list[Event]:

@@ -63,21 +63,22 @@ class Heads:
 def attend(
     t: Tape, q: Value, k: Value, v: Value, heads: Heads, *, dropout: float = 0.0, bias: Value | None = None,
     softcap: bool = False, sinks: bool = False, scaled: bool = True, upcast: bool = True, heads_first: bool = False,
-    recast: bool = True, qk_fp32: str = "", kernel: str | None = None, masked: bool = False,
+    recast: bool = True, qk_fp32: str = "", kernel: str | None = None, masked: bool = False, causal: bool = True,
 ) -> Value:  # fmt: skip
     """softmax(q·kᵀ)·v. q is [b, s, n, d], k and v are [b, s_k, n_kv, d]; the result is [b, s, n·d_v].
 
     `heads_first`: q lies in memory as [b, n, s, d] (a concatenation put it there). Flash kernels lay their output out
     like q, so then the result has to be copied to [b, s, n·d_v]. `qk_fp32`: eager code raises q and k to fp32 first,
     with "autocast" still on around the product or with "no autocast". `kernel`: the only one the family has.
-    `masked`: the family always passes a mask, which flash kernels do not take.
+    `masked`: the family always passes a mask, which flash kernels do not take. `causal`: eager code adds a mask.
     """
     p = dropout if t.regime.training else 0.0
+    k, v = t.into_cache(k), t.into_cache(v)
     uneven = heads.value_width is not None and int(heads.value_width) != int(heads.width)
     kernel = _kernel(t, kernel or t.regime.attention, p, masked=masked or bias is not None, uneven=uneven)
     shape = (*q.shape[:2], heads.num * (heads.value_width or heads.width))
     if kernel == "eager":
-        form = Eager(softcap=softcap, sinks=sinks, scaled=scaled, upcast=upcast, recast=recast, qk_fp32=qk_fp32)
+        form = Eager(softcap=softcap, sinks=sinks, scaled=scaled, upcast=upcast, recast=recast, qk_fp32=qk_fp32, mask=causal)
         return t.copy(_eager(t, q, k, v, heads, p, bias, form), shape, "attention output")
     k, v = _repeated(t, k, v, heads, kernel, masked=masked or bias is not None)
     q, k, v = t.autocasted(q), t.autocasted(k), t.autocasted(v)
@@ -122,6 +123,7 @@ class Eager:
     upcast: bool  # softmax in fp32
     recast: bool  # its result brought back to v's dtype
     qk_fp32: str
+    mask: bool  # added, in the dtype of the embeddings
 
 
 def _eager(
@@ -142,8 +144,8 @@ def _eager(
         scores = t.scale(t.activation(t.scale(scores), "tanh", "capped scores"))
     if bias is not None:
         scores = t.op("add", (scores, bias), shape, promote(scores.dtype, bias.dtype), label="scores + bias")
-    else:
-        scores = t.scale(scores, "masked scores")
+    if form.mask or t.regime.mask:
+        scores = t.op("add", (scores,), shape, promote(scores.dtype, t.regime.weights), label="masked scores")
     if form.sinks:
         weights = t.cast(t.dropout(_sunk(t, scores), p, "attention dropout"), stream)
     else:

@@ -29,7 +29,8 @@ def _full(t: Tape, logits: Value, loss: str, transformers: Version) -> Value:
     if loss in ("causal", "masked") and transformers >= (4, 40):
         x = t.cast(x, F32, "logits fp32")
     if loss == "causal" and transformers < (4, 49):
-        x = t.copy(x, label="shifted logits")
+        b, s, vocab = x.shape
+        x = t.copy(x, (b, s - 1, vocab), "shifted logits")
     return cross_entropy(t, x)
 
 

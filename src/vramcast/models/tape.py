@@ -70,6 +70,7 @@ class Value:
     param: Param | None = None
     copy_of: Param | None = None  # a low-precision copy of a weight
     is_slice: bool = False  # a view of part of its storage
+    is_cache: bool = False  # held by past_key_values as well
 
     @property
     def storage(self) -> Value:
@@ -159,6 +160,7 @@ class Regime:
     mask: bool = False  # a padding mask reaches attention
     fused: frozenset[str] = frozenset()  # of "norm", "rope", "mlp": kernels that keep inputs only (Liger and alike)
     gqa_in_kernel: bool = True  # grouped heads reach the kernel unrepeated
+    kv_cache: str = "none"  # transformers fills a cache in training too: "alias" of keys and values, or "copy"
     experts: str = "grouped"  # grouped (one grouped matmul) or loop (expert by expert)
     cuda: bool = True  # CUDA kernels; False: what the CPU kernels keep, for checks against real runs
     trainable: Callable[[str], bool] = lambda name: True
@@ -177,6 +179,7 @@ class Tape:
         self._scopes: list[str] = []
         self._section: Section | None = None
         self._layer: int | None = None
+        self._decoding = False
 
     # ---- structure
 
@@ -185,6 +188,22 @@ class Tape:
         self._scopes.append(name)
         yield
         self._scopes.pop()
+
+    @contextmanager
+    def decoding(self) -> Iterator[None]:
+        """Around the layers of a decoder: their self-attention fills the key/value cache, if the regime has one."""
+        self._decoding = True
+        yield
+        self._decoding = False
+
+    def into_cache(self, x: Value) -> Value:
+        """Keys or values as attention sees them after past_key_values.update()."""
+        if not self._decoding or self.regime.kv_cache == "none":
+            return x
+        if self.regime.kv_cache == "copy":
+            x = self.copy(x, label="kv cache")
+        x.storage.is_cache = True
+        return x
 
     def path(self, name: str = "") -> str:
         return ".".join(part for part in (*self._scopes, name) if part)
@@ -234,6 +253,13 @@ class Tape:
         self._section = None
         if not section.outputs:
             raise InvariantError(f"section {section.name} has no output")
+
+    @contextmanager
+    def without_grad(self) -> Iterator[None]:
+        """torch.no_grad(), or a branch whose result the loss does not need: nothing of it is kept."""
+        regime, self.regime = self.regime, replace(self.regime, grad=False)
+        yield
+        self.regime = regime
 
     # ---- values
 

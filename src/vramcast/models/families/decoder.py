@@ -20,6 +20,7 @@ class Frame:
     """Everything but the layers."""
 
     base: str  # the backbone's name inside a model with a head
+    bare: str = ""  # and where the backbone stands alone
     layers: str  # the stack's name inside the backbone
     depth: Dim
     vocab: Dim
@@ -38,13 +39,14 @@ def decoder(
 ) -> Program:  # fmt: skip
     """`make_block(x)` gives the layer; x is the stream that enters the first one."""
     task = task_of(c, ("lm", "none", "sequence", "token", "question"))
-    base = "" if task == "none" else frame.base
+    base = frame.bare if task == "none" else frame.base
     ids = t.input("input ids", (sizes.batch, sizes.seq), I64)
     with t.scope(base):
         with t.part("embedding", ids) as part:
             x, table = frame.embed(ids)
             part.outputs = (x,)
-        x = t.stack(frame.layers, kinds or ["layer"] * frame.depth, make_block(x), x)
+        with t.decoding():
+            x = t.stack(frame.layers, kinds or ["layer"] * frame.depth, make_block(x), x)
     with t.part("head", x) as part:
         with t.scope(base):
             x = frame.finish(x)
@@ -62,12 +64,12 @@ def _head(t: Tape, c: Config, frame: Frame, task: str, x: Value, table: Value) -
         logits = t.linear("lm_head", x, frame.vocab, weight=weight, bias=frame.head_bias, label="logits", kind="head")
         return logits, (b, s), "causal"
     if task == "sequence":
-        scores = t.linear("score", x, num_labels(c), label="logits", kind="head")
+        scores = t.linear("score", x, num_labels(c), label="logits", kind="classifier")
         return t.copy(scores, (b, scores.shape[-1]), "last token's logits"), (b,), "classify"
     if task == "token":
         x = t.dropout(x, frame.token_dropout)
-        return t.linear(frame.token_head, x, num_labels(c), bias=True, label="logits", kind="head"), (b, s), "classify"
+        return t.linear(frame.token_head, x, num_labels(c), bias=True, label="logits", kind="classifier"), (b, s), "classify"
     if task == "question":
-        answer = t.linear("qa_outputs", x, frame.question_labels, bias=True, label="logits", kind="head")
+        answer = t.linear("qa_outputs", x, frame.question_labels, bias=True, label="logits", kind="classifier")
         return answer, (b, 2), "classify"
     return x, (), "none"

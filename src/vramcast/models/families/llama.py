@@ -73,7 +73,7 @@ def causal_lm(
         part.outputs = (x,)
     x = frame.merged(x)
     positions = rope_table(x, b, s, read_shape(c).heads.width)
-    with t.scope(frame.prefix):
+    with t.scope(frame.prefix), t.decoding():
         x = t.stack("layers", kinds or ["layer"] * layers, make_block(positions), x)
     with t.part("head", x) as part:
         x = frame.norm(t, f"{frame.prefix}.norm", x)
@@ -87,10 +87,13 @@ def head(t: Tape, x: Value, vocab: int, table: Value | None, *, bias: bool = Fal
     return t.linear(name, x, vocab, weight=table, bias=bias, label="logits", kind="head")
 
 
-def llama(t: Tape, c: Config, sizes: Sizes) -> Program:
+BIASED = ("qwen2", "qwen2_vl_text", "qwen2_5_vl_text")
+
+
+def llama(t: Tape, c: Config, sizes: Sizes, frame: Frame = PLAIN) -> Program:
     """Llama and what shares its code (Mistral, Yi, SmolLM, …); Qwen2 with its biases; Qwen3 with its q/k norms."""
     shape = read_shape(c)
-    qwen2 = c.model_type == "qwen2"
+    qwen2 = c.model_type in BIASED
     bias = c.flag("attention_bias", False)
     qkv_bias, out_bias = qwen2 or bias, bias and not qwen2
     qk_norm = c.model_type == "qwen3"
@@ -114,7 +117,7 @@ def llama(t: Tape, c: Config, sizes: Sizes) -> Program:
 
         return block
 
-    return causal_lm(t, c, sizes, make_block)
+    return causal_lm(t, c, sizes, make_block, frame=frame)
 
 
 def project_qkv(t: Tape, y: Value, heads: Heads, *, bias: bool) -> tuple[Value, Value, Value]:
@@ -124,7 +127,7 @@ def project_qkv(t: Tape, y: Value, heads: Heads, *, bias: bool) -> tuple[Value, 
     return by_head(t, q, heads.num), by_head(t, k, heads.num_kv), by_head(t, v, heads.num_kv)
 
 
-def phi3(t: Tape, c: Config, sizes: Sizes) -> Program:
+def phi3(t: Tape, c: Config, sizes: Sizes, frame: Frame = PLAIN) -> Program:
     """Phi-3 and Phi-4: fused qkv and gate-up projections, dropout on both branches."""
     shape = read_shape(c)
     heads, p = shape.heads, c.number("resid_pdrop", 0.0)
@@ -148,7 +151,7 @@ def phi3(t: Tape, c: Config, sizes: Sizes) -> Program:
 
         return block
 
-    return causal_lm(t, c, sizes, make_block)
+    return causal_lm(t, c, sizes, make_block, frame=frame)
 
 
 FAMILIES = {"llama": llama, "mistral": llama, "ministral": llama, "qwen2": llama, "qwen3": llama, "phi3": phi3}
