@@ -72,6 +72,21 @@ OTHERS: dict[str, dict[str, Any]] = {
         "hidden_size": 2048, "multi_query": False, "new_decoder_architecture": False, "num_attention_heads": 32,
         "num_hidden_layers": 24, "parallel_attn": False, "vocab_size": 50304,
     },
+    "distilbert-base": {
+        "model_type": "distilbert", "architectures": ["DistilBertForMaskedLM"], "activation": "gelu", "dim": 768,
+        "attention_dropout": 0.1, "dropout": 0.1, "hidden_dim": 3072, "max_position_embeddings": 512, "n_heads": 12,
+        "n_layers": 6, "vocab_size": 30522,
+    },
+    "xlm-roberta-base": {
+        "model_type": "xlm-roberta", "architectures": ["XLMRobertaForMaskedLM"], "hidden_act": "gelu",
+        "hidden_size": 768, "intermediate_size": 3072, "max_position_embeddings": 514, "num_attention_heads": 12,
+        "num_hidden_layers": 12, "pad_token_id": 1, "type_vocab_size": 1, "vocab_size": 250002,
+    },
+    "electra-small": {
+        "model_type": "electra", "architectures": ["ElectraForPreTraining"], "embedding_size": 128, "hidden_act": "gelu",
+        "hidden_size": 256, "intermediate_size": 1024, "max_position_embeddings": 512, "num_attention_heads": 4,
+        "num_hidden_layers": 12, "type_vocab_size": 2, "vocab_size": 30522,
+    },
 }  # fmt: skip
 
 

@@ -19,6 +19,8 @@ MODULE_OF = {
     "smollm3": "dense", "cohere": "dense", "cohere2": "dense", "ministral": "llama",
     "mixtral": "moe", "qwen2_moe": "moe", "qwen3_moe": "moe", "phimoe": "moe", "olmoe": "moe", "gpt_oss": "moe",
     "deepseek_v2": "deepseek", "deepseek_v3": "deepseek",
+    "vit": "vision", "deit": "vision", "dinov2": "vision", "clip": "vision", "clip_text_model": "vision",
+    "clip_vision_model": "vision", "siglip": "vision", "siglip_text_model": "vision", "siglip_vision_model": "vision",
     "gpt2": "gpt", "gpt_bigcode": "gpt", "gpt_neo": "gpt", "gptj": "gpt", "codegen": "gpt", "opt": "gpt",
     "gpt_neox": "neox", "phi": "neox", "stablelm": "neox", "starcoder2": "neox", "bloom": "neox", "falcon": "falcon",
     "bert": "encoder", "roberta": "encoder", "xlm-roberta": "encoder", "camembert": "encoder", "electra": "encoder",

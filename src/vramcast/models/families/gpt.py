@@ -242,7 +242,7 @@ def _opt_frame(t: Tape, c: Config, h: Dim, *, affine: bool, before: bool) -> Fra
         return t.linear("project_out", x, width) if width != h else x
 
     return Frame(
-        base="model.decoder" if c.architecture != "OPTModel" else "", layers="layers",
+        base="model.decoder", bare="decoder", layers="layers",
         depth=c.dim("num_hidden_layers", "L", default=12), vocab=vocab,
         embed=embed, finish=finish, tied=c.flag("tie_word_embeddings", True),
     )  # fmt: skip
