@@ -56,6 +56,12 @@ def test_another_organisation_is_mentioned_not_hidden() -> None:
     assert read_model("Qwen/Qwen2.5-7B").notes == ()
 
 
+def test_a_checkpoint_that_is_untied_where_the_built_model_is_tied_gives_both_figures() -> None:
+    source = read_model("google/flan-t5-base")
+    assert count(source) == 222_903_552
+    assert any("222,903,552" in line and "247,577,856" in line for line in source.warnings)
+
+
 def test_a_config_and_its_folder_are_the_same_model(tmp_path: Path) -> None:
     path = write_config(tmp_path)
     assert count(read_model(str(path))) == count(read_model(str(tmp_path))) == LLAMA_PARAMS
