@@ -25,12 +25,13 @@ import pyarrow as pa
 
 from vramcast.errors import InputError
 from vramcast.host.parquet import ParquetFacts
+from vramcast.runtime.rows import Rows
 from vramcast.runtime.stores import SLICE_BYTES, SliceStore
 from vramcast.units import MiB, format_bytes
 
 VERSION = 1
 CHUNK_BYTES = MiB
-_OPEN_CHUNKS = 256  # headers only: the data stays in the page cache
+_OPEN_CHUNKS = 4096  # headers only: the data stays in the page cache
 
 
 def default_folder() -> Path:
@@ -117,7 +118,7 @@ def _write_chunks(facts: ParquetFacts, partial: Path) -> tuple[list[int], list[t
     with pa.OSFile(str(partial), "wb") as sink:
         writer = None
         for chunk in range(len(store.ends)):
-            table = store.load(chunk).combine_chunks()
+            table = store.table(chunk).combine_chunks()
             writer = writer or pa.ipc.new_file(sink, table.schema)
             for batch in table.to_batches(max_chunksize=_rows_per_chunk(table)):
                 start = sink.tell()
@@ -155,17 +156,17 @@ class MappedStore:
         self._crc32: list[int | None] = manifest["crc32"]
         self._file = open(self.path, "rb")  # noqa: SIM115  (closed with the store)
         self._reader = pa.ipc.open_file(pa.memory_map(str(self.path)))
-        self._tables: OrderedDict[int, pa.Table] = OrderedDict()
+        self._open: OrderedDict[int, Rows] = OrderedDict()
 
-    def load(self, chunk: int) -> pa.Table:
-        table = self._tables.get(chunk)
-        if table is None:
+    def load(self, chunk: int) -> Rows:
+        rows = self._open.get(chunk)
+        if rows is None:
             self._verify(chunk)
-            table = pa.Table.from_batches([self._reader.get_batch(chunk)])
-            self._tables[chunk] = table
-            if len(self._tables) > _OPEN_CHUNKS:
-                self._tables.popitem(last=False)
-        return table
+            rows = Rows(pa.Table.from_batches([self._reader.get_batch(chunk)]))
+            self._open[chunk] = rows
+            if len(self._open) > _OPEN_CHUNKS:
+                self._open.popitem(last=False)
+        return rows
 
     def _verify(self, chunk: int) -> None:
         if self._crc32[chunk] is None:

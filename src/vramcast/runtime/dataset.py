@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from vramcast.errors import InputError, InvariantError, unknown
 from vramcast.host.parquet import ParquetFacts, Source, read_facts
-from vramcast.runtime.stores import GroupStore, SliceStore, Store, TableStore, as_rows, check_groups_fit
+from vramcast.runtime.stores import GroupStore, SliceStore, Store, TableStore, check_groups_fit
 from vramcast.units import MiB
 
 MODES = ("table", "row-groups", "mmap", "ultra")
@@ -62,23 +62,17 @@ class LowMemDataset(Generic[Item]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Item | dict[str, Any]]:
         """Many rows at once, in the given order; a chunk is decoded once however many of them it holds."""
-        store = self._opened()
-        positions: dict[int, list[int]] = {}
-        wanted = [self._checked(index) for index in indices]
-        for position, index in enumerate(wanted):
-            positions.setdefault(bisect_right(store.ends, index), []).append(position)
+        store, ends, count = self._opened(), self._opened().ends, len(self)
+        wanted = [_row_number(index, count) for index in indices]
+        places: dict[int, list[int]] = {}
+        for place, number in enumerate(wanted):
+            places.setdefault(bisect_right(ends, number), []).append(place)
         rows: list[Any] = [None] * len(wanted)
-        for chunk, places in positions.items():
-            start = store.ends[chunk - 1] if chunk else 0
-            for place, row in zip(places, as_rows(store.load(chunk), [wanted[p] - start for p in places]), strict=True):
-                rows[place] = row if self.transform is None else self.transform(row)
-        return rows
-
-    def _checked(self, index: int) -> int:
-        number = as_index(index)
-        if not -len(self) <= number < len(self):
-            raise IndexError(f"row {number} of a dataset with {len(self)} rows")
-        return number % len(self)
+        for chunk, in_chunk in places.items():
+            start, row_at = ends[chunk - 1] if chunk else 0, store.load(chunk).row
+            for place in in_chunk:
+                rows[place] = row_at(wanted[place] - start)
+        return rows if self.transform is None else [self.transform(row) for row in rows]
 
     def _opened(self) -> Store:
         """The store of this process: files opened before a fork are not used after it."""
@@ -102,3 +96,10 @@ class LowMemDataset(Generic[Item]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_store": None, "_store_pid": None}
+
+
+def _row_number(index: int, count: int) -> int:
+    number = as_index(index)
+    if not -count <= number < count:
+        raise IndexError(f"row {number} of a dataset with {count} rows")
+    return number if number >= 0 else number + count

@@ -40,10 +40,10 @@ def rewrite_row_groups(
 def _write(facts: ParquetFacts, partial: Path, group_bytes: int, compression: str) -> None:
     store = SliceStore(facts)
     rows_per_group = max(1, facts.num_rows * group_bytes // max(facts.decoded_bytes, 1))
-    waiting: pa.Table = store.load(0).slice(0, 0)
+    waiting: pa.Table = store.table(0).slice(0, 0)
     with pq.ParquetWriter(partial, waiting.schema, compression=compression, write_page_checksum=True) as writer:
         for chunk in range(len(store.ends)):
-            waiting = pa.concat_tables([waiting, store.load(chunk)])
+            waiting = pa.concat_tables([waiting, store.table(chunk)])
             while waiting.num_rows >= rows_per_group:
                 writer.write_table(waiting.slice(0, rows_per_group), row_group_size=rows_per_group)
                 waiting = waiting.slice(rows_per_group)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from vramcast.errors import InputError
 from vramcast.host.parquet import ParquetFacts
+from vramcast.runtime.rows import Rows
 from vramcast.units import MiB, format_bytes
 
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)  # filled at once: no page faults
@@ -29,7 +30,7 @@ class Store(Protocol):
     ends: tuple[int, ...]
     survives_fork: bool
 
-    def load(self, chunk: int) -> pa.Table: ...
+    def load(self, chunk: int) -> Rows: ...
 
 
 class GroupReader:
@@ -102,10 +103,11 @@ class TableStore:
     def __init__(self, facts: ParquetFacts) -> None:
         self.ends = facts.ends
         reader = GroupReader(facts)
-        self._tables = [compacted(reader.read(index)) for index in range(len(facts.row_groups))]
+        self._rows = [Rows(compacted(reader.read(index))) for index in range(len(facts.row_groups))]
+        pa.default_memory_pool().release_unused()  # what decoding left behind
 
-    def load(self, chunk: int) -> pa.Table:
-        return self._tables[chunk]
+    def load(self, chunk: int) -> Rows:
+        return self._rows[chunk]
 
 
 class GroupStore:
@@ -120,26 +122,26 @@ class GroupStore:
         self.held_bytes = 0
         self._facts = facts
         self._reader = GroupReader(facts)
-        self._tables: OrderedDict[int, pa.Table] = OrderedDict()
+        self._held: OrderedDict[int, Rows] = OrderedDict()
         check_groups_fit(facts, budget_bytes)
 
-    def load(self, chunk: int) -> pa.Table:
-        table = self._tables.get(chunk)
-        if table is not None:
-            self._tables.move_to_end(chunk)
-            return table
+    def load(self, chunk: int) -> Rows:
+        rows = self._held.get(chunk)
+        if rows is not None:
+            self._held.move_to_end(chunk)
+            return rows
         self._make_room(self._facts.row_groups[chunk].decoded_bytes)  # before decoding, so the sum never exceeds it
-        table = compacted(self._reader.read(chunk))
-        if table.nbytes > self.budget_bytes:
-            raise _too_large(self._facts, chunk, table.nbytes, self.budget_bytes)
-        self._make_room(table.nbytes)
-        self._tables[chunk] = table
-        self.held_bytes += table.nbytes
-        return table
+        rows = Rows(compacted(self._reader.read(chunk)))
+        if rows.nbytes > self.budget_bytes:
+            raise _too_large(self._facts, chunk, rows.nbytes, self.budget_bytes)
+        self._make_room(rows.nbytes)
+        self._held[chunk] = rows
+        self.held_bytes += rows.nbytes
+        return rows
 
     def _make_room(self, nbytes: int) -> None:
-        while self._tables and self.held_bytes + nbytes > self.tables_bytes:
-            _, dropped = self._tables.popitem(last=False)
+        while self._held and self.held_bytes + nbytes > self.tables_bytes:
+            _, dropped = self._held.popitem(last=False)
             self.held_bytes -= dropped.nbytes
 
 
@@ -152,16 +154,16 @@ class SliceStore:
         self._reader = GroupReader(facts)
         self._plan = [piece for index in range(len(facts.row_groups)) for piece in _pieces(facts, index, slice_bytes)]
         self.ends = tuple(accumulate(rows for _, _, rows in self._plan))
-        self._held: tuple[int, pa.Table] | None = None
+        self._held: tuple[int, Rows] | None = None
         self._stream: tuple[int, Iterator[pa.Table]] | None = None  # the next chunk a running decode will give
 
-    def load(self, chunk: int) -> pa.Table:
+    def load(self, chunk: int) -> Rows:
         if self._held is None or self._held[0] != chunk:
             self._held = None  # dropped first: never two at once
-            self._held = (chunk, self._decode(chunk))
+            self._held = (chunk, Rows(self.table(chunk)))
         return self._held[1]
 
-    def _decode(self, chunk: int) -> pa.Table:
+    def table(self, chunk: int) -> pa.Table:
         group, piece, rows = self._plan[chunk]
         whole = piece == 0 and (chunk + 1 == len(self._plan) or self._plan[chunk + 1][0] != group)
         if whole:
@@ -228,19 +230,9 @@ def compacted(table: pa.Table) -> pa.Table:
     place = mmap.mmap(-1, size.size(), flags=_PRIVATE)
     buffer = pa.py_buffer(place)
     _write_stream(pa.FixedSizeBufferWriter(buffer), table)
-    del table
-    pa.default_memory_pool().release_unused()
     return pa.ipc.open_stream(buffer).read_all()
 
 
 def _write_stream(sink: Any, table: pa.Table) -> None:
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-
-
-def as_rows(table: pa.Table, offsets: Sequence[int]) -> list[dict[str, Any]]:
-    """The rows at these offsets as dictionaries of plain Python values."""
-    taken = table.take(pa.array(offsets, type=pa.int64())) if len(offsets) != 1 else table.slice(offsets[0], 1)
-    columns = [column.to_pylist() for column in taken.columns]
-    names = taken.column_names
-    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
