@@ -28,6 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kernels", choices=("cuda", "cpu"), default="cuda", help="whose kernels decide what is kept (default cuda)"
     )
+    parser.parse_args = parser.parse_intermixed_args  # type: ignore[method-assign]  # flags may follow the script
     parser.add_argument("--json", action="store_true", help="the documented JSON, one per card")
 
 

@@ -17,7 +17,7 @@ from vramcast.allocator import OutOfMemory
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError
 from vramcast.ledger import Ledger
-from vramcast.virtual import autocast, cuda_api, kernels, libraries, special, sums, tensors, training
+from vramcast.virtual import autocast, cuda_api, kernels, libraries, parallel, special, sums, tensors, training
 from vramcast.virtual.bill import Bill, Shortage
 from vramcast.virtual.card import DEFAULT_CAPABILITY, CardMemory, allocator_settings, check_card
 from vramcast.virtual.lines import source_line
@@ -79,7 +79,9 @@ class VirtualGpu:
         try:
             for part in (cuda_api, tensors, training):
                 part.install(self, patches)
+            parallel.install(patches)
             self.path.install(patches)
+            libraries.install_safetensors(self, patches)
             if self._empty_weights:
                 libraries.install_empty_weights(self, patches)
             libraries.forget_devices()

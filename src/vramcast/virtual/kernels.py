@@ -17,7 +17,8 @@ from vramcast.allocator import OutOfMemory
 from vramcast.ledger import Category
 from vramcast.units import KiB, MiB, round_up
 from vramcast.virtual.attention import cpu_attention, cuda_attention
-from vramcast.virtual.storages import Record
+from vramcast.virtual.ops import replaced, tensors_in
+from vramcast.virtual.storages import Record, is_meta
 
 if TYPE_CHECKING:
     from vramcast.virtual.gpu import VirtualGpu
@@ -31,6 +32,10 @@ _MATMULS = frozenset(
 )  # fmt: skip
 _CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
 _CONVOLUTION_NOTE = "convolution workspaces are not billed: cuDNN picks them per algorithm at run time, from nothing to a few hundred MiB"
+
+
+_RECURRENT = ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")
+_RECURRENT_NOTE = "recurrent layers are billed step by step; cuDNN keeps one reserve buffer instead"
 
 
 class Kernels:
@@ -51,6 +56,8 @@ class Kernels:
                 "dropout": dropout,
                 "rms_norm": rms_norm,
             }
+        for name in _RECURRENT:
+            replacements[name] = recurrent(self._gpu, getattr(aten, name.partition(".")[0]), name.partition(".")[2])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for name, kernel in replacements.items():
@@ -123,6 +130,18 @@ def rms_norm(
     """CUDA fuses it: input and one fp32 statistic per row are kept."""
     out: torch.Tensor = aten._fused_rms_norm(x, normalized_shape, weight, eps)[0]
     return out
+
+
+def recurrent(gpu: VirtualGpu, packet: Any, overload: str) -> Any:
+    """The composite checks devices itself, so inputs with values must give them up before."""
+    op = getattr(packet, overload)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        gpu.notes.setdefault(_RECURRENT_NOTE, 1)
+        by = {id(t): gpu.mode.valueless(t) for t in tensors_in(args, kwargs) if not is_meta(t)}
+        return op.decompose(*replaced(args, by), **kwargs)
+
+    return run
 
 
 def grouped_mm(

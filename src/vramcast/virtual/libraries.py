@@ -27,6 +27,22 @@ def forget_devices() -> None:
                 clear()
 
 
+def install_safetensors(gpu: VirtualGpu, patches: Patches) -> None:
+    """Its writer reads memory by address, and virtual tensors have none."""
+    try:
+        import safetensors.torch
+    except ImportError:
+        return
+
+    def flatten(tensors: Any, *args: Any) -> dict[str, Any]:
+        gpu.note("safetensors wrote no weights: virtual tensors have no values")
+        return {}
+
+    for name in ("_flatten", "_flatten_as_ptr"):
+        if hasattr(safetensors.torch, name):
+            patches.set(safetensors.torch, name, flatten)
+
+
 def install_empty_weights(gpu: VirtualGpu, patches: Patches) -> None:
     """`from_pretrained` with a config and no weights: a model of the right shape and dtype."""
     from transformers import AutoConfig, GenerationConfig, PreTrainedModel

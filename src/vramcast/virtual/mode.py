@@ -30,6 +30,7 @@ Special = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
+_Generator = torch.Generator
 _numel = torch._C.TensorBase.numel
 
 
@@ -94,7 +95,9 @@ class VirtualMode(TorchDispatchMode):
         kwargs = (
             {**kwargs, "device": _META, "pin_memory": None} if "pin_memory" in kwargs else {**kwargs, "device": _META}
         )
-        generator = kwargs.pop("generator", None)
+        generator = kwargs.get("generator")
+        if generator is not None:
+            kwargs["generator"] = None
         result = func(*args, **kwargs)
         if place != NOWHERE and self.keeps_values(result, place):
             kwargs["device"] = _CPU
@@ -229,7 +232,7 @@ class VirtualMode(TorchDispatchMode):
     ) -> Any:
         twins = {id(tensor): meta_twin(tensor) for tensor in inputs if not is_meta(tensor)}
         originals = {id(twins[id(tensor)]): tensor for tensor in inputs if id(tensor) in twins}
-        plain = {name: replaced(value, twins) for name, value in kwargs.items() if name != "generator"}
+        plain = {name: replaced(value, twins) for name, value in kwargs.items() if not isinstance(value, _Generator)}
         on_twins = replaced(tuple(args), twins)
         blocks = self.gpu.kernels.before(func, on_twins, place) if place not in (NOWHERE, HOST_PLACE) else []
         try:
@@ -250,7 +253,7 @@ class VirtualMode(TorchDispatchMode):
         if sum(map(_numel, inputs)) < _CHECK_SIZE_FIRST:
             return True
         twins = {id(tensor): meta_twin(tensor) for tensor in inputs}
-        plain = {name: replaced(value, twins) for name, value in kwargs.items() if name != "generator"}
+        plain = {name: replaced(value, twins) for name, value in kwargs.items() if not isinstance(value, _Generator)}
         try:
             result = func(*replaced(tuple(args), twins), **plain)
         except (NotImplementedError, RuntimeError):
@@ -276,6 +279,14 @@ class VirtualMode(TorchDispatchMode):
         self.gpu.cause = cause
         return self.storages.add(tensor, place, known=not is_meta(tensor))
 
+    def valueless(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy in the same place that carries no values."""
+        record = self.storages.find(tensor) or self.adopt(tensor)
+        with torch._C._DisableTorchDispatch():
+            twin = meta_twin(tensor)
+        self.enroll(twin, record.place, "aten::clone")
+        return twin
+
     def adopt(self, tensor: torch.Tensor) -> Record:
         """A tensor that no op of ours made: from numpy, a file, another process, or from before."""
         self.gpu.cause = "adopted"
@@ -291,9 +302,14 @@ def meta_twin(tensor: torch.Tensor) -> torch.Tensor:
 def call_site() -> tuple[int, int]:
     """The Python instruction whose C++ call we are inside: the same for all ops of one composite."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.endswith(_OWN_FILES):
+    while frame.f_back is not None and frame.f_code.co_filename.endswith(_BETWEEN):
         frame = frame.f_back
     return id(frame), frame.f_lasti
 
 
-_OWN_FILES = ("virtual/mode.py", "virtual/gpu.py", "virtual/storages.py", "virtual/special.py", "_python_dispatch.py")
+# Frames between the user's call and the dispatcher: this package, and function modes such as `torch.device` as a context.
+_BETWEEN = (
+    "virtual/mode.py", "virtual/gpu.py", "virtual/storages.py", "virtual/special.py", "virtual/tensors.py",
+    "virtual/kernels.py", "virtual/autocast.py", "utils/_device.py", "torch/overrides.py", "utils/_python_dispatch.py",
+    "torch/_ops.py",
+)  # fmt: skip

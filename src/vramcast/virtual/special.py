@@ -25,6 +25,8 @@ def install(gpu: VirtualGpu) -> None:
     specials[aten._pin_memory.default] = lambda func, args, kwargs: args[0]
     specials[aten.is_pinned.default] = lambda func, args, kwargs: False
     specials[aten.equal.default] = lambda func, args, kwargs: _equal(gpu, func, args)
+    # gradients are taken to be finite: they are unscaled in place, and no infinity is found
+    specials[aten._amp_foreach_non_finite_check_and_unscale_.default] = lambda func, args, kwargs: None
     specials[aten.topk.default] = lambda func, args, kwargs: _topk(gpu, func, args, kwargs)
     specials[aten.histc.default] = lambda func, args, kwargs: _histc(gpu, func, args, kwargs)
     specials[aten.nonzero.default] = lambda func, args, kwargs: _nonzero(gpu, func, args)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils import _device
 
 from vramcast.virtual.mode import meta_twin
 from vramcast.virtual.special import stand_in
@@ -126,11 +127,45 @@ def _install_transfers(gpu: VirtualGpu, patches: Patches) -> None:
         target = torch.device("cuda", index) if device is None or index is not None else torch.device(device)
         return tensor.to(target) if memory_format is None else tensor.to(target, memory_format=memory_format)
 
+    true_type = torch.Tensor.type
+
+    def type_(tensor: torch.Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+        name = dtype if isinstance(dtype, str) else f"torch.cuda.{getattr(dtype, '__name__', '')}"
+        if name in LEGACY:
+            return tensor.to("cuda", LEGACY[name])
+        if dtype is None and tensor.is_cuda and not gpu.mode.busy:
+            return next(legacy for legacy, kind in LEGACY.items() if kind == tensor.dtype)
+        return true_type(tensor, dtype) if dtype is not None else true_type(tensor)
+
+    patches.set(torch.Tensor, "type", type_)
+    for name, kind in LEGACY.items():
+        patches.set(torch.cuda, name.rpartition(".")[2], _legacy_class(name.rpartition(".")[2], kind))
     patches.set(torch.Tensor, "to", to)
     patches.set(torch.Tensor, "cuda", cuda)
     patches.set(torch.Tensor, "cpu", lambda tensor, memory_format=None: tensor.to(torch.device("cpu")))
     patches.set(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor)
     patches.set(torch.Tensor, "record_stream", lambda tensor, stream: None)
+
+
+LEGACY = {
+    f"torch.cuda.{name}Tensor": kind
+    for name, kind in {
+        "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,
+        "Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8,
+        "Bool": torch.bool,
+    }.items()
+}  # fmt: skip
+
+
+def _legacy_class(name: str, kind: torch.dtype) -> type:
+    """`torch.cuda.FloatTensor(2, 3)` and `torch.cuda.FloatTensor([1.0])`, as old scripts write it."""
+
+    def new(cls: type, *args: Any) -> torch.Tensor:
+        if args and not all(isinstance(value, int) for value in args):
+            return torch.tensor(args[0], dtype=kind, device="cuda")
+        return torch.empty(*(args or (0,)), dtype=kind, device="cuda")
+
+    return type(name, (), {"__new__": new})
 
 
 def _install_values(gpu: VirtualGpu, patches: Patches) -> None:
@@ -248,6 +283,7 @@ def _drop_values(gpu: VirtualGpu, tensor: torch.Tensor) -> None:
 
 def _install_factories(gpu: VirtualGpu, patches: Patches) -> None:
     """`torch.tensor(..., device="cuda")` makes a host tensor first; the rest of the factories reach the mode."""
+    _device._device_constructors()  # torch lists its factories once, and must list the true ones
     for name in ("tensor", "as_tensor", "asarray", "scalar_tensor"):
         patches.set(torch, name, _made_on_host(gpu, getattr(torch, name)))
 

@@ -1,0 +1,54 @@
+"""`nn.DataParallel` over virtual devices: scatter, replicate, apply, gather, one replica after the other.
+
+Real replicas run in threads; a dispatch mode lives in one thread only, and memory does not depend on who waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.parallel import data_parallel, parallel_apply
+
+if TYPE_CHECKING:
+    from vramcast.virtual.patches import Patches
+
+
+def install(patches: Patches) -> None:
+    patches.set(torch._C, "_scatter", scatter)
+    patches.set(torch._C, "_gather", gather)
+    patches.set(torch._C, "_broadcast", broadcast)
+    patches.set(torch._C, "_broadcast_coalesced", broadcast_coalesced)
+    for owner in (data_parallel, parallel_apply, torch.nn.parallel):
+        patches.set(owner, "parallel_apply", apply_in_turn)
+
+
+def scatter(tensor: torch.Tensor, devices: Sequence[int], sizes: Any, dim: int, streams: Any) -> list[torch.Tensor]:
+    chunks = tensor.chunk(len(devices), dim) if sizes is None else tensor.split(sizes, dim)
+    return [chunk.to(torch.device("cuda", index)) for chunk, index in zip(chunks, devices, strict=False)]
+
+
+def gather(tensors: Sequence[torch.Tensor], dim: int, destination: int | None) -> torch.Tensor:
+    device = torch.device("cpu") if destination == -1 else torch.device("cuda", destination or 0)
+    return torch.cat([tensor.to(device) for tensor in tensors], dim)
+
+
+def broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:
+    return [tensor.to(torch.device("cuda", index)) for index in devices]
+
+
+def broadcast_coalesced(
+    tensors: Sequence[torch.Tensor], devices: Sequence[int], buffer_bytes: int
+) -> list[list[torch.Tensor]]:
+    return [[tensor.to(torch.device("cuda", index)) for tensor in tensors] for index in devices]
+
+
+def apply_in_turn(modules: Any, inputs: Any, kwargs_tup: Any = None, devices: Any = None) -> list[Any]:
+    keywords = kwargs_tup or [{}] * len(modules)
+    places = devices or range(len(modules))
+    outputs = []
+    for module, given, options, place in zip(modules, inputs, keywords, places, strict=True):
+        with torch.cuda.device(place):
+            outputs.append(module(*(given if isinstance(given, (list, tuple)) else (given,)), **(options or {})))
+    return outputs
