@@ -62,10 +62,11 @@ Reader = Callable[[Any], Routing]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Router:
-    """A gate inside a model: its name, the module, and where in its output the logits are."""
+    """A gate inside a model, under its name without wrappers, the block around it, and where its logits are."""
 
     name: str
     gate: nn.Module
+    block: nn.Module
     logits_index: int = 0
 
     def read(self, output: Any) -> Routing:
@@ -102,10 +103,10 @@ def _named(model: nn.Module, patterns: Iterable[str]) -> list[Router]:
     modules = dict(model.named_modules())
     found: dict[str, Router] = {}
     for pattern in patterns:
-        names = [name for name in modules if fnmatchcase(name, pattern) or fnmatchcase(name, f"module.{pattern}")]
+        names = [name for name in modules if fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")]
         if not names:
             raise unknown("router", pattern, modules)
-        found.update({name: Router(name=name, gate=modules[name]) for name in names})
+        found.update({name: _router(model, name) for name in names})
     return list(found.values())
 
 
@@ -118,8 +119,15 @@ def _recorded(model: nn.Module) -> list[Router]:
             for name, module in submodel.named_modules(prefix=root):
                 wanted = f".{spec.layer_name.strip('.')}." if getattr(spec, "layer_name", None) else "."
                 if isinstance(module, spec.target_class) and wanted in f".{name}.":
-                    found[name] = Router(name=name, gate=module, logits_index=spec.index)
+                    found[name] = _router(model, name, spec.index)
     return list(found.values())
+
+
+def _router(model: nn.Module, path: str, logits_index: int = 0) -> Router:
+    """DDP and torch.compile put a word of their own into every name; a layer keeps its name without them."""
+    name = ".".join(part for part in path.split(".") if part not in ("module", "_orig_mod"))
+    block = model.get_submodule(path.rpartition(".")[0])
+    return Router(name=name, gate=model.get_submodule(path), block=block, logits_index=logits_index)
 
 
 def _some_linear_names(model: nn.Module) -> list[str]:
@@ -213,6 +221,8 @@ class AuxCollector:
         """Give the latest call of each layer the surprise that was measured for it."""
         latest = {call.router.name: index for index, call in enumerate(self.calls)}
         for name, matrix in surprise.items():
+            if name not in latest:
+                raise unknown("layer", name, latest, "Call SurpriseTracker.watch with the router's name.")
             call = self.calls[latest[name]]
             self.calls[latest[name]] = replace(call, routing=replace(call.routing, surprise=matrix))
 

@@ -24,8 +24,8 @@ from vramcast.runtime.preference import IGNORED, SequenceLogprobs
 
 FORMAT = 1
 _TABLES = """
-CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS logprobs (sample BLOB PRIMARY KEY, total REAL NOT NULL, num_tokens INTEGER NOT NULL);
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE logprobs (sample BLOB PRIMARY KEY, total REAL NOT NULL, num_tokens INTEGER NOT NULL);
 """
 
 
@@ -121,11 +121,10 @@ class ReferenceCache:
 
     def writer(self, rank: int = 0) -> CacheWriter:
         self.path.mkdir(parents=True, exist_ok=True)
-        file = _connect(self.path / f"rank-{rank:05d}.sqlite")
-        file.executescript(_TABLES)
-        if file.execute("SELECT count(*) FROM meta").fetchone() == (0,):
-            with file:
-                file.executemany("INSERT INTO meta VALUES (?, ?)", self.identity.items())
+        target = self.path / f"rank-{rank:05d}.sqlite"
+        if not target.exists():
+            _create(target, self.identity)
+        file = _connect(target)
         _check_identity(self.path, file, self.identity)
         self._files.append(file)
         return CacheWriter(file)
@@ -144,6 +143,18 @@ class CacheWriter:
         rows = zip(keys, logprobs.total.double().tolist(), logprobs.num_tokens.tolist(), strict=True)
         with self._file:
             self._file.executemany("INSERT OR IGNORE INTO logprobs VALUES (?, ?, ?)", rows)
+
+
+def _create(target: Path, identity: Mapping[str, str]) -> None:
+    """Under another name first: a rank that opens the directory meanwhile sees a whole file or none."""
+    unfinished = target.with_suffix(".new")
+    unfinished.unlink(missing_ok=True)
+    file = _connect(unfinished)
+    with file:
+        file.executescript(_TABLES)
+        file.executemany("INSERT INTO meta VALUES (?, ?)", identity.items())
+    file.close()
+    unfinished.replace(target)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -25,12 +25,11 @@ class SurpriseTracker:
     """with SurpriseTracker(model) as tracker: loss.backward(); tracker.take()["model.layers.0.mlp.gate"]"""
 
     def __init__(self, model: nn.Module, routers: Iterable[str] | None = None) -> None:
-        modules = dict(model.named_modules())
         self._matrices: dict[str, Tensor] = {}
         self._pending: dict[str, tuple[int, int]] = {}
         self._handles: list[Any] = []
         for router in find_routers(model, routers):
-            experts = getattr(modules[router.name.rpartition(".")[0]], "experts", None)
+            experts = getattr(router.block, "experts", None)
             # A ModuleList of experts has no one call to separate: such a block calls watch() itself.
             if isinstance(experts, nn.Module) and not isinstance(experts, (nn.ModuleList, nn.ModuleDict)):
                 self._track(router.name, experts)
