@@ -21,10 +21,12 @@ MODULE_OF = {
     "deepseek_v2": "deepseek", "deepseek_v3": "deepseek",
     "vit": "vision", "deit": "vision", "dinov2": "vision", "clip": "vision", "clip_text_model": "vision",
     "clip_vision_model": "vision", "siglip": "vision", "siglip_text_model": "vision", "siglip_vision_model": "vision",
+    "gemma3": "multimodal", "llava": "multimodal", "qwen2_vl": "multimodal", "qwen2_5_vl": "multimodal",
     "gpt2": "gpt", "gpt_bigcode": "gpt", "gpt_neo": "gpt", "gptj": "gpt", "codegen": "gpt", "opt": "gpt",
     "gpt_neox": "neox", "phi": "neox", "stablelm": "neox", "starcoder2": "neox", "bloom": "neox", "falcon": "falcon",
     "bert": "encoder", "roberta": "encoder", "xlm-roberta": "encoder", "camembert": "encoder", "electra": "encoder",
-    "distilbert": "encoder",
+    "distilbert": "encoder", "t5": "t5", "mt5": "t5", "umt5": "t5",
+    "bart": "bart", "mbart": "bart", "pegasus": "bart", "marian": "bart", "whisper": "bart",
 }  # fmt: skip
 
 

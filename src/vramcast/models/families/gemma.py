@@ -67,9 +67,9 @@ def gemma2(t: Tape, c: Config, sizes: Sizes) -> Program:
     return sandwiched(t, c.with_defaults(**GEMMA2), sizes, frame, cap=cap)
 
 
-def gemma3_text(t: Tape, c: Config, sizes: Sizes) -> Program:
-    """Gemma 2's layer with q/k norms instead of the cap on scores."""
-    return sandwiched(t, c.with_defaults(**GEMMA3), sizes, framed(t, c, final_cap=None), qk_norm=True)
+def gemma3_text(t: Tape, c: Config, sizes: Sizes, **inside: Any) -> Program:
+    """Gemma 2's layer with q/k norms instead of the cap on scores. `inside`: where it sits in a larger model."""
+    return sandwiched(t, c.with_defaults(**GEMMA3), sizes, framed(t, c, final_cap=None, **inside), qk_norm=True)
 
 
 def sandwiched(t: Tape, c: Config, sizes: Sizes, frame: Frame, *, cap: bool = False, qk_norm: bool = False) -> Program:
