@@ -87,6 +87,30 @@ OTHERS: dict[str, dict[str, Any]] = {
         "hidden_size": 256, "intermediate_size": 1024, "max_position_embeddings": 512, "num_attention_heads": 4,
         "num_hidden_layers": 12, "type_vocab_size": 2, "vocab_size": 30522,
     },
+    "umt5-small": {
+        "model_type": "umt5", "architectures": ["UMT5ForConditionalGeneration"], "d_ff": 1024, "d_kv": 64,
+        "d_model": 512, "feed_forward_proj": "gated-gelu", "num_decoder_layers": 8, "num_heads": 6, "num_layers": 8,
+        "tie_word_embeddings": False, "vocab_size": 256384,
+    },
+    "mbart-large": {
+        "model_type": "mbart", "architectures": ["MBartForConditionalGeneration"], "activation_function": "gelu",
+        "attention_dropout": 0.1, "d_model": 1024, "decoder_attention_heads": 16, "decoder_ffn_dim": 4096,
+        "decoder_layers": 12, "dropout": 0.1, "encoder_attention_heads": 16, "encoder_ffn_dim": 4096,
+        "encoder_layers": 12, "max_position_embeddings": 1024, "scale_embedding": True, "vocab_size": 250027,
+    },
+    "pegasus-large": {
+        "model_type": "pegasus", "architectures": ["PegasusForConditionalGeneration"], "activation_dropout": 0.1,
+        "activation_function": "relu", "attention_dropout": 0.1, "d_model": 1024, "decoder_attention_heads": 16,
+        "decoder_ffn_dim": 4096, "decoder_layers": 16, "dropout": 0.1, "encoder_attention_heads": 16,
+        "encoder_ffn_dim": 4096, "encoder_layers": 16, "max_position_embeddings": 1024, "scale_embedding": True,
+        "vocab_size": 96103,
+    },
+    "opus-mt-en-de": {
+        "model_type": "marian", "architectures": ["MarianMTModel"], "activation_function": "swish", "d_model": 512,
+        "decoder_attention_heads": 8, "decoder_ffn_dim": 2048, "decoder_layers": 6, "dropout": 0.1,
+        "encoder_attention_heads": 8, "encoder_ffn_dim": 2048, "encoder_layers": 6, "max_position_embeddings": 512,
+        "pad_token_id": 58100, "decoder_start_token_id": 58100, "scale_embedding": True, "vocab_size": 58101,
+    },
 }  # fmt: skip
 
 

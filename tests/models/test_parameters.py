@@ -59,6 +59,14 @@ HEADS = [
     ("electra-small", "Electra", "Model MaskedLM SequenceClassification TokenClassification QuestionAnswering"),
     ("distilbert-base", "DistilBert", "Model SequenceClassification TokenClassification QuestionAnswering "
      "MultipleChoice"),
+    ("t5-small", "T5", "Model EncoderModel SequenceClassification TokenClassification QuestionAnswering"),
+    ("mt5-small", "MT5", "Model SequenceClassification"),
+    ("umt5-small", "UMT5", "Model EncoderModel SequenceClassification TokenClassification QuestionAnswering"),
+    ("bart-large", "Bart", "Model SequenceClassification QuestionAnswering"),
+    ("mbart-large", "MBart", "Model SequenceClassification QuestionAnswering"),
+    ("pegasus-large", "Pegasus", "Model"),
+    ("opus-mt-en-de", "Marian", "Model"),
+    ("whisper-tiny", "Whisper", "Model"),
     ("gpt2", "GPT2", "Model SequenceClassification TokenClassification QuestionAnswering"),
     ("gpt-neo-125m", "GPTNeo", "Model SequenceClassification TokenClassification QuestionAnswering"),
     ("gpt-j-6b", "GPTJ", "Model SequenceClassification QuestionAnswering"),
@@ -74,7 +82,7 @@ HEADS = [
 
 @pytest.mark.parametrize(
     ("name", "architecture"),
-    [(name, f"{family}{'' if head == 'Model' else 'For'}{head}") for name, family, heads in HEADS for head in heads.split()],
+    [(name, f"{family}{'' if head.endswith('Model') else 'For'}{head}") for name, family, heads in HEADS for head in heads.split()],
 )
 def test_the_head_follows_the_class_in_architectures(name: str, architecture: str) -> None:
     data = config(name, architectures=[architecture], num_labels=2 if "Question" in architecture else 5)

@@ -39,6 +39,8 @@ class Row:
         return "-".join((self.config, *(f"{key}={value}" for key, value in self.changes.items())))
 
 
+T5_BLOCKS = ("encoder.block.0", "encoder.block.1", "decoder.block.0", "decoder.block.1")
+
 ROWS = (
     Row("llama-3.2-1b", ("model.layers.0",)),
     Row("gpt2", ("transformer.h.0",), {"attn_pdrop": 0.0}),
@@ -65,12 +67,26 @@ ROWS = (
     Row("roberta-base", ("roberta.encoder.layer.0",)),
     Row("distilbert-base", ("distilbert.transformer.layer.0",), {"attention_dropout": 0.0}),
     Row("electra-small", ("electra.encoder.layer.0",)),
+    Row("t5-small", T5_BLOCKS, depth=2),
+    Row("t5-small", T5_BLOCKS, {"dropout_rate": 0.0}, depth=2),
+    Row("flan-t5-base", T5_BLOCKS, depth=2),
+    Row("umt5-small", T5_BLOCKS, depth=2),
+    Row("bart-large", ("model.encoder.layers.0", "model.decoder.layers.0")),
+    Row("mbart-large", ("model.encoder.layers.0", "model.decoder.layers.0"), {"attention_dropout": 0.0}),
+    Row("pegasus-large", ("model.encoder.layers.0", "model.decoder.layers.0")),
+    Row("opus-mt-en-de", ("model.encoder.layers.0", "model.decoder.layers.0")),
+    Row("whisper-tiny", ("model.encoder.layers.0", "model.decoder.layers.0"), {"max_source_positions": 300}),
 )  # fmt: skip
 
 
 def inputs(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    ids = torch.ones(BATCH, SEQ, dtype=torch.long)
-    return {"input_ids": ids}
+    ids = {"input_ids": torch.ones(BATCH, SEQ, dtype=torch.long)}
+    if model.main_input_name == "input_features":
+        frames = 2 * model.config.max_source_positions
+        ids = {"input_features": torch.ones(BATCH, model.config.num_mel_bins, frames, dtype=model.dtype)}
+    if model.config.is_encoder_decoder:
+        ids["decoder_input_ids"] = torch.ones(BATCH, TARGET_SEQ, dtype=torch.long)
+    return ids
 
 
 def described(row: Row, precision: str, attention: str) -> Program:

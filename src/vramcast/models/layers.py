@@ -75,10 +75,12 @@ def attend(
     p = dropout if t.regime.training else 0.0
     k, v = t.into_cache(k), t.into_cache(v)
     uneven = heads.value_width is not None and int(heads.value_width) != int(heads.width)
-    kernel = _kernel(t, kernel or t.regime.attention, p, masked=masked or bias is not None, uneven=uneven)
+    kernel = _kernel(t, kernel or t.regime.attention, p, masked=masked, uneven=uneven, bias=bias)
     shape = (*q.shape[:2], heads.num * (heads.value_width or heads.width))
     if kernel == "eager":
-        form = Eager(softcap=softcap, sinks=sinks, scaled=scaled, upcast=upcast, recast=recast, qk_fp32=qk_fp32, mask=causal)
+        form = Eager(
+            softcap=softcap, sinks=sinks, scaled=scaled, upcast=upcast, recast=recast, qk_fp32=qk_fp32, mask=causal
+        )  # fmt: skip
         return t.copy(_eager(t, q, k, v, heads, p, bias, form), shape, "attention output")
     k, v = _repeated(t, k, v, heads, kernel, masked=masked or bias is not None)
     q, k, v = t.autocasted(q), t.autocasted(k), t.autocasted(v)
@@ -89,14 +91,15 @@ def attend(
     return t.copy(out, shape, "attention output") if heads_first and kernel != "efficient" else t.view(out, shape)
 
 
-def _kernel(t: Tape, asked: str, p: float, *, masked: bool, uneven: bool) -> str:
+def _kernel(t: Tape, asked: str, p: float, *, masked: bool, uneven: bool, bias: Value | None) -> str:
     """The kernel that will run: SDPA's choice where the asked one cannot (sdp_utils.cpp)."""
     if asked not in ("eager", "math", "flash", "efficient", "cudnn"):
         raise UnsupportedError(f"attention kernel {asked!r} has no model. Known: eager, math, efficient, flash, cudnn.")
     if not t.regime.cuda:
-        # the CPU's flash kernel takes masks, but no dropout and only values as wide as keys
-        return "math" if (p or uneven) and asked != "eager" else asked
-    return "efficient" if (masked or uneven) and asked == "flash" else asked
+        # The CPU's flash kernel takes masks, but no dropout, no mask that learns, and only values as wide as keys.
+        learns = bias is not None and bias.requires_grad
+        return "math" if (p or uneven or learns) and asked != "eager" else asked
+    return "efficient" if (masked or uneven or bias is not None) and asked == "flash" else asked
 
 
 def _repeated(t: Tape, k: Value, v: Value, heads: Heads, kernel: str, *, masked: bool) -> tuple[Value, Value]:

@@ -37,6 +37,7 @@ class Program:
     output: Value  # logits, or the last hidden state of a headless model
     labels: Value | None
     loss: str  # causal, seq2seq, masked, classify, contrastive, none
+    stored_apart: tuple[str, ...] = ()  # tied names that checkpoints store, and older transformers builds, on their own
 
     @property
     def placed(self) -> list[Placed]:
@@ -52,3 +53,8 @@ class Program:
             for param in placed.params():
                 if tied or param.tied_to is None:
                     yield param
+
+    @property
+    def checkpoint_elements(self) -> int:
+        """Elements with the names in `stored_apart` counted as tensors of their own."""
+        return sum(param.numel for param in self.params(tied=True) if not param.tied_to or param.name in self.stored_apart)

@@ -269,12 +269,12 @@ class Tape:
         self.inputs.append(value)
         return value
 
-    def param(self, name: str, shape: tuple[int, ...], kind: str) -> Value:
-        """Declare a parameter of the open section."""
+    def param(self, name: str, shape: tuple[int, ...], kind: str, *, frozen: bool = False) -> Value:
+        """Declare a parameter of the open section. `frozen`: the model itself keeps it from training."""
         full = self.path(name)
         concrete = numbered(full, self._layer)
         dtype = F32 if self.regime.upcast(concrete, kind) else self.regime.weights
-        trainable = self.regime.lora is None and self.regime.trainable(concrete)
+        trainable = self.regime.lora is None and self.regime.trainable(concrete) and not frozen
         return self._declare(Param(name=full, shape=shape, kind=kind, dtype=dtype, trainable=trainable))
 
     def tie(self, name: str, value: Value) -> Value:
@@ -474,10 +474,10 @@ class Tape:
 
     # ---- tables and norms
 
-    def table(self, name: str, rows: int, width: int) -> Value:
+    def table(self, name: str, rows: int, width: int, *, frozen: bool = False) -> Value:
         """The weight of an embedding, to look up in and perhaps to tie a head to."""
         with self.scope(name):
-            return self.param("weight", (rows, width), "embedding")
+            return self.param("weight", (rows, width), "embedding", frozen=frozen)
 
     def lookup(self, table: Value, ids: Value, label: str = "embeddings") -> Value:
         """Keeps the indices; the backward makes a dense gradient of the whole table."""

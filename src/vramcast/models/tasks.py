@@ -10,7 +10,7 @@ TASK_OF_SUFFIX = {
     "ForCausalLM": "lm", "ForMaskedLM": "lm", "ForConditionalGeneration": "lm", "LMHeadModel": "lm",
     "ForPreTraining": "pretraining", "ForSequenceClassification": "sequence", "ForTokenClassification": "token",
     "ForQuestionAnswering": "question", "ForMultipleChoice": "choice", "ForNextSentencePrediction": "next sentence",
-    "DoubleHeadsModel": "two heads", "EncoderModel": "encoder", "Model": "none",
+    "DoubleHeadsModel": "two heads", "EncoderModel": "encoder", "MTModel": "lm", "Model": "none",
 }  # fmt: skip
 
 
@@ -29,7 +29,7 @@ def task_of(c: Config, known: tuple[str, ...]) -> str:
     return task
 
 
-def num_labels(c: Config) -> Dim:
-    """As transformers counts them: `num_labels`, or the entries of `id2label`, or 2."""
+def num_labels(c: Config, default: int = 2) -> Dim:
+    """As transformers counts them: `num_labels`, or the entries of `id2label`, or the default."""
     labels = c.data.get("id2label")
-    return c.dim("num_labels", "labels", default=len(labels) if isinstance(labels, dict) and labels else 2)
+    return c.dim("num_labels", "labels", default=len(labels) if isinstance(labels, dict) and labels else default)
