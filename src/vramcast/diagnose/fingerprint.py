@@ -10,7 +10,7 @@ PyTorch prints the segment it asked the driver for, not the tensor: up to 1 MiB 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -18,7 +18,7 @@ from vramcast.allocator import constants
 from vramcast.diagnose.observation import Observation
 from vramcast.units import KiB, round_up
 
-# torch 1.0 to 1.3 rounded large segments to 128 KiB and took 1 MiB for small ones (THC and early c10).
+# torch up to 1.1: kSmallAlloc and kRoundLarge of THCCachingAllocator.cpp.
 _LEGACY_SMALL_BYTES, _LEGACY_ROUNDING_BYTES = 1024 * KiB, 128 * KiB
 
 
@@ -45,7 +45,7 @@ class Match:
 
 
 def torch_segment_bytes(nbytes: int) -> int:
-    """What PyTorch's caching allocator asks the driver for (c10 get_allocation_size, torch 1.4 and later)."""
+    """What PyTorch's caching allocator asks the driver for (c10 get_allocation_size, torch 1.2 and later)."""
     size = round_up(max(nbytes, 1), constants.MIN_BLOCK_BYTES)
     if size <= constants.SMALL_REQUEST_MAX_BYTES:
         return constants.SMALL_SEGMENT_BYTES
@@ -64,15 +64,16 @@ def plain_bytes(nbytes: int) -> int:
     return nbytes
 
 
-def rounding_of(observation: Observation) -> Callable[[int], int]:
+def roundings_of(observation: Observation) -> tuple[Callable[[int], int], ...]:
+    """How this printer rounds. The oldest wording spans torch 1.0 to 1.3, which changed its rounding in between."""
     kind = observation.kind
     if kind == "torch_cuda_oom_legacy_cached":
-        return legacy_segment_bytes
+        return (legacy_segment_bytes, torch_segment_bytes)
     rounds = kind.startswith(("torch_cuda_oom", "torch_hip", "torch_xpu", "torch_npu", "torch_mlu", "torch_musa"))
-    return torch_segment_bytes if rounds else plain_bytes
+    return (torch_segment_bytes,) if rounds else (plain_bytes,)
 
 
-def match_request(observation: Observation, candidates: Iterable[Candidate]) -> tuple[Match, ...]:
+def match_request(observation: Observation, candidates: Sequence[Candidate]) -> tuple[Match, ...]:
     """The candidates that fit, larger tensors first: a large one that fits to the last digit is no accident."""
     if observation.requested_range_bytes is not None:
         low, high = observation.requested_range_bytes
@@ -80,13 +81,15 @@ def match_request(observation: Observation, candidates: Iterable[Candidate]) -> 
         low = high = observation.requested_bytes
     else:
         return ()
-    rounding = rounding_of(observation)
-    fitting = [
-        Match(candidate=candidate, segment_bytes=segment, width_bytes=_width_bytes(low, high, rounding))
-        for candidate in candidates
-        if low <= (segment := rounding(candidate.nbytes)) <= high
-    ]
-    return tuple(sorted(fitting, key=lambda match: (-match.candidate.nbytes, match.candidate.name)))
+    fitting: dict[Candidate, Match] = {}
+    for rounding in roundings_of(observation):
+        width_bytes = _width_bytes(low, high, rounding)
+        for candidate in candidates:
+            segment = rounding(candidate.nbytes)
+            if low <= segment <= high:
+                match = Match(candidate=candidate, segment_bytes=segment, width_bytes=width_bytes)
+                fitting.setdefault(candidate, match)
+    return tuple(sorted(fitting.values(), key=lambda match: (-match.candidate.nbytes, match.candidate.name)))
 
 
 def _width_bytes(low: int, high: int, rounding: Callable[[int], int]) -> int:

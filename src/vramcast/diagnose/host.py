@@ -160,13 +160,13 @@ def _one(passage: Passage, **fields: Any) -> Read:
 READERS = (
     Reader(words=_CPU_WORDS, read=read_cpu_allocator),
     Reader(
-        words=("bus error", "shared memory", "/dev/shm/", "</torch_", "unable to mmap", "unable to write to file"),
+        words=("bus error", "shared memory", "/dev/shm/", "</torch_"),
         read=read_shm,
     ),
     Reader(
         words=(
             "return code", "exitcode", "exit code", "sigkill", "oomkilled", "oom-kill", "oom_kill", "out of memory",
-            "killed", "signal 9", "running low on memory", "out_of_memory", "exited with", "status 137",
+            "killed", "signal 9", "running low on memory", "out_of_memory", "exited with", "exit status",
         ),
         read=read_killed,
     ),

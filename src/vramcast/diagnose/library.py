@@ -17,7 +17,7 @@ from vramcast.diagnose.stream import Passage
 _MASKED = re.compile(
     r"(?P<name>CUBLAS_STATUS_ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED|CUDNN_STATUS_ALLOC_FAILED|CUDNN_STATUS_NOT_INITIALIZED"
     r"|CUDNN_STATUS_INTERNAL_ERROR_(?:DEVICE|HOST)_ALLOCATION_FAILED|CUSOLVER_STATUS_ALLOC_FAILED|CUSPARSE_STATUS_ALLOC_FAILED"
-    r"|CUSPARSE_STATUS_INSUFFICIENT_RESOURCES|CUFFT_ALLOC_FAILED|HIPBLAS_STATUS_ALLOC_FAILED|ROCBLAS_STATUS_MEMORY_ERROR)",
+    r"|CUFFT_ALLOC_FAILED|HIPBLAS_STATUS_ALLOC_FAILED|ROCBLAS_STATUS_MEMORY_ERROR)",
     re.IGNORECASE,
 )
 _RUNTIME = re.compile(
@@ -160,7 +160,6 @@ READERS = (
             "_alloc_failed",
             "_not_initialized",
             "allocation_failed",
-            "insufficient_resources",
             "status_memory_error",
         ),
         read=read_masked,
@@ -171,7 +170,7 @@ READERS = (
         read=read_runtime,
     ),
     Reader(
-        words=("cache blocks", "free memory on device", "kv cache", "warming up sampler", "vllm instance"),
+        words=("cache blocks", "free memory on device", "kv cache", "out of memory occurred", "total_gpu_memory"),
         read=read_vllm,
     ),
     PADDLE.reader(),

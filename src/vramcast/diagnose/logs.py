@@ -34,7 +34,7 @@ DEEPSPEED_TIMER = Form(
     ),
 )  # fmt: skip
 MEGATRON = Form(
-    kind="megatron_log", words=("max allocated:", "max reserved:"),  # megatron/training/utils.py report_memory
+    kind="megatron_log", words=("max allocated:",),  # megatron/training/utils.py report_memory
     clauses=(
         clause("allocated_bytes", r"(?<!max )\ballocated: {n}", "MB"),
         clause("peak_allocated_bytes", r"max allocated: {n}", "MB"),
@@ -173,8 +173,9 @@ DETECTRON = Form(
     clauses=(clause("allocated_bytes", r"max_mem: {q}"),), needs=("allocated_bytes",),
 )  # fmt: skip
 MMENGINE = Form(
-    kind="mmengine_log", words=("data_time:",), moment=Moment.PEAK,
-    clauses=(clause("allocated_bytes", r"\bmemory: (?P<n>\d{2,7})(?![\d.]| ?[GM])", "MB"),), needs=("allocated_bytes",),
+    kind="mmengine_log", words=("memory: ",), moment=Moment.PEAK,
+    clauses=(clause("allocated_bytes", r"data_time: .{1,40}\bmemory: (?P<n>\d{2,7})(?![\d.]| ?[GM])", "MB"),),
+    needs=("allocated_bytes",),
 )  # fmt: skip
 FAIRSEQ = Form(
     kind="fairseq_log", words=("gb_free",),

@@ -1,28 +1,40 @@
 """A whole log, of any size, as observations and the traceback frames around its failures.
 
 In: a binary stream (or text). Out: a Reading. Memory is bounded: of a kind that repeats for ever the first, the
-highest and the last are kept, and how many there were.
+highest and the last are kept, and how many there were. Time is bounded: of thousands of lines of one kind every 64th
+is read.
 """
 
 from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from vramcast.diagnose import host, library, logs, smi, tables, torch_oom, xla
 from vramcast.diagnose.observation import Observation
-from vramcast.diagnose.reader import Reader
+from vramcast.diagnose.reader import Read, Reader
 from vramcast.diagnose.stream import Passage, clean, passages, without_prefix
 
 READERS: tuple[Reader, ...] = (
     torch_oom.READER, *library.READERS, *xla.READERS, *host.READERS, *tables.READERS, *smi.READERS, *logs.READERS,
 )  # fmt: skip
 WORDS = tuple(sorted({word for reader in READERS for word in reader.words}))
+# Each word contains one of these.
+GATES = (
+    "mem", "alloc", "mib", "gib(", "kill", "exit", "nccl", "capac", "cache", "vram", "/shm/", "</torch", "gb_free",
+    "limit:", "segments", "param", "winerror", "_not_init", "resource_ex", "return code", "signal 9", "not supported",
+    "max_m", " hbm", " mb", "bus error", "cuda fail",
+)  # fmt: skip
+# word → the readers that asked for it, in their order.
+_ASKED = {word: [index for index, reader in enumerate(READERS) if word in reader.words] for word in WORDS}
 KEPT_PER_KIND = 32
+FLOOD_READS, FLOOD_ASKED, FLOOD_STRIDE = 4_000, 200_000, 64
 MAX_FRAMES = 8
+MAX_LOOKS = 8  # failures whose surroundings are searched for a traceback
 MAX_CONTEXT_LINES, MAX_CONTEXT_CHARS = 16, 400
 
 
@@ -49,33 +61,63 @@ def read_text(text: str) -> Reading:
 
 
 def read_stream(stream: BinaryIO) -> Reading:
+    scan = _Scan(stream)
     kept: dict[str, _Kept] = {}
     first: Passage | None = None
-    for passage, observation in _observations(stream):
-        if observation.is_failure() and (first is None or not frames_of(first)):
-            first = passage
+    looked = 0
+    for passage, observation in scan.observations():
+        if observation.is_failure() and looked < MAX_LOOKS and (first is None or not frames_of(first)):
+            first, looked = passage, looked + 1
         kept.setdefault(observation.kind, _Kept()).add(observation)
     chosen = sorted((item for group in kept.values() for item in group.chosen()), key=lambda item: item.line)
-    omitted = tuple((kind, group.omitted()) for kind, group in kept.items() if group.omitted())
+    omitted = tuple(
+        (kind, count) for kind, group in kept.items() if (count := group.omitted() + scan.passed_over[kind])
+    )
     if first is None:
         return Reading(observations=tuple(chosen), omitted=omitted)
     context = tuple(clean(line.raw)[:MAX_CONTEXT_CHARS] for line in (*first.before[-MAX_CONTEXT_LINES:], first.line))
     return Reading(observations=tuple(chosen), omitted=omitted, frames=frames_of(first), context=context)
 
 
-def _observations(stream: BinaryIO) -> Iterator[tuple[Passage, Observation]]:
-    read_until = dict.fromkeys(range(len(READERS)), 0)
-    for passage in passages(stream, WORDS):
-        number, understood = passage.line.number, False
-        for index, reader in enumerate(READERS):
-            if passage.words.isdisjoint(reader.words) or (reader.is_fallback and understood):
-                continue
-            if read_until[index] >= number:
-                understood = True
-                continue
-            for read in reader.read(passage):
-                understood, read_until[index] = True, max(read_until[index], read.last_line)
-                yield passage, read.observation
+class _Scan:
+    """One pass over a stream. Of a flood of lines that one reader understands, only every so many are read."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._read_until = [0] * len(READERS)
+        self._asked = [0] * len(READERS)
+        self._reads = [0] * len(READERS)
+        self._last_kind = [""] * len(READERS)
+        self.passed_over: Counter[str] = Counter()
+
+    def observations(self) -> Iterator[tuple[Passage, Observation]]:
+        for passage in passages(self._stream, WORDS, GATES):
+            understood = False
+            for index in sorted({index for word in passage.words for index in _ASKED[word]}):
+                if READERS[index].is_fallback and understood:
+                    continue
+                if self._read_until[index] >= passage.line.number or self._is_flooded(index):
+                    understood = True
+                    continue
+                for read in READERS[index].read(passage):
+                    understood = True
+                    self._note(index, read)
+                    yield passage, read.observation
+
+    def _is_flooded(self, index: int) -> bool:
+        self._asked[index] += 1
+        if self._reads[index] < FLOOD_READS and self._asked[index] < FLOOD_ASKED:
+            return False
+        if self._asked[index] % FLOOD_STRIDE == 0:
+            return False
+        if self._last_kind[index]:
+            self.passed_over[self._last_kind[index]] += 1
+        return True
+
+    def _note(self, index: int, read: Read) -> None:
+        self._read_until[index] = max(self._read_until[index], read.last_line)
+        self._reads[index] += 1
+        self._last_kind[index] = read.observation.kind
 
 
 class _Kept:
@@ -106,9 +148,14 @@ class _Kept:
         return self._total - sum(item.count for item in self.chosen())
 
 
-def _identity(observation: Observation) -> object:
+def _identity(item: Observation) -> object:
     """Everything that was said, without where it was said."""
-    return replace(observation, line=0, excerpt="", rank=None, count=1)
+    return (
+        item.kind, item.place, item.moment, item.requested_bytes, item.capacity_bytes, item.free_bytes,
+        item.allocated_bytes, item.reserved_bytes, item.unallocated_bytes, item.process_bytes, item.other_processes,
+        item.allowed_bytes, item.used_bytes, item.peak_allocated_bytes, item.peak_reserved_bytes, item.figures,
+        item.marks,
+    )  # fmt: skip
 
 
 def _height(observation: Observation) -> int:

@@ -187,8 +187,8 @@ def read_query(passage: Passage) -> Iterator[Read]:
 
 
 READERS = (
-    Reader(words=("mib /", "mib |", "not supported", "mib|", "n/a /", "nvidia-smi "), read=read_table),
+    Reader(words=("mib /", "mib |", "| not supported", "mib|"), read=read_table),
     Reader(words=("memory.used", "memory.total", "memory.free", "used_gpu_memory", "used_memory"), read=read_csv),
-    Reader(words=(" mb |", "mb | ", " mb|", "/ 40960 mb", " mb "), read=read_gpustat),
+    Reader(words=(" mb |", " mb|"), read=read_gpustat),
     Reader(words=("fb memory usage",), read=read_query),
 )

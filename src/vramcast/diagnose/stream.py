@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -20,6 +20,7 @@ LINES_BEFORE = 48
 LINES_AFTER = 160
 _HEAD_BYTES, _TAIL_BYTES = 64 << 10, 32 << 10  # what is kept of a chunk without any word, as context
 _CUT_OVERLAP_CHARS = 120
+_PROVENANCE = "# source:"  # the first line of a collected sample says where it is from, not what happened
 
 # Terminal escapes: CSI, OSC (ended by BEL or ST) and the two-character ones.
 _ESCAPE = re.compile(
@@ -86,10 +87,11 @@ def without_prefix(text: str) -> str:
     return text
 
 
-def passages(stream: BinaryIO, words: Iterable[str]) -> Iterator[Passage]:
-    """Every line with one of the (lower-case) words in it, in order."""
-    wanted = tuple(words)
-    lines = _lines(stream, tuple(word.encode() for word in wanted))
+def passages(stream: BinaryIO, wanted: Sequence[str], gates: Sequence[str]) -> Iterator[Passage]:
+    """Every line with one of the (lower-case) wanted words in it, in order. Each word contains one of the gates:
+    looking for those few first is what makes a large log quick."""
+    behind = {gate: tuple(word for word in wanted if gate in word) for gate in gates}
+    lines = _lines(stream, tuple(gate.encode() for gate in gates))
     before: deque[Line] = deque(maxlen=LINES_BEFORE)
     window: deque[Line] = deque()
     exhausted = False
@@ -102,21 +104,22 @@ def passages(stream: BinaryIO, words: Iterable[str]) -> Iterator[Passage]:
         if not window:
             return
         current = window.popleft()
-        found = _words_in(current, window, wanted)
+        text = _lowered(current, window)
+        found = frozenset(word for gate in gates if gate in text for word in behind[gate] if word in text)
         if found:
             yield Passage(line=current, words=found, before=tuple(before), after=tuple(window))
         before.append(current)
 
 
-def _words_in(line: Line, following: deque[Line], wanted: tuple[str, ...]) -> frozenset[str]:
-    text = line.raw
+def _lowered(line: Line, following: deque[Line]) -> str:
+    if line.raw.startswith(_PROVENANCE):
+        return ""
     if line.was_cut and following:
-        text += following[0].raw[:_CUT_OVERLAP_CHARS]
-    low = text.lower()
-    return frozenset(word for word in wanted if word in low)
+        return (line.raw + following[0].raw[:_CUT_OVERLAP_CHARS]).lower()
+    return line.raw.lower()
 
 
-def _lines(stream: BinaryIO, words: tuple[bytes, ...]) -> Iterator[Line]:
+def _lines(stream: BinaryIO, gates: tuple[bytes, ...]) -> Iterator[Line]:
     number, rest, was_hot = 1, b"", True
     for chunk in _chunks(stream):
         data = rest + chunk
@@ -126,7 +129,7 @@ def _lines(stream: BinaryIO, words: tuple[bytes, ...]) -> Iterator[Line]:
             continue
         body, rest = (data, b"") if cut < 0 else (data[: cut + 1], data[cut + 1 :])
         low = body.lower()
-        is_hot = any(word in low for word in words)
+        is_hot = any(gate in low for gate in gates)
         if is_hot or len(body) <= _HEAD_BYTES + _TAIL_BYTES:
             yield from _split(body, number, is_open=cut < 0)
         else:

@@ -238,8 +238,8 @@ def _near(passage: Passage) -> Iterator[str]:
 READERS = (
     Reader(words=("memory summary", "| allocated memory"), read=read_memory_summary),
     Reader(words=("_memreftype",), read=read_memtracker),
-    Reader(words=("estimated memory needed", "per cpu |", "largest layer params"), read=read_zero_estimate),
+    Reader(words=("estimated memory needed", "largest layer params"), read=read_zero_estimate),
     Reader(words=("_mem_gpu", "_mem_cpu"), read=read_trainer_metrics),
     Reader(words=("memory before entering", "memory consumed"), read=read_peft_tracer),
-    Reader(words=('"segments"', '"device_traces"'), read=read_snapshot_text),
+    Reader(words=('"segments"',), read=read_snapshot_text),
 )  # fmt: skip

@@ -232,7 +232,7 @@ def _complete_mps(fields: dict[str, Any], derived: list[str], notes: list[str], 
 READER = Reader(
     words=(
         "out of memory", "memory. tried to", "tried to allocate", "total capac", "exceed allowed memory",
-        "allocate memory block", "outofmemoryerror", "backend out of",
+        "allocate memory block", "outofmemoryerror",
     ),
     read=read,
 )  # fmt: skip

@@ -195,12 +195,12 @@ def _failure(passage: Passage, last: int, **fields: Any) -> Read:
 READERS = (
     Reader(
         words=(
-            "while trying to allocate", "out of memory allocating", "allocate request for", "attempting to reserve",
+            "while trying to allocate", "out of memory allocating", "allocate request for", "bottom of memory",
             "attempting to allocate", "resource_exhausted",
         ),
         read=read_gpu,
     ),
-    Reader(words=("ran out of memory in memory space", " hbm. exceeded", "g hbm", "m hbm", " vmem"), read=read_tpu),
+    Reader(words=("ran out of memory in memory space", " hbm."), read=read_tpu),
     Reader(words=("ran out of memory trying to allocate",), read=read_bfc),
     Reader(words=("limit: ",), read=read_bfc_stats),
     Reader(words=("oom when allocating tensor",), read=read_tensor),

@@ -1,0 +1,92 @@
+"""A Diagnosis as plain data for `--json`: the same facts as the text, byte counts as integers, null for unknown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vramcast.diagnose.diagnosis import Diagnosis
+from vramcast.diagnose.findings import Finding
+from vramcast.diagnose.observation import Observation, ledger_of
+from vramcast.ledger import Entry
+from vramcast.report import diagnose_causes as causes
+from vramcast.report.diagnose_text import finding_text
+from vramcast.report.diagnose_words import NOTES, word
+
+SCHEMA = "vramcast/1"
+
+
+def render(diagnosis: Diagnosis, *, lang: str = "en") -> dict[str, Any]:
+    reading = diagnosis.reading
+    return {
+        "schema": SCHEMA,
+        "observations": [_observation(item, lang) for item in reading.observations],
+        "findings": [_finding(item, lang) for item in diagnosis.findings],
+        "hypotheses": [
+            {
+                "name": item.name,
+                "plausibility": item.plausibility,
+                "text": word(causes.CAUSES, item.name, lang),
+                "evidence": list(item.evidence),
+            }
+            for item in diagnosis.hypotheses
+        ],
+        "advice": [
+            {"step": item.step, "because": item.because, "text": word(causes.STEPS, item.step, lang)}
+            for item in diagnosis.advice
+        ],
+        "frames": [
+            {"function": frame.function, "file": frame.file, "line": frame.line, "source": frame.source}
+            for frame in reading.frames
+        ],
+        "omitted": dict(reading.omitted),
+    }
+
+
+def _observation(item: Observation, lang: str) -> dict[str, Any]:
+    others = item.other_processes
+    return {
+        "kind": item.kind,
+        "requested_bytes": item.requested_bytes,
+        "capacity_bytes": item.capacity_bytes,
+        "free_bytes": item.free_bytes,
+        "allocated_bytes": item.allocated_bytes,
+        "reserved_bytes": item.reserved_bytes,
+        "unallocated_bytes": item.unallocated_bytes,
+        "process_bytes": item.process_bytes,
+        "other_processes": None if others is None else [{"pid": use.pid, "bytes": use.nbytes} for use in others],
+        "allowed_bytes": item.allowed_bytes,
+        "used_bytes": item.used_bytes,
+        "peak_allocated_bytes": item.peak_allocated_bytes,
+        "peak_reserved_bytes": item.peak_reserved_bytes,
+        "place": item.place,
+        "moment": str(item.moment),
+        "line": item.line,
+        "rank": item.rank,
+        "count": item.count,
+        "derived": list(item.derived),
+        "notes": [word(NOTES, note, lang) for note in item.notes],
+        "marks": list(item.marks),
+        "figures": [{"label": figure.label, "value": figure.value, "unit": figure.unit} for figure in item.figures],
+        "ledger": [_entry(entry) for entry in ledger_of(item).entries],
+        "text": item.excerpt,
+    }
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    return {
+        "component": entry.component,
+        "category": str(entry.category),
+        "place": entry.place,
+        "level": str(entry.level),
+        "bytes": entry.nbytes,
+        "origin": str(entry.origin),
+    }
+
+
+def _finding(item: Finding, lang: str) -> dict[str, Any]:
+    return {
+        "rule": item.rule,
+        "observation": item.observation,
+        "text": finding_text(item, lang),
+        "values": dict(item.values),
+    }
