@@ -150,7 +150,9 @@ class Allocator:
             **store.oversize_segments.rows("oversize_segments"),
             "num_alloc_retries": self.num_alloc_retries, "num_ooms": self.num_ooms,
             "num_sync_all_streams": self.num_sync_all_streams, "num_device_alloc": store.num_device_alloc,
-            "num_device_free": store.num_device_free, "max_split_size": self.settings.max_split_bytes or -1,
+            "num_device_free": store.num_device_free,
+            "num_oom_rejections": 0,  # counts a policy that is not modelled: throw_on_cudamalloc_oom
+            "max_split_size": self.settings.max_split_bytes or -1,
         }  # fmt: skip
         return dict(sorted(stats.items()))
 

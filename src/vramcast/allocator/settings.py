@@ -37,6 +37,8 @@ class AllocatorSettings:
         """`expandable_segments:True,max_split_size_mb:128`; a leading `PYTORCH_ALLOC_CONF=` is tolerated."""
         settings = cls()
         for key, value in _pairs(re.sub(r"^\s*PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF\s*=", "", text).strip().strip("\"'")):
+            if key == "backend":
+                _check_backend(value)
             if key in _WITHOUT_EFFECT:
                 continue
             if key not in _READERS:
@@ -158,10 +160,11 @@ def _power_of_two(key: str, value: str) -> int:
     return number
 
 
-def _backend(key: str, value: str) -> bool:
+def _check_backend(value: str) -> None:
     if value != "native":
-        raise UnsupportedError(f"{key}:{value} is not modelled, only native is: cudaMallocAsync decides in the driver.")
-    return False
+        raise UnsupportedError(
+            f"backend:{value} is not modelled, only native is: cudaMallocAsync decides in the driver."
+        )
 
 
 _READERS: dict[str, tuple[str, Callable[[str, str], object]]] = {
@@ -174,7 +177,7 @@ _READERS: dict[str, tuple[str, Callable[[str, str], object]]] = {
     "per_process_memory_fraction": ("per_process_memory_fraction", _fraction),
 }
 _WITHOUT_EFFECT = frozenset({
-    "release_lock_on_cudamalloc", "release_lock_on_hipmalloc", "pinned_use_cuda_host_register",
+    "backend", "release_lock_on_cudamalloc", "release_lock_on_hipmalloc", "pinned_use_cuda_host_register",
     "pinned_use_hip_host_register", "pinned_num_register_threads", "pinned_use_background_threads",
     "pinned_reserve_segment_size_mb", "pinned_max_round_threshold_mb", "pinned_max_cached_size_mb",
     "pinned_free_catch_all", "graph_capture_record_stream_reuse", "throw_on_cudamalloc_oom",
