@@ -54,7 +54,8 @@ def batch_norm(t: Tape, name: str, x: Value) -> Value:
     channels = int(x.shape[1])
     with t.scope(name):
         w, b = t.param("weight", (channels,), "norm"), t.param("bias", (channels,), "norm")
-        statistics = Value((2, channels), F32, label=f"{name} mean, rstd")
+        dtype = F32 if t.regime.cuda else t.regime.weights  # the CPU kernel's follow the weights
+        statistics = Value((2, channels), dtype, label=f"{name} mean, rstd")
         saves = (x, statistics) if t.regime.training else (x,)
         return t.op("batch_norm", (x, w, b), x.shape, x.dtype, saves=saves, label=name)
 

@@ -47,6 +47,10 @@ class Frame:
     """What differs between causal models outside of their layers."""
 
     prefix: str = "model"
+    table: str = "embed_tokens"
+    layers: str = "layers"
+    last_norm: str = "norm"
+    head: str = "lm_head"
     tied: bool = False  # where the config does not say
     head_bias: bool = False
     norm: Callable[[Tape, str, Value], Value] = rms_norm
@@ -68,17 +72,17 @@ def causal_lm(
     layers = c.dim("num_hidden_layers", "L")
     ids, labels = t.input("input ids", (b, s), I64), t.input("labels", (b, s), I64)
     with t.part("embedding", ids) as part:
-        table = t.table(f"{frame.prefix}.embed_tokens", vocab, h)
+        table = t.table(f"{frame.prefix}.{frame.table}", vocab, h)
         x = frame.embedded(t.lookup(table, ids))
         part.outputs = (x,)
     x = frame.merged(x)
     positions = rope_table(x, b, s, read_shape(c).heads.width)
     with t.scope(frame.prefix), t.decoding():
-        x = t.stack("layers", kinds or ["layer"] * layers, make_block(positions), x)
+        x = t.stack(frame.layers, kinds or ["layer"] * layers, make_block(positions), x)
     with t.part("head", x) as part:
-        x = frame.norm(t, f"{frame.prefix}.norm", x)
+        x = frame.norm(t, f"{frame.prefix}.{frame.last_norm}", x)
         tied = c.flag("tie_word_embeddings", frame.tied)
-        x = frame.finished(head(t, x, vocab, table if tied else None, bias=frame.head_bias))
+        x = frame.finished(head(t, x, vocab, table if tied else None, bias=frame.head_bias, name=frame.head))
         part.outputs = (x,)
     return Program(tape=t, output=x, labels=labels, loss="causal")
 

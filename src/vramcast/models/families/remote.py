@@ -1,0 +1,148 @@
+"""Llama-like decoders whose code lives beside their weights on the Hub: InternLM 1-3, Baichuan, ChatGLM 2 and 3, GLM-4.
+
+Names are those of the published checkpoints. What is kept follows from the same building blocks as Llama; only the
+parameter tables can be checked without that code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vramcast.models.config import Config, exact_division
+from vramcast.models.dims import Dim
+from vramcast.models.families.dense import paired_table, partly_rotated
+from vramcast.models.families.llama import Block, Frame, causal_lm, project_qkv, read_shape
+from vramcast.models.layers import Heads, attend, by_head, gated, gated_mlp, rms_norm, rope, split
+from vramcast.models.program import Program, Sizes
+from vramcast.models.tape import Tape, Value
+
+
+def internlm(t: Tape, c: Config, sizes: Sizes) -> Program:
+    """InternLM 1 and 3: Llama's names; version 3 tells biases of q, k, v from the others."""
+    shape, third = read_shape(c), c.model_type == "internlm3"
+    bias = c.flag("bias", not third)
+    qkv_bias = c.flag("qkv_bias", False) if third else bias
+
+    def make_block(positions: Value) -> Block:
+        def block(x: Value, kind: Any) -> Value:
+            y = rms_norm(t, "input_layernorm", x)
+            with t.scope("self_attn"):
+                q, k, v = project_qkv(t, y, shape.heads, bias=qkv_bias)
+                y = attend(t, rope(t, q, positions), rope(t, k, positions), v, shape.heads)
+                y = t.linear("o_proj", y, shape.h, bias=bias)
+            x = t.add(x, y, "residual stream")
+            y = rms_norm(t, "post_attention_layernorm", x)
+            with t.scope("mlp"):
+                y = gated_mlp(t, y, shape.f, shape.act, bias=bias and third)
+            return t.add(x, y, "residual stream")
+
+        return block
+
+    return causal_lm(t, c, sizes, make_block)
+
+
+def internlm2(t: Tape, c: Config, sizes: Sizes) -> Program:
+    """q, k and v from one matrix, group by group."""
+    shape = read_shape(c)
+    heads, bias = shape.heads, c.flag("bias", False)
+
+    def make_block(positions: Value) -> Block:
+        def block(x: Value, kind: Any) -> Value:
+            y = rms_norm(t, "attention_norm", x)
+            with t.scope("attention"):
+                q, k, v = fused_qkv(t, "wqkv", y, heads, bias=bias)
+                y = attend(t, rope(t, q, positions), rope(t, k, positions), v, heads)
+                y = t.linear("wo", y, shape.h, bias=bias)
+            x = t.add(x, y, "residual stream")
+            y = rms_norm(t, "ffn_norm", x)
+            with t.scope("feed_forward"):
+                y = gated_mlp(t, y, shape.f, shape.act, names=("w1", "w3", "w2"))
+            return t.add(x, y, "residual stream")
+
+        return block
+
+    return causal_lm(t, c, sizes, make_block, frame=Frame(table="tok_embeddings", head="output"))
+
+
+def fused_qkv(t: Tape, name: str, y: Value, heads: Heads, *, bias: bool) -> tuple[Value, Value, Value]:
+    widths = (heads.num * heads.width, heads.num_kv * heads.width, heads.num_kv * heads.width)
+    q, k, v = split(t, t.linear(name, y, widths[0] + 2 * widths[1], bias=bias, label="qkv"), widths)
+    return by_head(t, q, heads.num), by_head(t, k, heads.num_kv), by_head(t, v, heads.num_kv)
+
+
+def baichuan(t: Tape, c: Config, sizes: Sizes) -> Program:
+    """7B rotates; 13B (its config gives model_max_length alone) biases scores by distance, which takes a mask."""
+    shape = read_shape(c)
+    alibi = c.data.get("model_max_length") is not None and c.data.get("max_position_embeddings") is None
+
+    def make_block(positions: Value) -> Block:
+        def block(x: Value, kind: Any) -> Value:
+            y = rms_norm(t, "input_layernorm", x)
+            with t.scope("self_attn"):
+                q, k, v = fused_qkv(t, "W_pack", y, shape.heads, bias=False)
+                q, k = (q, k) if alibi else (rope(t, q, positions), rope(t, k, positions))
+                y = attend(t, q, k, v, shape.heads, masked=alibi)
+                y = t.linear("o_proj", y, shape.h)
+            x = t.add(x, y, "residual stream")
+            y = rms_norm(t, "post_attention_layernorm", x)
+            with t.scope("mlp"):
+                y = gated_mlp(t, y, shape.f, shape.act)
+            return t.add(x, y, "residual stream")
+
+        return block
+
+    return causal_lm(t, c, sizes, make_block)
+
+
+def chatglm(t: Tape, c: Config, sizes: Sizes) -> Program:
+    """ChatGLM 2 and 3 and GLM-4-9B in their own code."""
+    c = chatglm_config(c)
+    h, f, heads = c.dim("hidden_size", "h"), c.dim("intermediate_size", "f"), read_shape(c).heads
+    linear_bias = c.flag("add_bias_linear", False)
+    qkv_bias = linear_bias or c.flag("add_qkv_bias", False)
+    p = c.number("hidden_dropout", 0.0)
+
+    def make_block(positions: Value) -> Block:
+        def block(x: Value, kind: Any) -> Value:
+            y = rms_norm(t, "input_layernorm", x)
+            with t.scope("self_attention"):
+                q, k, v = fused_qkv(t, "query_key_value", y, heads, bias=qkv_bias)
+                table = paired_table(t, positions, int(heads.width) // 2)
+                q, k = partly_rotated(t, q, table), partly_rotated(t, k, table)
+                y = attend(t, q, k, v, heads, dropout=c.number("attention_dropout", 0.0), heads_first=True)
+                y = t.linear("dense", y, h, bias=linear_bias)
+            x = t.add(x, t.dropout(y, p), "residual stream")
+            y = rms_norm(t, "post_attention_layernorm", x)
+            with t.scope("mlp"):
+                gate, up = split(t, t.linear("dense_h_to_4h", y, 2 * f, bias=linear_bias, label="gate and up"), (f, f))
+                y = t.linear("dense_4h_to_h", gated(t, gate, up, "silu"), h, bias=linear_bias, label="mlp output")
+            return t.add(x, t.dropout(y, p), "residual stream")
+
+        return block
+
+    frame = Frame(
+        prefix="transformer", table="embedding.word_embeddings", layers="encoder.layers",
+        last_norm="encoder.final_layernorm", head="transformer.output_layer",
+    )  # fmt: skip
+    return causal_lm(t, c, sizes, make_block, frame=frame)
+
+
+def chatglm_config(c: Config) -> Config:
+    """Its keys under the names that others use."""
+    heads = c.dim("num_attention_heads", "a")
+    groups = c.dim("multi_query_group_num", "g", default=1) if c.flag("multi_query_attention", False) else heads
+    width = exact_division(c.dim("hidden_size", "h"), heads, f"{c.where}: hidden_size by num_attention_heads")
+    names = {"vocab_size": ("padded_vocab_size", "V"), "num_hidden_layers": ("num_layers", "L"),
+             "intermediate_size": ("ffn_hidden_size", "f")}  # fmt: skip
+    renamed = {ours: int(_either(c, ours, theirs, text)) for ours, (theirs, text) in names.items()}
+    head_dim = int(c.dim("kv_channels", "d", default=int(width)))
+    return Config({**c.data, **renamed, "num_key_value_heads": int(groups), "head_dim": head_dim}, c.where)
+
+
+def _either(c: Config, ours: str, theirs: str, text: str) -> Dim:
+    return c.dim(theirs, text, ours)
+
+
+FAMILIES = {
+    "internlm": internlm, "internlm2": internlm2, "internlm3": internlm, "baichuan": baichuan, "chatglm": chatglm,
+}  # fmt: skip
