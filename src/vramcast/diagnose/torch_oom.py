@@ -95,7 +95,8 @@ def _opening(passage: Passage) -> tuple[str, tuple[Line, ...]]:
     with_next = first + squeeze(_continuation(passage.after[:1]))
     if _START.search(with_next):
         return with_next, passage.after[1:]
-    return squeeze(_continuation(passage.before[-1:]))[-40:] + first, passage.after
+    above = squeeze(_continuation(passage.before[-2:]))[-60:]
+    return above + squeeze(_continuation((passage.line,))), passage.after
 
 
 def _beginnings(text: str) -> list[re.Match[str]]:
