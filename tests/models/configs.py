@@ -83,9 +83,9 @@ OTHERS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 12, "pad_token_id": 1, "type_vocab_size": 1, "vocab_size": 250002,
     },
     "electra-small": {
-        "model_type": "electra", "architectures": ["ElectraForPreTraining"], "embedding_size": 128, "hidden_act": "gelu",
-        "hidden_size": 256, "intermediate_size": 1024, "max_position_embeddings": 512, "num_attention_heads": 4,
-        "num_hidden_layers": 12, "type_vocab_size": 2, "vocab_size": 30522,
+        "model_type": "electra", "architectures": ["ElectraForPreTraining"], "embedding_size": 128,
+        "hidden_act": "gelu", "hidden_size": 256, "intermediate_size": 1024, "max_position_embeddings": 512,
+        "num_attention_heads": 4, "num_hidden_layers": 12, "type_vocab_size": 2, "vocab_size": 30522,
     },
     "umt5-small": {
         "model_type": "umt5", "architectures": ["UMT5ForConditionalGeneration"], "d_ff": 1024, "d_kv": 64,

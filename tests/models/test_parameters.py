@@ -80,10 +80,22 @@ HEADS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "architecture"),
-    [(name, f"{family}{'' if head.endswith('Model') else 'For'}{head}") for name, family, heads in HEADS for head in heads.split()],
-)
+CLASSES = [
+    (name, f"{family}{'' if head.endswith('Model') else 'For'}{head}")
+    for name, family, heads in HEADS
+    for head in heads.split()
+]
+
+
+@pytest.mark.parametrize(("name", "architecture"), CLASSES)
 def test_the_head_follows_the_class_in_architectures(name: str, architecture: str) -> None:
     data = config(name, architectures=[architecture], num_labels=2 if "Question" in architecture else 5)
     assert ours(data) == theirs(data)
+
+
+def test_an_untied_t5_checkpoint_stores_its_head_apart() -> None:
+    """google/flan-t5-small and google/mt5-small: parameters as published, and as transformers 5 builds them."""
+    for name, built, published in (("flan-t5-small", 60511616, 76961152), ("mt5-small", 172119424, 300176768)):
+        program = record(Config(config(name)), Regime(), Sizes())
+        assert sum(param.numel for param in program.params()) == built
+        assert program.checkpoint_elements == published

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vramcast.models.dims import Dim, Number
-from vramcast.models.tape import Param, Placed, Regime, Tape, Value
+from vramcast.models.tape import F32, Param, Placed, Regime, Tape, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,15 @@ class Program:
     def regime(self) -> Regime:
         return self.tape.regime
 
+    @property
+    def mask(self) -> Value | None:
+        """The attention mask that the model makes once per forward: eager attention adds one, padding needs one."""
+        ids = self.tape.inputs[0]
+        if len(ids.shape) != 2 or not (self.regime.attention == "eager" or self.regime.mask):
+            return None
+        dtype = self.regime.autocast and F32 or self.regime.weights
+        return Value((ids.shape[0], 1, ids.shape[1], ids.shape[1]), dtype, label="attention mask")
+
     def params(self, *, tied: bool = False) -> Iterator[Param]:
         """Every parameter tensor in order; tied names only when asked for."""
         for placed in self.placed:
@@ -57,4 +66,6 @@ class Program:
     @property
     def checkpoint_elements(self) -> int:
         """Elements with the names in `stored_apart` counted as tensors of their own."""
-        return sum(param.numel for param in self.params(tied=True) if not param.tied_to or param.name in self.stored_apart)
+        return sum(
+            param.numel for param in self.params(tied=True) if not param.tied_to or param.name in self.stored_apart
+        )

@@ -67,11 +67,12 @@ def read_side(c: Config, name: str) -> Side:
     num = c.dim(f"{name}_attention_heads", "a", "num_attention_heads", default=6 if small else 16)
     d = exact_division(h, num, f"{c.where}: d_model by {name}_attention_heads")
     table = {"encoder": "max_source_positions", "decoder": "max_target_positions"}[name]
+    other_depth = ("num_hidden_layers",) if name == "encoder" else ()
     rows = c.dim(table, "positions", default=1500 if name == "encoder" else 448) if small else None
     return Side(
         name=name, h=h, f=c.dim(f"{name}_ffn_dim", "f", default=1536 if small else 4096), manner=manner,
         heads=Heads(num=num, num_kv=num, width=Dim(int(d), "d")),
-        depth=c.dim(f"{name}_layers", "L", *(["num_hidden_layers"] if name == "encoder" else []), default=4 if small else 12),
+        depth=c.dim(f"{name}_layers", "L", *other_depth, default=4 if small else 12),
         positions=rows or c.dim("max_position_embeddings", "positions", default=1024),
         act=c.word("activation_function", "gelu"), dropout=c.number("dropout", 0.0 if small else 0.1),
         attention_dropout=c.number("attention_dropout", 0.0), activation_dropout=c.number("activation_dropout", 0.0),
@@ -178,9 +179,7 @@ def bart(t: Tape, c: Config, sizes: Sizes) -> Program:
     return Program(tape=t, output=x, labels=t.input("labels", labels, I64) if labels else None, loss=loss)
 
 
-def _embed(
-    t: Tape, side: Side, ids: Value, vocab: Dim, shared: Value | None, *, rows: Number
-) -> tuple[Value, Value]:
+def _embed(t: Tape, side: Side, ids: Value, vocab: Dim, shared: Value | None, *, rows: Number) -> tuple[Value, Value]:
     with t.scope(side.name):
         name = "embed_tokens"
         table = t.table(name, vocab, side.h) if shared is None else t.tie(f"{name}.weight", shared)

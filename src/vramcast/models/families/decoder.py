@@ -68,7 +68,11 @@ def _head(t: Tape, c: Config, frame: Frame, task: str, x: Value, table: Value) -
         return t.copy(scores, (b, scores.shape[-1]), "last token's logits"), (b,), "classify"
     if task == "token":
         x = t.dropout(x, frame.token_dropout)
-        return t.linear(frame.token_head, x, num_labels(c), bias=True, label="logits", kind="classifier"), (b, s), "classify"
+        return (
+            t.linear(frame.token_head, x, num_labels(c), bias=True, label="logits", kind="classifier"),
+            (b, s),
+            "classify",
+        )
     if task == "question":
         answer = t.linear("qa_outputs", x, frame.question_labels, bias=True, label="logits", kind="classifier")
         return answer, (b, 2), "classify"

@@ -4,7 +4,6 @@ ALiBi with a plain residual stream (RW)."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from vramcast.models.config import Config, exact_division
 from vramcast.models.dims import Dim

@@ -11,7 +11,7 @@ from typing import Any
 from vramcast.errors import InputError
 from vramcast.models.config import Config, exact_division
 from vramcast.models.dims import Dim
-from vramcast.models.families.decoder import Block, Frame, decoder
+from vramcast.models.families.decoder import Frame, decoder
 from vramcast.models.layers import Heads, attend, by_head, mlp, split
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import F32, I64, Dtype, Tape, Value

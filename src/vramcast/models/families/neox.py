@@ -14,7 +14,7 @@ from vramcast.models.dims import Dim
 from vramcast.models.families.decoder import Block, Frame, decoder
 from vramcast.models.layers import Heads, attend, by_head, gated_mlp, mlp, rope, rope_table, split
 from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import F32, Tape, Value, promote
+from vramcast.models.tape import F32, Tape, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -192,9 +192,7 @@ def _decode(t: Tape, shape: Shape, ids: Value, depth: Dim, source: Value, shared
     return x
 
 
-def _head(
-    t: Tape, c: Config, shape: Shape, task: str, x: Value, shared: Value
-) -> tuple[Value, tuple[Any, ...], str]:
+def _head(t: Tape, c: Config, shape: Shape, task: str, x: Value, shared: Value) -> tuple[Value, tuple[Any, ...], str]:
     """Logits, the shape of their labels, and the loss."""
     b, p = x.shape[0], c.number("classifier_dropout", 0.0)
     if task == "lm":
@@ -209,7 +207,11 @@ def _head(
             x = t.dropout(t.activation(t.linear("dense", x, shape.h, bias=True), "tanh"), p)
             return t.linear("out_proj", x, num_labels(c), bias=True, kind="classifier"), (b,), "classify"
     if task == "token":
-        return t.linear("classifier", t.dropout(x, p), num_labels(c), bias=True, kind="classifier"), x.shape[:2], "classify"
+        return (
+            t.linear("classifier", t.dropout(x, p), num_labels(c), bias=True, kind="classifier"),
+            x.shape[:2],
+            "classify",
+        )
     if task == "question":
         return t.linear("qa_outputs", x, num_labels(c), bias=True, kind="classifier"), (b, 2), "classify"
     return t.view(x, x.shape), (), "none"
