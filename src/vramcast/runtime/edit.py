@@ -72,8 +72,11 @@ class FunctionalEdit:
     def __call__(
         self, prefix: Prefix, weights: Mapping[str, Tensor] | None = None, positions: Tensor | None = None
     ) -> Tensor:
-        """Logits on the main device. With `positions` (batch, sequence) only those rows ever become logits."""
-        there = None if positions is None else positions.to(self.sub_device)
+        """Logits on the main device. With `positions`, a (batch, sequence) mask, only those rows ever become logits.
+
+        A mask on the CPU costs no synchronisation: it is turned into indices where it lives.
+        """
+        there = None if positions is None else positions.nonzero().T.to(self.sub_device)
         moved = {name: weight.to(self.sub_device) for name, weight in (weights or {}).items()}
         return self._tail(prefix, moved, there).to(self.device)
 
@@ -99,16 +102,12 @@ class FunctionalEdit:
         """W − rate · deltasᵀ·inputs on the second device: only the small factors travel."""
         return {name: self._edited(name, steps[name].to(self.sub_device), rates[name]) for name in steps}
 
-    def ledger(self, *, tokens: int, labelled: int) -> Ledger:
-        """What an edit step holds on each device once its losses have run backward.
-
-        `tokens` are the positions that influence a label, `labelled` those that predict one: in the last layer only the
-        latter have a gradient, because nothing above it mixes positions.
-        """
+    def ledger(self, *, tokens: int) -> Ledger:
+        """What an edit step of batch · sequence tokens holds on each device once its losses have run backward."""
         main, sub = str(self.device), str(self.sub_device)
         weights = [self.weight(name) for name in self.names]
         elements, size = sum(weight.numel() for weight in weights), weights[0].element_size()
-        factors = sum(sum(self.factor_widths(name)) * self._rows(name, tokens, labelled) for name in self.names)
+        widths = sum(sum(self.factor_widths(name)) for name in self.names)
         entries = [_entry(Category.WEIGHTS, "base model", main, module_bytes(self.model))]
         if sub != main:
             entries.append(_entry(Category.COPIES, "edited layers", sub, module_bytes(self._tail.module)))
@@ -117,13 +116,9 @@ class FunctionalEdit:
             _entry(Category.COMPANION, "edited weights", sub, size * elements, f"Σ out·in·{size} = {elements}·{size}"),
             _entry(Category.GRADIENTS, "of the edited weights", sub, size * elements, "as the edited weights"),
             _entry(Category.ACTIVATIONS, "updates", sub, 4 * elements, f"Σ out·in·4 = {elements}·4"),
-            _entry(Category.ACTIVATIONS, "factors", sub, 4 * factors, f"Σ rows·(in+out)·4 = {factors}·4"),
+            _entry(Category.ACTIVATIONS, "factors", sub, 4 * tokens * widths, f"T·Σ(in+out)·4 = {tokens}·{widths}·4"),
         ]
         return Ledger(entries=tuple(entries))
-
-    def _rows(self, name: str, tokens: int, labelled: int) -> int:
-        last = f"{self.layers.name}.{len(self.layers.modules) - 1}."
-        return labelled if name.startswith(last) else tokens
 
     def weight(self, name: str) -> Tensor:
         """An inner weight where the edited layers are."""

@@ -45,17 +45,19 @@ class Running(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("squares", torch.zeros(width))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, kept: Tensor) -> Tensor:
         if self.training:
-            self._merge(x.detach())
+            self._merge(x.detach(), kept)
         deviation = (self.squares / (self.count - 1).clamp(min=1)).sqrt()
         return (x - self.mean) / (deviation + 1e-7)
 
-    def _merge(self, x: Tensor) -> None:
-        rows, mean = x.shape[0], x.mean(dim=0)
+    def _merge(self, x: Tensor, kept: Tensor) -> None:
+        rows = kept.sum()
+        mean = (x * kept).sum(dim=0) / rows.clamp(min=1)
         total, apart = self.count + rows, mean - self.mean
-        self.squares += ((x - mean) ** 2).sum(dim=0) + apart**2 * self.count * rows / total
-        self.mean += apart * rows / total
+        share = rows / total.clamp(min=1)
+        self.squares += (((x - mean) ** 2) * kept).sum(dim=0) + apart**2 * self.count * share
+        self.mean += apart * share
         self.count.copy_(total)
 
 
@@ -70,12 +72,15 @@ class Transform(nn.Module):  # type: ignore[misc]  # torch is not followed by my
         self.layers = nn.ModuleList(LowRank(inputs + outputs, rank, num_weights) for _ in range(num_hidden + 1))
 
     def forward(self, factors: Factors, index: int) -> Factors:
-        inputs, deltas = self.normalise_inputs(factors.inputs.float()), self.normalise_deltas(factors.deltas.float())
-        x = torch.cat((inputs, deltas), dim=-1)
+        inputs, deltas = factors.inputs.float(), factors.deltas.float()
+        # Unlabelled tokens and padding have a zero gradient and must not move the weight. They are masked, not dropped:
+        # dropping them would ask the device how many there are.
+        kept = ((inputs != 0).any(dim=-1, keepdim=True) & (deltas != 0).any(dim=-1, keepdim=True)).float()
+        x = torch.cat((self.normalise_inputs(inputs, kept), self.normalise_deltas(deltas, kept)), dim=-1)
         for layer in self.layers:
             x = layer(x, index)
         inputs, deltas = x.split(self.split, dim=-1)
-        return Factors(inputs=inputs, deltas=deltas)
+        return Factors(inputs=inputs, deltas=deltas * kept)
 
 
 class Mend(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
@@ -105,14 +110,8 @@ class Mend(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
 
     def _transform(self, name: str, factors: Factors) -> Factors:
         key, index = self.place_of[name]
-        moved: Factors = self.transforms[key](_nonzero(factors), index)
+        moved: Factors = self.transforms[key](factors, index)
         return moved
-
-
-def _nonzero(factors: Factors) -> Factors:
-    """Rows whose gradient is zero say nothing: unlabelled tokens and padding."""
-    kept = (factors.inputs != 0).any(dim=-1) & (factors.deltas != 0).any(dim=-1)
-    return Factors(inputs=factors.inputs[kept], deltas=factors.deltas[kept])
 
 
 def _by_shape(edit: FunctionalEdit) -> dict[tuple[int, int], list[str]]:

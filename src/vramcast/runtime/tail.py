@@ -115,7 +115,7 @@ class Tail:
     def __call__(
         self, prefix: Prefix, weights: Mapping[str, Tensor] | None = None, positions: Tensor | None = None
     ) -> Tensor:
-        """Logits of the upper layers with some weights replaced; only at `positions` (batch, sequence) if given."""
+        """Logits of the upper layers with some weights replaced; only at `positions` (rows of indices) if given."""
         for stand_in in self.module.modules():
             if isinstance(stand_in, _PassThrough):
                 stand_in.as_tuple = self._tuples
@@ -135,7 +135,7 @@ class Tail:
         return args, {**kwargs, "hidden_states": self._hidden}
 
     def _select(self, head: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        return None if self._positions is None else (args[0][self._positions], *args[1:])
+        return None if self._positions is None else (args[0][tuple(self._positions)], *args[1:])
 
 
 class _Stop(Exception):
