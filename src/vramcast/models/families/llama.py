@@ -11,6 +11,7 @@ from vramcast.models.dims import Dim
 from vramcast.models.layers import Heads, attend, by_head, gated, gated_mlp, rms_norm, rope, rope_table, split
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import I64, Tape, Value
+from vramcast.models.tasks import num_labels, task_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,27 +69,54 @@ def causal_lm(
 ) -> Program:  # fmt: skip
     """Embedding, layers, final norm, head. `make_block(positions)` gives the layer, which sees the rotary table."""
     b, s = sizes.batch, sizes.seq
-    h, vocab = c.dim("hidden_size", "h"), c.dim("vocab_size", "V")
+    task = task_of(c, ("lm", "none", "sequence", "token", "question"))
+    prefix = prefix_of(c, task, frame)
     layers = c.dim("num_hidden_layers", "L")
-    ids, labels = t.input("input ids", (b, s), I64), t.input("labels", (b, s), I64)
-    with t.part("embedding", ids) as part:
-        table = t.table(f"{frame.prefix}.{frame.table}", vocab, h)
+    ids = t.input("input ids", (b, s), I64)
+    with t.part("embedding", ids) as part, t.scope(prefix):
+        table = t.table(frame.table, c.dim("vocab_size", "V"), c.dim("hidden_size", "h"))
         x = frame.embedded(t.lookup(table, ids))
         part.outputs = (x,)
     x = frame.merged(x)
     positions = rope_table(x, b, s, read_shape(c).heads.width)
-    with t.scope(frame.prefix), t.decoding():
+    with t.scope(prefix), t.decoding():
         x = t.stack(frame.layers, kinds or ["layer"] * layers, make_block(positions), x)
     with t.part("head", x) as part:
-        x = frame.norm(t, f"{frame.prefix}.{frame.last_norm}", x)
-        tied = c.flag("tie_word_embeddings", frame.tied)
-        x = frame.finished(head(t, x, vocab, table if tied else None, bias=frame.head_bias, name=frame.head))
+        with t.scope(prefix):
+            x = frame.norm(t, frame.last_norm, x)
+        x = head_of(t, c, task, frame, x, table)
         part.outputs = (x,)
-    return Program(tape=t, output=x, labels=labels, loss="causal")
+    if task == "none":
+        return Program(tape=t, output=x, labels=None, loss="none")
+    labels = t.input("labels", {"sequence": (b,), "question": (b, 2)}.get(task, (b, s)), I64)
+    return Program(tape=t, output=x, labels=labels, loss="causal" if task == "lm" else "classify")
 
 
-def head(t: Tape, x: Value, vocab: int, table: Value | None, *, bias: bool = False, name: str = "lm_head") -> Value:
-    return t.linear(name, x, vocab, weight=table, bias=bias, label="logits", kind="head")
+OLD_PREFIX = ("llama", "ministral", "qwen2", "qwen3", "qwen3_moe", "smollm3")
+
+
+def prefix_of(c: Config, task: str, frame: Frame) -> str:
+    """A bare backbone has none; question answering kept an older name in some families."""
+    if task == "none":
+        return ""
+    return "transformer" if task == "question" and c.model_type in OLD_PREFIX else frame.prefix
+
+
+def head_of(t: Tape, c: Config, task: str, frame: Frame, x: Value, table: Value) -> Value:
+    """What transformers' GenericFor… classes put on a backbone, or the language model's head."""
+    if task == "lm":
+        tied = c.flag("tie_word_embeddings", frame.tied)
+        weight = table if tied else None
+        return frame.finished(
+            t.linear(frame.head, x, table.shape[0], weight=weight, bias=frame.head_bias, label="logits", kind="head")
+        )
+    if task == "sequence":
+        scores = t.linear("score", x, num_labels(c), label="logits", kind="classifier")
+        return t.copy(scores, (x.shape[0], scores.shape[-1]), "last token's logits")
+    if task == "token":
+        x = t.dropout(x, c.number("classifier_dropout", c.number("hidden_dropout", 0.1)))
+        return t.linear("score", x, num_labels(c), bias=True, label="logits", kind="classifier")
+    return t.linear("qa_outputs", x, 2, bias=True, label="logits", kind="classifier") if task == "question" else x
 
 
 BIASED = ("qwen2", "qwen2_vl_text", "qwen2_5_vl_text")

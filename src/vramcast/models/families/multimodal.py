@@ -52,7 +52,7 @@ def text_config(c: Config, default_type: str) -> Config:
         known = ", ".join(sorted(TEXT_DEFAULTS))
         raise UnsupportedError(f"{nested.where}: text model {model_type!r} inside {c.model_type}. Known: {known}")
     tied = c.data.get("tie_word_embeddings") or data.get("tie_word_embeddings")
-    data.update(model_type=model_type, **({} if tied is None else {"tie_word_embeddings": tied}))
+    data.update(model_type=model_type, architectures=[], **({} if tied is None else {"tie_word_embeddings": tied}))
     return Config(data, nested.where).with_defaults(**TEXT_DEFAULTS[model_type])
 
 

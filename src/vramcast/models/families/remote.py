@@ -136,7 +136,9 @@ def chatglm_config(c: Config) -> Config:
              "intermediate_size": ("ffn_hidden_size", "f")}  # fmt: skip
     renamed = {ours: int(_either(c, ours, theirs, text)) for ours, (theirs, text) in names.items()}
     head_dim = int(c.dim("kv_channels", "d", default=int(width)))
-    return Config({**c.data, **renamed, "num_key_value_heads": int(groups), "head_dim": head_dim}, c.where)
+    # Its configs name the bare ChatGLMModel; what people load is the class with the head.
+    fixed = {"num_key_value_heads": int(groups), "head_dim": head_dim, "architectures": ["ChatGLMForCausalLM"]}
+    return Config({**c.data, **renamed, **fixed}, c.where)
 
 
 def _either(c: Config, ours: str, theirs: str, text: str) -> Dim:
