@@ -60,8 +60,8 @@ def t5() -> torch.nn.Module:
 
 def bart() -> torch.nn.Module:
     config = hf.BartConfig(
-        vocab_size=VOCABULARY, d_model=128, encoder_ffn_dim=256, decoder_ffn_dim=256, encoder_layers=2, decoder_layers=2,
-        encoder_attention_heads=4, decoder_attention_heads=4, max_position_embeddings=256,
+        vocab_size=VOCABULARY, d_model=128, encoder_ffn_dim=256, decoder_ffn_dim=256, encoder_layers=2,
+        decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, max_position_embeddings=256,
     )  # fmt: skip
     return hf.BartForConditionalGeneration(config)
 

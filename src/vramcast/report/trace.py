@@ -1,4 +1,4 @@
-"""A traced run as text: verdict, timeline, the bill by kind and module, where the bytes were asked for, what was assumed.
+"""A traced run as text: verdict, timeline, the bill by kind and module, the lines that asked, what was assumed.
 
 Layers of the same kind are folded into one line (`model.layers.*.mlp`); the JSON has every line.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from vramcast.forecast import Forecast
 from vramcast.ledger import Entry, Ledger, Moment
@@ -43,7 +44,7 @@ def timeline_text(timeline: Sequence[tuple[str, int]]) -> list[str]:
     top = max(nbytes for _, nbytes in timeline) or 1
     columns = min(_WIDTH, len(timeline))
     cuts = [len(timeline) * column // columns for column in range(columns + 1)]
-    stretches = [timeline[start:end] for start, end in zip(cuts, cuts[1:], strict=False)]
+    stretches = [timeline[start:end] for start, end in pairwise(cuts)]
     peaks = [max(nbytes for _, nbytes in stretch) for stretch in stretches]
     bars = "".join(_BARS[min(len(_BARS) - 1, nbytes * len(_BARS) // top)] for nbytes in peaks)
     letters = "".join(_letter(stretch[0][0]) for stretch in stretches)

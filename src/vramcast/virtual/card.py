@@ -50,6 +50,6 @@ def check_card(gpu: Gpu) -> None:
     gpu.capacity_bytes()
     if gpu.vendor != "nvidia":
         raise UnsupportedError(
-            f"{gpu.name}: the virtual GPU knows CUDA's kernels and allocator, not {gpu.vendor}'s. Give an NVIDIA card or a "
-            "size such as --gpu 24GiB."
+            f"{gpu.name}: the virtual GPU knows CUDA's kernels and allocator, not {gpu.vendor}'s. Give an NVIDIA card "
+            "or a size such as --gpu 24GiB."
         )

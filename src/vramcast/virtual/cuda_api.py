@@ -86,7 +86,7 @@ def _driver(gpu: VirtualGpu) -> dict[str, Any]:
         "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_get_sync_debug_mode": lambda: 0,
         "_cuda_set_sync_debug_mode": lambda mode: None,
-        "_cuda_hostMemoryStats": lambda: {},
+        "_cuda_hostMemoryStats": dict,
         "_cuda_getCurrentRawStream": lambda index: gpu.memories[index].stream,
     }
 

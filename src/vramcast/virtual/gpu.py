@@ -1,4 +1,4 @@
-"""The virtual GPU: `with virtual_gpu("rtx4090") as gpu:` runs CUDA code on tensors without data and bills every storage.
+"""The virtual GPU: `with virtual_gpu("rtx4090") as gpu:` runs CUDA code on tensors without data and bills storages.
 
 Start reading the package here. Births and deaths of storages arrive from `storages`; phases, module path and source
 line are asked for at birth; the meters keep each phase's peak; `bill` turns peaks into a Ledger.
@@ -34,7 +34,15 @@ _active: list[VirtualGpu] = []
 class VirtualGpu:
     """One or more virtual cards of the same kind, for as long as the context lasts."""
 
-    def __init__(self, card: Gpu, *, count: int = 1, cuda_kernels: bool = True, steps: int | None = None, empty_weights: bool = False) -> None:
+    def __init__(
+        self,
+        card: Gpu,
+        *,
+        count: int = 1,
+        cuda_kernels: bool = True,
+        steps: int | None = None,
+        empty_weights: bool = False,
+    ) -> None:
         check_card(card)
         self.card = card
         self.capability = card.compute_capability or DEFAULT_CAPABILITY
@@ -198,6 +206,4 @@ def virtual_gpu(
         if number is not None and number < 1:
             raise InputError(f"{word} {number} is not a positive number.")
     card = find_gpu(name)
-    return VirtualGpu(
-        card, count=count, cuda_kernels=kernels == "cuda", steps=steps, empty_weights=empty_weights
-    )
+    return VirtualGpu(card, count=count, cuda_kernels=kernels == "cuda", steps=steps, empty_weights=empty_weights)

@@ -1,4 +1,4 @@
-"""What CUDA's kernels do that the CPU's do not: other ops for the same call, workspaces, and memory used inside a kernel.
+"""What CUDA's kernels do that the CPU's do not: other ops for the same call, workspaces, memory inside a kernel.
 
 Composite ops are replaced at the level where torch itself would take them apart, for meta tensors only. Not modelled:
 cuDNN's convolution workspaces (chosen per algorithm at run time; the report says so) and cuDNN's recurrent kernels.
@@ -31,7 +31,9 @@ _MATMULS = frozenset(
     }
 )  # fmt: skip
 _CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
-_CONVOLUTION_NOTE = "convolution workspaces are not billed: cuDNN picks them per algorithm at run time, from nothing to a few hundred MiB"
+_CONVOLUTION_NOTE = (
+    "convolution workspaces are not billed: cuDNN picks them per algorithm at run time, from nothing to hundreds of MiB"
+)
 
 
 _RECURRENT = ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")

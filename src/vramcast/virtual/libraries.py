@@ -1,4 +1,4 @@
-"""Libraries around torch that must meet the virtual GPU: what they cached about CUDA, and weights that are not on disk."""
+"""Libraries around torch: what they remember about CUDA, how they write files, and weights that are not on disk."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _Generator = torch.Generator
 _numel = torch._C.TensorBase.numel
 
 
-class VirtualMode(TorchDispatchMode):
+class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, gpu: VirtualGpu) -> None:
         super().__init__()
         self.gpu = gpu
@@ -122,9 +122,9 @@ class VirtualMode(TorchDispatchMode):
         if not isinstance(like, torch.Tensor):
             return False
         if place == HOST_PLACE:
-            return _numel(like) * like.element_size() <= KNOWN_HOST_BYTES
+            return bool(_numel(like) * like.element_size() <= KNOWN_HOST_BYTES)
         limit = KNOWN_DEVICE_FLOATS if like.is_floating_point() else KNOWN_DEVICE_INTEGERS
-        return _numel(like) <= limit
+        return bool(_numel(like) <= limit)
 
     # -- ops on tensors --------------------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class VirtualMode(TorchDispatchMode):
     def _survey(self, op: Op, inputs: list[torch.Tensor]) -> tuple[str, bool, bool]:
         """Where the result belongs, whether real tensors take part, and whether unknown values do."""
         records = self.records
-        place, ties = None, None
+        place = None
         real = unknown = False
         for tensor in inputs:
             record = records.get(storage_of(tensor)._cdata)
@@ -161,7 +161,6 @@ class VirtualMode(TorchDispatchMode):
                 place = record.place
             elif not op.across_devices:
                 place = self._settle(op, place, record, tensor, inputs)
-                ties = None
         return place or HOST_PLACE, real, unknown
 
     def _settle(self, op: Op, place: str, record: Record, tensor: torch.Tensor, inputs: list[torch.Tensor]) -> str:
@@ -202,7 +201,7 @@ class VirtualMode(TorchDispatchMode):
         return self.gpu.place_named(device) if device.type == "cuda" else NOWHERE, kwargs
 
     def _run(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any], place: str) -> Any:
-        if place == NOWHERE or place == HOST_PLACE:
+        if place in (NOWHERE, HOST_PLACE):
             result = func(*args, **kwargs)
             self._enroll_all(result, place, op.name)
         else:
@@ -307,7 +306,7 @@ def call_site() -> tuple[int, int]:
     return id(frame), frame.f_lasti
 
 
-# Frames between the user's call and the dispatcher: this package, and function modes such as `torch.device` as a context.
+# Frames between the user's call and the dispatcher: this package, and function modes such as `torch.device`.
 _BETWEEN = (
     "virtual/mode.py", "virtual/gpu.py", "virtual/storages.py", "virtual/special.py", "virtual/tensors.py",
     "virtual/kernels.py", "virtual/autocast.py", "utils/_device.py", "torch/overrides.py", "utils/_python_dispatch.py",

@@ -26,7 +26,8 @@ class Op:
     """The facts about one overload."""
 
     __slots__ = (
-        "across_devices", "composite", "device_argument", "has_tensor_arguments", "is_view", "name", "resizes", "writes",
+        "across_devices", "composite", "device_argument", "has_tensor_arguments", "is_view", "name", "resizes",
+        "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:

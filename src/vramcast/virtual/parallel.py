@@ -5,11 +5,11 @@ Real replicas run in threads; a dispatch mode lives in one thread only, and memo
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.parallel import data_parallel, parallel_apply
 
 if TYPE_CHECKING:
     from vramcast.virtual.patches import Patches
@@ -20,8 +20,8 @@ def install(patches: Patches) -> None:
     patches.set(torch._C, "_gather", gather)
     patches.set(torch._C, "_broadcast", broadcast)
     patches.set(torch._C, "_broadcast_coalesced", broadcast_coalesced)
-    for owner in (data_parallel, parallel_apply, torch.nn.parallel):
-        patches.set(owner, "parallel_apply", apply_in_turn)
+    for name in ("torch.nn.parallel", "torch.nn.parallel.data_parallel", "torch.nn.parallel.parallel_apply"):
+        patches.set(sys.modules[name], "parallel_apply", apply_in_turn)
 
 
 def scatter(tensor: torch.Tensor, devices: Sequence[int], sizes: Any, dim: int, streams: Any) -> list[torch.Tensor]:

@@ -1,6 +1,6 @@
-"""Run a user's script, unchanged, on virtual devices: as `python script.py args` would, until it ends, stops or runs out.
+"""Run a user's script, unchanged, on virtual devices, as `python script.py args` would: to its end, a stop, or an OOM.
 
-The script's own errors are its own: they come out as they are, with a TraceError around what only the virtual GPU broke.
+Any other error of the script becomes a TraceError that shows where it came from.
 """
 
 from __future__ import annotations

@@ -50,7 +50,9 @@ def stand_in(gpu: VirtualGpu, tensor: torch.Tensor) -> torch.Tensor:
     value = 1 if tensor.is_floating_point() else 0
     kind = str(tensor.dtype).removeprefix("torch.")
     if not _initializing():
-        gpu.note(f"{kind} {list(tensor.shape)} read at {format_line(source_line()) or 'an unknown line'}: {value} stood in")
+        gpu.note(
+            f"{kind} {list(tensor.shape)} read at {format_line(source_line()) or 'an unknown line'}: {value} stood in"
+        )
     with torch._C._DisableTorchDispatch():
         return torch.full(tuple(tensor.shape), value, dtype=tensor.dtype)
 
@@ -115,7 +117,7 @@ def _healthy(gpu: VirtualGpu, answer: bool, applies: Any = None) -> Any:
 
 
 def _topk(gpu: VirtualGpu, func: Any, args: Any, kwargs: Any) -> Any:
-    """Which experts a router picks is unknown: every one gets its turn, so the load is balanced and all that follows true."""
+    """Which experts a router picks is unknown: each gets its turn, so the load is balanced and what follows is true."""
     tensor = args[0]
     record = gpu.storages.find(tensor)
     if has_values(gpu, tensor) or record is None or record.place == NOWHERE:
@@ -124,7 +126,9 @@ def _topk(gpu: VirtualGpu, func: Any, args: Any, kwargs: Any) -> Any:
     dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
     if gpu.mode.keeps_values(indices, record.place) and dim in (-1, tensor.dim() - 1):
         indices = (torch.arange(indices.numel()) % tensor.size(dim)).view(indices.shape)
-        gpu.note(f"topk at {format_line(source_line()) or 'an unknown line'}: every index gets its turn (balanced load)")
+        gpu.note(
+            f"topk at {format_line(source_line()) or 'an unknown line'}: every index gets its turn (balanced load)"
+        )
     gpu.mode.enroll(values, record.place, "aten::topk")
     gpu.mode.enroll(indices, record.place, "aten::topk")
     return values, indices
@@ -145,7 +149,7 @@ def _all_selected(gpu: VirtualGpu, what: str, mask: torch.Tensor) -> int:
     gpu.note(
         f"{what} of unknown values at {format_line(source_line()) or 'an unknown line'}: all elements taken as selected"
     )
-    return mask.numel()
+    return int(mask.numel())
 
 
 def _nonzero(gpu: VirtualGpu, func: Any, args: Any) -> Any:
@@ -173,7 +177,7 @@ def _index(gpu: VirtualGpu, func: Any, args: Any) -> Any:
     """Boolean masks choose rows: their number is known if the mask is."""
     tensor, indices = args
     masks = [index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)]
-    if not masks or all(map(lambda t: has_values(gpu, t), (tensor, *masks))):
+    if not masks or all(has_values(gpu, t) for t in (tensor, *masks)):
         return NotImplemented
     chosen: list[torch.Tensor | None] = []
     for index in indices:

@@ -17,9 +17,13 @@ def install(gpu: VirtualGpu, patches: Patches) -> None:
     class Stream:
         """A stream is a number; the default one is 0."""
 
+        stream_id: int
+        device: torch.device
+        priority: int
+
         def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
             stream = super().__new__(cls)
-            stream.stream_id = kwargs.get("stream_id", None) if "stream_id" in kwargs else next(counter)
+            stream.stream_id = kwargs["stream_id"] if "stream_id" in kwargs else next(counter)
             stream.device = torch.device("cuda", torch.cuda._utils._get_device_index(device, optional=True))
             stream.priority = priority
             return stream

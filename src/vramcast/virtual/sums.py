@@ -53,7 +53,7 @@ def _counts_of_a_tensor_held_once() -> tuple[int, int]:
     """Observed in a backward where two gradients meet and nothing else holds them."""
     seen = []
 
-    class Observer(TorchDispatchMode):
+    class Observer(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func is _add and torch._C._current_autograd_node() is not None:
                 seen.append(_counts(args[0]))

@@ -1,4 +1,4 @@
-"""Tensor methods that speak of devices, answered for virtual tensors: `.device`, `.to`, `.cuda`, `.cpu`, and the reading of values.
+"""Tensor methods that speak of devices, answered for virtual tensors: `.device`, `.to`, `.cuda`, and reading of values.
 
 Everything else about a tensor is torch's own. A parameter never keeps values: it is a meta tensor from the start, so
 moving it replaces its data and keeps its identity, which optimizers and tied weights rely on.
@@ -53,7 +53,7 @@ def _install_properties(gpu: VirtualGpu, patches: Patches) -> None:
 
     def device(tensor: torch.Tensor) -> torch.device:
         if gpu.mode.busy:
-            return true_device(tensor)  # type: ignore[no-any-return]
+            return true_device(tensor)
         if not _plain(tensor):
             found: torch.device = true_device(tensor)
             return gpu.devices.get(gpu.last_place, found) if found.type == "meta" else found
@@ -69,7 +69,7 @@ def _install_properties(gpu: VirtualGpu, patches: Patches) -> None:
     patches.set(torch, "get_device", lambda tensor: tensor.get_device())
 
 
-class Transfer(torch.autograd.Function):
+class Transfer(torch.autograd.Function):  # type: ignore[misc]
     """A copy to another place inside a graph; its gradient travels back."""
 
     @staticmethod
@@ -78,7 +78,7 @@ class Transfer(torch.autograd.Function):
         return copy_to(gpu, tensor, place, options)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         if ctx.real:  # autograd wants the gradient of a real host tensor to be real
             return torch.zeros(gradient.shape, dtype=ctx.dtype), None, None, None
         return copy_to(ctx.gpu, gradient, ctx.place, {"dtype": ctx.dtype}), None, None, None
@@ -88,7 +88,7 @@ def copy_to(gpu: VirtualGpu, tensor: torch.Tensor, place: str, options: dict[str
     """A new storage at `place`, with the values if they are known and few."""
     gpu.mode.target = place
     try:
-        return torch.ops.aten._to_copy.default(tensor, **options)  # type: ignore[no-any-return]
+        return torch.ops.aten._to_copy.default(tensor, **options)
     finally:
         gpu.mode.target = None
 
@@ -100,7 +100,7 @@ def _install_transfers(gpu: VirtualGpu, patches: Patches) -> None:
         if gpu.mode.busy or not _plain(tensor):
             return true_to(tensor, *args, **kwargs)
         copy = bool(kwargs.pop("copy", False))
-        if args and isinstance(args[0], torch.Tensor) or "other" in kwargs:
+        if (args and isinstance(args[0], torch.Tensor)) or "other" in kwargs:
             other = kwargs.pop("other", None) if "other" in kwargs else args[0]
             device, dtype, form = other.device, other.dtype, kwargs.get("memory_format")
         else:
@@ -117,7 +117,7 @@ def _install_transfers(gpu: VirtualGpu, patches: Patches) -> None:
         if there == NOWHERE:
             return meta_twin(tensor).to(dtype=dtype or tensor.dtype)
         if tensor.requires_grad and torch.is_grad_enabled():
-            return Transfer.apply(tensor, gpu, there, options)  # type: ignore[no-any-return, no-untyped-call]
+            return Transfer.apply(tensor, gpu, there, options)
         return copy_to(gpu, tensor, there, options)
 
     def cuda(
@@ -192,7 +192,7 @@ def _install_values(gpu: VirtualGpu, patches: Patches) -> None:
     def representation(tensor: torch.Tensor, *, tensor_contents: Any = None) -> str:
         if is_meta(tensor) and place_of(gpu, tensor) != NOWHERE:
             return f"tensor(..., device='{tensor.device}', size={tuple(tensor.shape)}, dtype={tensor.dtype})"
-        return true_repr(tensor, tensor_contents=tensor_contents)
+        return str(true_repr(tensor, tensor_contents=tensor_contents))
 
     def deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
         if place_of(gpu, tensor) == NOWHERE or not is_meta(tensor) or not tensor.is_leaf:
@@ -202,11 +202,9 @@ def _install_values(gpu: VirtualGpu, patches: Patches) -> None:
         return memo[id(tensor)]
 
     def data_ptr(tensor: torch.Tensor) -> int:
-        return (
-            address(storage_of(tensor)) + tensor.storage_offset() * tensor.element_size()
-            if is_meta(tensor)
-            else true_pointer(tensor)
-        )
+        if not is_meta(tensor):
+            return int(true_pointer(tensor))
+        return address(storage_of(tensor)) + int(tensor.storage_offset() * tensor.element_size())
 
     patches.set(torch.Tensor, "tolist", tolist)
     patches.set(torch.Tensor, "numpy", numpy)

@@ -1,0 +1,6 @@
+"""Test modules here share small models and the measurement of real runs."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
