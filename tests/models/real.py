@@ -99,10 +99,12 @@ def meta_model(data: Mapping[str, Any]) -> torch.nn.Module:
     return model
 
 
-def real_model(data: Mapping[str, Any], *, precision: str, attention: str) -> torch.nn.Module:
+def real_model(
+    data: Mapping[str, Any], *, precision: str, attention: str, use_cache: bool = False
+) -> torch.nn.Module:
     """The model of a config.json in memory, in training mode; its values do not matter."""
     dtype = torch.bfloat16 if precision == "bf16-true" else torch.float32
-    kind, config = model_class(data), hf_config(data, use_cache=False)
+    kind, config = model_class(data), hf_config(data, use_cache=use_cache)
     attention = "eager" if attention == "sdpa" and not kind._supports_sdpa else attention  # as transformers chooses
     with initialization.no_init_weights():
         model = kind._from_config(config, dtype=dtype, attn_implementation=attention)

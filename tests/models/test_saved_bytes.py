@@ -90,12 +90,25 @@ def inputs(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return ids
 
 
-def described(row: Row, precision: str, attention: str) -> Program:
+def described(row: Row, precision: str, attention: str, kv_cache: str = "none") -> Program:
     regime = Regime(
         weights=BF16 if precision == "bf16-true" else F32, autocast=BF16 if precision == "bf16-mixed" else None,
-        attention="eager" if attention == "eager" else "flash", cuda=False,
+        attention="eager" if attention == "eager" else "flash", kv_cache=kv_cache, cuda=False,
     )  # fmt: skip
     return record(Config(row.data), regime, Sizes(batch=BATCH, seq=SEQ, target_seq=TARGET_SEQ))
+
+
+def saved(row: Row, model: torch.nn.Module, precision: str) -> dict[str, int]:
+    with ExitStack() as stack:
+        savings = {name: stack.enter_context(savings_of(model.get_submodule(name))) for name in row.layers}
+        stack.enter_context(autocast(precision))
+        model(**inputs(model))
+    return {name: savings[name][0].nbytes for name in row.layers}
+
+
+def predicted(row: Row, program: Program) -> dict[str, int]:
+    sections = {placed.name: placed.section for placed in program.placed}
+    return {name: int(kept_bytes(sections[name])) for name in row.layers}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16-true"])
@@ -103,11 +116,14 @@ def described(row: Row, precision: str, attention: str) -> Program:
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_a_layer_saves_what_the_description_says(row: Row, attention: str, precision: str) -> None:
     model = real_model(row.data, precision=precision, attention=attention)
-    program = described(row, precision, attention)
-    sections = {placed.name: placed.section for placed in program.placed}
-    with ExitStack() as stack:
-        savings = {name: stack.enter_context(savings_of(model.get_submodule(name))) for name in row.layers}
-        stack.enter_context(autocast(precision))
-        model(**inputs(model))
-    ours = {name: int(kept_bytes(sections[name])) for name in row.layers}
-    assert ours == {name: savings[name][0].nbytes for name in row.layers}
+    assert predicted(row, described(row, precision, attention)) == saved(row, model, precision)
+
+
+CACHED = ("llama-3.2-1b", "gpt2", "pythia-410m", "falcon-7b", "bloom-560m", "t5-small", "bart-large", "whisper-tiny")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+@pytest.mark.parametrize("row", [next(row for row in ROWS if row.config == name) for name in CACHED], ids=str)
+def test_a_key_value_cache_in_training_changes_what_is_saved(row: Row, precision: str) -> None:
+    model = real_model(row.data, precision=precision, attention="sdpa", use_cache=True)
+    assert predicted(row, described(row, precision, "sdpa", "copy")) == saved(row, model, precision)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -139,7 +140,8 @@ def _positions(t: Tape, side: Side, x: Value, rows: Number) -> Value:
 
 
 def _layers(t: Tape, side: Side, x: Value, source: Value | None) -> Value:
-    x = t.stack("layers", ["layer"] * side.depth, make_block(t, side, source), x)
+    with t.decoding() if source is not None else nullcontext():
+        x = t.stack("layers", ["layer"] * side.depth, make_block(t, side, source), x)
     if side.manner.final_norm:
         with t.part(f"{side.name} end", x) as part:
             x = t.layer_norm("layer_norm", x)

@@ -185,7 +185,8 @@ def _decode(t: Tape, shape: Shape, ids: Value, depth: Dim, source: Value, shared
         part.outputs = (x,)
     layers = Stack(t, shape, length=ids.shape[1], source=source)
     with t.scope("decoder"):
-        x = t.stack("block", _kinds(depth), layers.block, x)
+        with t.decoding():
+            x = t.stack("block", _kinds(depth), layers.block, x)
         with t.part("decoder end", x) as part:
             x = t.dropout(t5_norm(t, "final_layer_norm", x), shape.dropout)
             part.outputs = (x,)
