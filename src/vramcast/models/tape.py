@@ -15,6 +15,7 @@ from math import prod
 from typing import Any
 
 from vramcast.errors import InvariantError
+from vramcast.models.activations import activate
 from vramcast.models.dims import Number
 
 
@@ -345,12 +346,8 @@ class Tape:
         return self.op("mul", (a, b), a.shape, promote(a.dtype, b.dtype), saves=saves, label=label)
 
     def activation(self, x: Value, kind: str, label: str = "activated") -> Value:
-        """gelu, silu, tanh …: most keep their input, relu, tanh and sigmoid their output."""
-        if kind in ("relu", "tanh", "sigmoid"):
-            return self.op(kind, (x,), x.shape, x.dtype, saves_output=True, label=label)
-        if kind in PYTHON_ACTIVATIONS:
-            return PYTHON_ACTIVATIONS[kind](self, x, label)
-        return self.op(kind, (x,), x.shape, x.dtype, saves=(x,), label=label)
+        """gelu, silu, tanh … and what else configs name."""
+        return activate(self, x, kind, label)
 
     def softmax(self, x: Value, dtype: Dtype | None = None, label: str = "softmax") -> Value:
         """Keeps its output. CUDA's autocast runs it in fp32."""
@@ -377,6 +374,10 @@ class Tape:
         copy = self.op("to", (x,), x.shape, compute, label=f"{compute.name} copy of {x.param.name}")
         copy.copy_of = x.param
         return copy
+
+    def raised(self, x: Value) -> Value:
+        """x as CUDA's autocast hands it to ops that it runs in fp32: norms, pow. The CPU's does not."""
+        return self.cast(x, F32) if self.regime.autocast and self.regime.cuda else x
 
     def matmul(self, a: Value, b: Value, shape: tuple[Number, ...], label: str = "matmul") -> Value:
         """A batched product of two activations; keeps both."""
@@ -485,8 +486,7 @@ class Tape:
 
     def layer_norm(self, name: str, x: Value, *, bias: bool = True, affine: bool = True) -> Value:
         """Keeps its input and two fp32 statistics per row. CUDA autocast runs it in fp32."""
-        if self.regime.autocast and self.regime.cuda:
-            x = self.cast(x, F32)
+        x = self.raised(x)
         with self.scope(name):
             weights = (self.param("weight", (x.shape[-1],), "norm"),) if affine else ()
             biases = (self.param("bias", (x.shape[-1],), "norm"),) if affine and bias else ()
@@ -494,30 +494,3 @@ class Tape:
             dtype = F32 if self.regime.cuda or not affine else self.regime.weights
             statistics = Value((*x.shape[:-1], 2), dtype, label=f"{name} mean, rstd")
             return self.op("layer_norm", (x, *weights, *biases), x.shape, x.dtype, saves=(x, statistics), label=name)
-
-
-def _python_gelu(tape: Tape, x: Value, label: str) -> Value:
-    """transformers' gelu_new / gelu_fast: 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), op by op."""
-    half = tape.scale(x, "0.5·x")
-    cube = tape.op("pow", (x,), x.shape, x.dtype, saves=(x,), label="x³")
-    inner = tape.scale(tape.add(x, tape.scale(cube)), "inner")
-    bent = tape.scale(tape.op("tanh", (inner,), x.shape, x.dtype, saves_output=True, label="tanh"), "1+tanh")
-    return tape.mul(half, bent, label)
-
-
-def _quick_gelu(tape: Tape, x: Value, label: str) -> Value:
-    """x·sigmoid(1.702·x)"""
-    return tape.mul(x, tape.activation(tape.scale(x), "sigmoid"), label)
-
-
-def _squared_relu(tape: Tape, x: Value, label: str) -> Value:
-    relu = tape.activation(x, "relu")
-    return tape.op("pow", (relu,), x.shape, x.dtype, saves=(relu,), label=label)
-
-
-PYTHON_ACTIVATIONS: dict[str, Callable[[Tape, Value, str], Value]] = {
-    "gelu_new": _python_gelu,
-    "gelu_fast": _python_gelu,
-    "quick_gelu": _quick_gelu,
-    "relu2": _squared_relu,
-}

@@ -173,7 +173,7 @@ def stablelm(t: Tape, c: Config, sizes: Sizes) -> Program:
 
 def norm_per_head(t: Tape, name: str, x: Value) -> Value:
     """A LayerNorm without bias for every head, their outputs joined again."""
-    x = t.cast(x, F32) if t.regime.autocast and t.regime.cuda else x
+    x = t.raised(x)
     with t.scope(name):
         weights = [t.param(f"norms.{i}.weight", (x.shape[-1],), "norm") for i in range(x.shape[2])]
         dtype = F32 if t.regime.cuda else t.regime.weights
