@@ -83,6 +83,10 @@ def chunks(program: Program, mode: Mode) -> Iterator[Chunk]:
     kept_before = _keeps_output(placed, mode)
     cached: list[Chunk] = []
     phase = FORWARD
+    if program.mask is not None:
+        made = Event(1, "mask", program.mask.nbytes, "working", program.mask.label)
+        yield Chunk(phase, 0, [made])
+        cached.append(Chunk(phase, 0, [_death(made)]))
     for index, place in enumerate(placed):
         phase = LOSS if place.name == "loss" else FORWARD
         how = mode.recompute(place) if grad else "full"
