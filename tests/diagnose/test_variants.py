@@ -400,6 +400,78 @@ CASES: list[tuple[str, str, list[dict[str, Any]]]] = [
         "torch.cuda.memory_allocated: 1.500000GiB\ntorch.cuda.max_memory_reserved: 3.25 GiB",
         [{"kind": "torch_counters", "allocated_bytes": "1.5 GiB", "peak_reserved_bytes": "3.25 GiB"}],
     ),
+    (
+        "axolotl-ai-cloud/axolotl#1813: wrapped by a terminal, and the device number missing (torch 2.3)",
+        "[rank1]: torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU  has a to\n"
+        "tal capacity of 23.67 GiB of which 1.59 GiB is free. Including non-PyTorch memory, this process has\n"
+        " 22.06 GiB memory in use. Of the allocated memory 19.75 GiB is allocated by PyTorch, and 1.78 GiB i\n"
+        "s reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting PYTO",
+        [{"kind": "torch_cuda_oom_v2", "place": "cuda", "requested_bytes": "2 GiB", "capacity_bytes": "23.67 GiB",
+          "free_bytes": "1.59 GiB", "process_bytes": "22.06 GiB", "allocated_bytes": "19.75 GiB", "unallocated_bytes": "1.78 GiB"}],
+    ),
+    (
+        "huggingface/text-generation-inference#563: cudaMallocAsync inside a Rust panic, line ends escaped",
+        "thread 'main' panicked at 'Unable to warmup model: Generation(\"Allocation on device 0 would exceed allowed memory. "
+        "(out of memory)\\nCurrently allocated     : 16.08 GiB\\nRequested               : 4.83 GiB\\nDevice limit            : "
+        "22.20 GiB\\nFree (according to CUDA): 11.12 MiB\\nPyTorch limit (set by user-supplied memory fraction)\\n"
+        "                        : 22.20 GiB\")', router/src/main.rs:216:18",
+        [{"kind": "torch_cudamallocasync_oom", "allocated_bytes": "16.08 GiB", "requested_bytes": "4.83 GiB",
+          "capacity_bytes": "22.20 GiB", "free_bytes": "11.12 MiB", "allowed_bytes": "22.20 GiB"}],
+    ),
+    (
+        "karpathy/nanoGPT#236: the brackets lost, broken into lines",
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB \nGPU 0; 8.00 GiB total capacity; 7.20 GiB "
+        "already allocated; 0 bytes free; 7.30 GiB reserved in total by PyTorch\nIf reserved memory is >> allocated memory",
+        [{"kind": "torch_cuda_oom_v1", "place": "cuda:0", "requested_bytes": "20 MiB", "capacity_bytes": "8 GiB",
+          "allocated_bytes": "7.20 GiB", "free_bytes": "0 B", "reserved_bytes": "7.30 GiB"}],
+    ),
+    (
+        "linkedin/Liger-Kernel#47: this process has 2^64 bytes (WSL)",
+        "E       torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.95 GiB. GPU 0 has a total capacity of "
+        "8.00 GiB of which 0 bytes is free. Including non-PyTorch memory, this process has 17179869184.00 GiB memory in use. Of "
+        "the allocated memory 13.67 GiB is allocated by PyTorch, and 9.62 MiB is reserved by PyTorch but unallocated.",
+        [{"process_bytes": None, "requested_bytes": "1.95 GiB", "capacity_bytes": "8 GiB", "free_bytes": "0 B",
+          "allocated_bytes": "13.67 GiB", "unallocated_bytes": "9.62 MiB"}],
+    ),
+    (
+        "huggingface/trl#5207: four processes, none called this one",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 76.00 MiB. GPU 0 has a total capacity of 14.74 GiB of "
+        "which 42.19 MiB is free. Process 21219 has 284.00 MiB memory in use. Process 21222 has 3.40 GiB memory in use. Process "
+        "21213 has 258.00 MiB memory in use. Process 21216 has 10.77 GiB memory in use. Of the allocated memory 10.59 GiB is "
+        "allocated by PyTorch, and 42.18 MiB is reserved by PyTorch but unallocated." + V2_TAIL,
+        [{"requested_bytes": "76 MiB", "free_bytes": "42.19 MiB", "process_bytes": None, "allocated_bytes": "10.59 GiB",
+          "others": [(21219, "284 MiB"), (21222, "3.40 GiB"), (21213, "258 MiB"), (21216, "10.77 GiB")]}],
+    ),
+    (
+        "meta-llama/llama-cookbook#142: MemoryTrace, whole GiB printed as GB",
+        "Max CUDA memory allocated was 31 GB\nMax CUDA memory reserved was 39 GB\nPeak active CUDA memory was 31 GB\n"
+        "CUDA Malloc retries : 0\nCPU Total Peak Memory consumed during the train (max): 153 GB",
+        [{"kind": "llama_recipes_log", "allocated_bytes": "31 GiB", "reserved_bytes": "39 GiB"},
+         {"kind": "peft_tracemalloc", "place": "host", "process_bytes": "153 GiB"}],
+    ),
+    (
+        "pytorch/pytorch#104143: llama-recipes, per step",
+        "reserved memory is 16.5977 and allocated memory is 3.4781",
+        [{"kind": "llama_recipes_log", "reserved_bytes": "16.5977 GiB", "allocated_bytes": "3.4781 GiB"}],
+    ),
+    (
+        "meta-llama/llama-cookbook#45: an absurd size",
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.",
+        [{"kind": "torch_cuda_oom_truncated", "requested_bytes": None}],
+    ),
+    (
+        "huggingface/transformers#47029: AWS Neuron",
+        "RuntimeError: NRT allocation failed for size 233658313344 (OOM)",
+        [{"kind": "neuron_oom", "requested_bytes": "233658313344 B"}],
+    ),
+    (
+        "bitsandbytes-foundation/bitsandbytes#758: under a rich box, wrapped after `already`",
+        "╰──────────────────────────────────────────────────────────────────────────────────────────────────╯\n"
+        "OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB (GPU 0; 8.00 GiB total capacity; 12.19 GiB already\n"
+        "allocated; 0 bytes free; 12.68 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting",
+        [{"requested_bytes": "1024 MiB", "capacity_bytes": "8 GiB", "allocated_bytes": "12.19 GiB", "free_bytes": "0 B",
+          "reserved_bytes": "12.68 GiB"}],
+    ),
 ]  # fmt: skip
 
 

@@ -286,6 +286,11 @@ def private_pools(oom: Observation) -> Finding | None:
     return fact("private_pools", pools_bytes=int(size)) if size else None
 
 
+def absurd_request(oom: Observation) -> Finding | None:
+    """PyTorch refuses requests above 1 EB before asking the driver: a size that was never meant."""
+    return fact("absurd_request") if "absurd request" in oom.marks else None
+
+
 def block_limit(oom: Observation) -> Finding | None:
     if "block limit" not in oom.marks or oom.requested_bytes is None:
         return None
@@ -317,8 +322,8 @@ def truncated(oom: Observation) -> Finding | None:
 
 
 DEVICE_RULES = (
-    request_larger_than_card, one_large_tensor, capped, spilled, block_limit, container, this_process, large_outside,
-    other_processes, unlisted_processes, held_outside_pytorch, shared_card, fragmentation, large_cache,
+    request_larger_than_card, absurd_request, one_large_tensor, capped, spilled, block_limit, container, this_process,
+    large_outside, other_processes, unlisted_processes, held_outside_pytorch, shared_card, fragmentation, large_cache,
     free_yet_refused, free_above_capacity, hint, watermark_hint, mps_limit, outside_async_pool, last_straw,
     private_pools, truncated, lower_bound,
 )  # fmt: skip

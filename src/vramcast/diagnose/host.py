@@ -18,10 +18,11 @@ _CPU_ALLOCATOR = re.compile(
     rf"(?:you tried to allocate|Unable to allocate|failed to allocate)\s+(?P<n>{NUMBER})\s*(?P<u>{UNIT})",
     re.IGNORECASE,
 )
-_CPU_WORDS = ("defaultcpuallocator", "not enough memory: you", "unable to allocate", "std::bad_alloc", "winerror 1455", "memoryerror",
-              "cannot allocate memory")  # fmt: skip
+_CPU_WORDS = ("defaultcpuallocator", "not enough memory: you", "unable to allocate", "std::bad_alloc", "winerror 1455",
+              "memoryerror", "cannot allocate memory")  # fmt: skip
 _IS_CPU = re.compile(
-    r"DefaultCPUAllocator|not enough memory: you|Unable to allocate .{0,40} for an array|(?<![A-Za-z])_?(?:Array)?MemoryError\b|std::bad_alloc"
+    r"DefaultCPUAllocator|not enough memory: you|Unable to allocate .{0,40} for an array|std::bad_alloc"
+    r"|(?<![A-Za-z])_?(?:Array)?MemoryError\b"
     r"|WinError 1455|Errno 12\b|error=12",
     re.IGNORECASE,
 )

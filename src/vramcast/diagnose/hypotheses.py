@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from vramcast.diagnose.findings import DRIVER_MARGIN_BYTES, Finding
 from vramcast.diagnose.observation import Observation
 from vramcast.diagnose.reading import Reading
+from vramcast.units import GiB
+
+# Communication buffers of one process, the most that was published: 3.3 GB over the context (NVIDIA/nccl#1685).
+NCCL_MAX_BYTES = 4 * GiB
 
 # How plausible: what the numbers prove, what the failing line says, what is merely possible.
 PROVEN, SEEN, LIKELY, POSSIBLE = 95, 80, 60, 30
@@ -92,18 +96,26 @@ CODE: tuple[tuple[str, int, str], ...] = (
     ("optimizer_foreach", SEEN, r"_foreach_\w+|_multi_tensor_\w+"),
     ("optimizer_temporary", SEEN, r"exp_avg_sq\w*\.sqrt\(\)|denom = |_single_tensor_\w+"),
     ("optimizer_states", SEEN, r"_init_group|torch\.zeros_like\(\s*p\b|state\[.exp_avg|init\w*_state\w*"),
-    ("logits", SEEN, r"cross_entropy|log_softmax|logits\.(?:float|contiguous)|lm_head|loss_function|selective_log\w*"),
+    (
+        "logits",
+        SEEN,
+        r"cross_entropy|log_softmax|logits\.(?:float|contiguous|clone)|lm_head\(|loss_function|log_probs?\b",
+    ),
     (
         "attention_scores",
         SEEN,
-        r"softmax\(\s*att|attn_weights|attention_scores|baddbmm|eager_attention\w*|attention_probs",
+        r"softmax\(\s*att|attn_weights|attention_scores|baddbmm|eager_attention|unfused_att|attention_probs",
     ),
     (
         "evaluation_gathers",
         SEEN,
         r"nested_concat|nested_gather|pad_across_processes|evaluation_loop|gather_for_metrics",
     ),
-    ("saving_gathers", SEEN, r"_full_p\w+_state_dict_hook|save_checkpoint|_?save_model|optim_state_dict|gather_16bit"),
+    (
+        "saving_gathers",
+        SEEN,
+        r"_full_p\w+_state_dict_hook|save_c\w+|_?save_model|optim_state_dict|gather_16bit|clone\(\) tensor",
+    ),
     (
         "resuming_loads_twice",
         SEEN,
@@ -133,7 +145,8 @@ def neighbour(case: Case) -> Hypothesis | None:
             oom = case.reading.observations[finding.observation]
             if oom.free_bytes is not None and oom.free_bytes <= (oom.requested_bytes or 0) + DRIVER_MARGIN_BYTES:
                 would_serve = (oom.requested_bytes or 0) <= oom.free_bytes + held
-                strength = SEEN + 5 if would_serve else POSSIBLE + 5
+                is_much = held > NCCL_MAX_BYTES or held * 4 > (oom.capacity_bytes or 0)
+                strength = SEEN + 5 if would_serve and is_much else POSSIBLE + 5
                 return Hypothesis(name="another_process", plausibility=strength, evidence=(finding.rule,))
     return None
 
@@ -162,7 +175,7 @@ HYPOTHESES: tuple[Rule, ...] = (
     neighbour,
     fragmented,
     _from_findings("cap_by_fraction", PROVEN, "capped"),
-    _from_findings("one_tensor_larger_than_card", PROVEN, "request_larger_than_card"),
+    _from_findings("one_tensor_larger_than_card", PROVEN, "request_larger_than_card", "absurd_request"),
     _from_findings("windows_spill", SEEN, "spilled"),
     _from_findings("all_ranks_on_one_card", LIKELY + 5, "shared_card", "stray_contexts"),
     _from_findings("driver_or_runtime_limit", SEEN, "free_yet_refused", "block_limit"),

@@ -141,6 +141,10 @@ PADDLE = Form(
     ),
     span=4, needs=("requested_bytes",),
 )  # fmt: skip
+NEURON = Form(
+    kind="neuron_oom", words=("nrt allocation failed",), moment=Moment.FAILURE, place="neuron",
+    clauses=(clause("requested_bytes", r"NRT allocation failed for size\s*{n}", "B"),), needs=("requested_bytes",),
+)  # fmt: skip
 GAUDI = Form(
     kind="torch_hpu_oom", words=("allocation failed for size",), moment=Moment.FAILURE, place="hpu",
     clauses=(clause("requested_bytes", r"Allocation failed for size::\s*{n}", "B"),), needs=("requested_bytes",),
@@ -175,5 +179,6 @@ READERS = (
     ),
     PADDLE.reader(),
     GAUDI.reader(),
+    NEURON.reader(),
     MLX_REFUSED.reader(),
 )

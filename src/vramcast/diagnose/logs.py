@@ -93,6 +93,22 @@ AXOLOTL_METRICS = Form(
         clause("reserved_bytes", r"device_(?:mem_)?reserved ?\(gib\)['\"]?: {n}", "GiB"),
     ),
 )  # fmt: skip
+LLAMA_RECIPES = Form(
+    kind="llama_recipes_log", words=("cuda memory",), moment=Moment.PEAK, span=5,  # MemoryTrace: whole GiB, printed GB
+    clauses=(
+        clause("allocated_bytes", r"Max CUDA memory allocated was {q}"),
+        clause("reserved_bytes", r"Max CUDA memory reserved was {q}"),
+        clause("+active", r"Peak active CUDA memory was {q}"),
+        clause("+cudaMalloc retries", r"CUDA Malloc retries\s*:\s*{n}", "count"),
+    ),
+)  # fmt: skip
+LLAMA_RECIPES_STEP = Form(
+    kind="llama_recipes_log", words=("reserved memory is",), notes=("bare_number_is_gib",),
+    clauses=(
+        clause("reserved_bytes", r"reserved memory is {n}", "GiB"),
+        clause("allocated_bytes", r"allocated memory is {n}", "GiB"),
+    ),
+)  # fmt: skip
 NANOTRON = Form(
     kind="nanotron_log", words=("peak allocated:",),
     clauses=(
@@ -205,7 +221,8 @@ READERS = tuple(
     form.reader()
     for form in (
         DEEPSPEED_USAGE, DEEPSPEED_HOST, DEEPSPEED_TIMER, MEGATRON, MEGATRON_THEORY, TORCHTITAN, TORCHTITAN_CARD,
-        AXOLOTL, AXOLOTL_EARLY, AXOLOTL_METRICS, NANOTRON, NANOTRON_PARAMETERS, TORCHTUNE, TORCHTUNE_METRICS, UNSLOTH,
-        GAUDI, SWIFT, LLAMA_FACTORY, VERL, MLX, DETECTRON, MMENGINE, FAIRSEQ, ROCM_SMI, COUNTERS,
+        AXOLOTL, AXOLOTL_EARLY, AXOLOTL_METRICS, LLAMA_RECIPES, LLAMA_RECIPES_STEP, NANOTRON, NANOTRON_PARAMETERS,
+        TORCHTUNE, TORCHTUNE_METRICS, UNSLOTH, GAUDI, SWIFT, LLAMA_FACTORY, VERL, MLX, DETECTRON, MMENGINE, FAIRSEQ,
+        ROCM_SMI, COUNTERS,
     )
 )  # fmt: skip

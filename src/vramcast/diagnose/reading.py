@@ -17,7 +17,7 @@ from typing import BinaryIO
 from vramcast.diagnose import host, library, logs, smi, tables, torch_oom, xla
 from vramcast.diagnose.observation import Observation
 from vramcast.diagnose.reader import Read, Reader
-from vramcast.diagnose.stream import Passage, clean, passages, without_prefix
+from vramcast.diagnose.stream import LINES_BEFORE, Line, Passage, clean, passages, without_prefix
 
 READERS: tuple[Reader, ...] = (
     torch_oom.READER, *library.READERS, *xla.READERS, *host.READERS, *tables.READERS, *smi.READERS, *logs.READERS,
@@ -166,18 +166,36 @@ def _height(observation: Observation) -> int:
     return max((value for value in candidates if value is not None), default=0)
 
 
-_FRAME = re.compile(r'File "([^"]{1,400})", line (\d{1,9}), in ([\w<>.]{1,120})')
-_RICH_FRAME = re.compile(r"^\s*(/?[\w./\\-]{1,300}\.py):(\d{1,9}) in ([\w<>.]{1,120})")
+# Python's own traceback, rich's, IPython's, pytest's.
+_FRAMES = (
+    re.compile(r'File "([^"]{1,400})", line (\d{1,9}), in ([\w<>.]{1,120})'),
+    re.compile(r"^(/?[\w./\\~-]{1,300}\.py):(\d{1,9}) in ([\w<>.]{1,120})"),
+    re.compile(r"^File ([\w./\\~<>-]{1,300}):(\d{1,9}), in ([\w<>.]{1,120})"),
+    re.compile(r"^([\w./\\~-]{1,300}\.py):(\d{1,9}): in ([\w<>.]{1,120})"),
+)
+_UNDERLINE = re.compile(r"^[\^~ ]*$")
 
 
 def frames_of(passage: Passage) -> tuple[Frame, ...]:
-    """The frames printed just before a failure, the innermost last."""
+    """The frames printed just before a failure, the innermost last; some loggers print the message first."""
+    frames = _frames((*passage.before, passage.line))
+    follows = any("Traceback" in line.raw for line in passage.after[:3])
+    return frames if frames or not follows else _frames(passage.after[:LINES_BEFORE])
+
+
+def _frames(lines: Iterable[Line]) -> tuple[Frame, ...]:
     frames: list[Frame] = []
-    for line in (*passage.before, passage.line):
+    pending = ""  # the first half of a frame that a terminal wrapped
+    for line in lines:
         text = without_prefix(clean(line.raw))
-        match = _FRAME.search(text) or _RICH_FRAME.search(text)
+        match = _frame_in(text) or (_frame_in(pending + text) if pending else None)
+        pending = text if 'File "' in text and match is None else ""
         if match:
             frames.append(Frame(file=match.group(1), line=int(match.group(2)), function=match.group(3)))
-        elif frames and not frames[-1].source and not text.startswith(("^", "~")):
+        elif frames and not frames[-1].source and not pending and not _UNDERLINE.match(text):
             frames[-1] = replace(frames[-1], source=text[:200])
     return tuple(frames[-MAX_FRAMES:])
+
+
+def _frame_in(text: str) -> re.Match[str] | None:
+    return next((match for pattern in _FRAMES if (match := pattern.search(text))), None)

@@ -179,7 +179,7 @@ def _trainer_peak(found: dict[str, int]) -> int | None:
 
 _TRACER = re.compile(
     r"(GPU|CPU) ((?:Total )?(?:Peak )?Memory (?:before entering|consumed at the end of|consumed during) the (\w{1,12})"
-    r"(?: \([\w-]{1,12}\))?)\s*:\s*(-?\d{1,12})"
+    r"(?: \([\w-]{1,12}\))?)\s*:\s*(-?\d{1,12})(?: ?(GB))?"
 )
 
 
@@ -195,7 +195,8 @@ def read_peft_tracer(passage: Passage) -> Iterator[Read]:
         match = _TRACER.search(line.clean())
         if match is None or match.group(1) != side or match.group(2) in rows:
             break
-        rows[match.group(2)], last = int(match.group(4)) * 2**20, line.number
+        # PEFT prints MiB without a unit; llama-recipes, which copied it, prints whole GiB as GB.
+        rows[match.group(2)], last = int(match.group(4)) * (2**30 if match.group(5) else 2**20), line.number
     peak = next((size for label, size in rows.items() if label.startswith("Total Peak")), None)
     level = "allocated_bytes" if side == "GPU" else "process_bytes"
     observation = observe(

@@ -32,7 +32,7 @@ _START = re.compile(
 # Where it ends. The explanation after the numbers adds nothing that is counted.
 _END = re.compile(
     r"reservedintotal(?:bypytorch)?\)?|ibcached\)|butunallocated\.?|onsharedpool|onprivatepool|onunifiedpool"
-    r"|usersuppliedmemoryfraction\)?:[\d.]+[a-z]{1,5}|user-suppliedmemoryfraction\)?:[\d.]+[a-z]{1,5}",
+    r"|suppliedmemoryfraction\)?n?:[\d.]+[a-z]{1,5}|morethan1ebmemory",
     re.IGNORECASE,
 )
 _FIELDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
@@ -54,7 +54,7 @@ _FIELDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("process_bytes", r"thisprocesshas{q}"),
         ("allowed_bytes", r"{q}allowed"),
         ("allowed_bytes", r"maxallowed:{q}"),
-        ("allowed_bytes", r"suppliedmemoryfraction\)?:{q}"),
+        ("allowed_bytes", r"suppliedmemoryfraction\)?n?:{q}"),
         ("+current active", r"{q}currentactive"),
         ("+other allocations", r"otherallocations:{q}"),
         ("+allocated in private pools", r"with{q}allocatedinprivatepools"),
@@ -66,6 +66,7 @@ _HINTS = (
     ("hint expandable_segments", re.compile(r"expandable_segments", re.IGNORECASE)),
     ("hint max_split_size_mb", re.compile(r"max_split_size_mb", re.IGNORECASE)),
     ("hint high_watermark", re.compile(r"HIGH_WATERMARK_RATIO", re.IGNORECASE)),
+    ("absurd request", re.compile(r"morethan1ebmemory", re.IGNORECASE)),
     ("block limit", re.compile(r"cannotallocatememoryblock", re.IGNORECASE)),
 )
 _DECORATION = re.compile(r"[\s\u00a0│┃║|*`\"'\\^~]+")

@@ -36,6 +36,11 @@ FINDINGS: dict[str, tuple[str, str]] = {
         "The driver refuses single blocks above 4 GB on this device, whatever is free; {requested_bytes} was asked for.",
         "该设备的驱动拒绝单块超过 4 GB 的申请（与剩余多少无关）；本次申请 {requested_bytes}。",
     ),
+    "absurd_request": (
+        "More than 1 EB was asked for: not a size anybody meant. An overflow, a negative or corrupted length, or state that "
+        "does not belong to this run.",
+        "申请了超过 1 EB：不可能是本意。多半是溢出、负数或损坏的长度，或不属于本次运行的状态。",
+    ),
     "container": (
         "Process {pid} with {process_bytes} is this very process: in a container the driver prints host process ids, and "
         "it holds just what PyTorch reserved ({reserved_bytes}) and a little more. It is not a foreign process.",
@@ -283,6 +288,7 @@ NOTES: dict[str, tuple[str, str]] = {
     "gb_is_gib": ("printed as GB (MB), meaning GiB (MiB)", "打印为 GB（MB），实为 GiB（MiB）"),
     "mb_is_mib": ("MB and MiB both mean 2^20 bytes here", "此处 MB 与 MiB 都是 2^20 字节"),
     "bare_number_is_mib": ("printed without a unit, in MiB", "未打印单位，实为 MiB"),
+    "bare_number_is_gib": ("printed without a unit, in GiB", "未打印单位，实为 GiB"),
     "nonsense_is_unknown": ("a printed value that no memory can have counts as unknown", "不可能的数值按未知处理"),
     "mps_limit_is_not_the_machine": (
         "capacity is the limit PyTorch sets on MPS; the machine's memory is not printed",
