@@ -28,6 +28,8 @@ class Precision(Word):
     FP8 = "fp8"
 
 
+MOST = 10**15  # parameters, tokens or samples: beyond this a number is a typing mistake
+
 OPTIMIZERS = (
     "adamw", "adam", "sgd", "sgd-momentum", "adamw-8bit", "paged-adamw-8bit", "adafactor", "lion", "adagrad", "rmsprop",
     "muon", "sophia", "came", "galore", "adam-mini", "lomo",
@@ -150,8 +152,9 @@ def check_value(field: dataclasses.Field[Any], value: Any) -> None:
     for word in value if facts["kind"] == "list" else (value,):
         if facts["choices"] and str(word) not in facts["choices"]:
             raise unknown(name, str(word), facts["choices"])
-    if facts["kind"] in ("int", "count") and not facts["least"] <= value < 2**62:
-        raise InputError(f"{name} must be at least {facts['least']}, not {value}")
+    if facts["kind"] in ("int", "count") and not facts["least"] <= value <= MOST:
+        bound = f"at least {facts['least']}" if value < facts["least"] else f"at most {MOST}"
+        raise InputError(f"{name} must be {bound}, not {value}")
     if facts["kind"] == "float" and not 0 <= value <= 1:
         raise InputError(f"{name} must lie between 0 and 1, not {value}")
 

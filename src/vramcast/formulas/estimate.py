@@ -28,6 +28,7 @@ from vramcast.models.loss import add_loss
 from vramcast.models.program import Program, Sizes
 from vramcast.models.read import read_model
 from vramcast.models.source import ModelSource
+from vramcast.models.tape import Param
 
 DEVICE = "cuda:0"
 DEFAULT_SEQ = 2048
@@ -57,18 +58,15 @@ def _states_only(states: States, job: Job, gpu: Gpu | None, name: str, notes: tu
         nbytes=states.gradient_bytes, origin=Origin.FORMULA, source=states.recipe.whose,
         formula=f"{sum(p.numel for p in states.trained):,} parameters",
     )  # fmt: skip
-    nbytes, why = temporaries(states.trained, job, states.recipe.states.nbytes if states.recipe.states else None)
-    temporary = Entry(
-        category=Category.TEMPORARY, component=f"{job.optimizer} step ({implementation(job)})", place=DEVICE,
-        phases=(STEP,), nbytes=nbytes, origin=Origin.FORMULA, formula=why, source="torch/optim",
-    )  # fmt: skip
-    entries = _within((*state_entries(states, DEVICE), gradients, temporary), job_phases(job))
+    entries = _within((*state_entries(states, DEVICE), gradients), job_phases(job))
     ledger = Ledger(entries=entries, top_level=Level.ALLOCATED)
     ledger.check()
     return Forecast(
         model=_summary(name, states, None, None), job=job, gpu=gpu, ledger=ledger,
         assumptions=assumptions(job, None),
-        warnings=(*notes, "only the parameters are known: activations, logits and overheads are not in this bill"),
+        warnings=(
+            *notes, "only the parameters are known: activations, logits, temporaries and overheads are not in this bill"
+        ),
     )  # fmt: skip
 
 
@@ -87,7 +85,8 @@ def _whole(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Fo
         *workspace_entries(job, gpu, DEVICE), *context_entries(gpu, DEVICE),
     )  # fmt: skip
     replayed = _replayed(_script(step, stream, companions.resident), gpu, job)
-    ledger = Ledger(entries=_within((*entries, *_slack(replayed)), job_phases(job)))
+    level = Level.PROCESS if gpu else Level.RESERVED  # the context depends on the card
+    ledger = Ledger(entries=_within((*entries, *_slack(replayed)), job_phases(job)), top_level=level)
     ledger.check()
     return Forecast(
         model=_summary(source.name, states, config.model_type, _layers(program)), job=job, gpu=gpu, ledger=ledger,
@@ -101,8 +100,7 @@ def recorded(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Program
     program = record(config, regime_of(job, config, gpu), sizes)
     add_loss(program, transformers=version(job.transformers_version), kind=job.loss)
     params = list(program.params())
-    if job.lora_rank is not None and not any(param.kind == "adapter" for param in params):
-        raise InputError(f"lora-targets {', '.join(job.lora_targets)} match no module. {_modules(program)}")
+    _check_targets(job, params, program)
     if job.freeze and all(param.trainable for param in params):
         raise InputError(f"freeze {', '.join(job.freeze)} matches no parameter. {_modules(program)}")
     if not any(param.trainable for param in params):
@@ -110,12 +108,27 @@ def recorded(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Program
     return program
 
 
+def _check_targets(job: Job, params: list[Param], program: Program) -> None:
+    """A target that matches nothing is silently skipped by PEFT, and then less is trained than was meant."""
+    if job.lora_rank is None:
+        return
+    adapted = {param.name.partition(".base_layer")[0] for param in params if ".base_layer." in param.name}
+    missing = [
+        target for target in job.lora_targets
+        if target != "all-linear" and not any(name == target or name.endswith(f".{target}") for name in adapted)
+    ]  # fmt: skip
+    if missing or not adapted:
+        raise InputError(f"lora-targets {', '.join(missing or job.lora_targets)} match no module. {_modules(program)}")
+
+
 def _modules(program: Program) -> str:
     """The names a user could have meant."""
-    names = sorted(
-        {param.name.removesuffix(".weight").rpartition(".")[2] for param in program.params() if param.kind == "linear"}
+    paths = (
+        param.name.removesuffix(".weight").removesuffix(".base_layer")
+        for param in program.params()
+        if param.kind == "linear"
     )
-    return f"Linear modules of this model: {', '.join(names)}."
+    return f"Linear modules of this model: {', '.join(sorted({path.rpartition('.')[2] for path in paths}))}."
 
 
 def sizes_of(job: Job, config: Config) -> Sizes:

@@ -37,6 +37,7 @@ class Program:
     output: Value  # logits, or the last hidden state of a headless model
     labels: Value | None
     loss: str  # causal, seq2seq, masked, classify, contrastive, none
+    own_mask: Value | None = None  # a mask that the family makes whatever the regime says
     stored_apart: tuple[str, ...] = ()  # tied names that checkpoints store, and older transformers builds, on their own
 
     @property
@@ -50,10 +51,12 @@ class Program:
     @property
     def mask(self) -> Value | None:
         """The attention mask that the model makes once per forward: eager attention adds one, padding needs one."""
+        if self.own_mask is not None:
+            return self.own_mask
         ids = self.tape.inputs[0]
         if len(ids.shape) != 2 or not (self.regime.attention == "eager" or self.regime.mask):
             return None
-        dtype = self.regime.autocast and F32 or self.regime.weights
+        dtype = F32 if self.regime.autocast else self.regime.weights
         return Value((ids.shape[0], 1, ids.shape[1], ids.shape[1]), dtype, label="attention mask")
 
     def params(self, *, tied: bool = False) -> Iterator[Param]:

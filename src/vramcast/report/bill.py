@@ -46,7 +46,7 @@ def headline(verdict: Verdict, lang: str) -> str:
     if verdict.range_bytes is not None:
         low, high = verdict.range_bytes
         text += f"   ({word('range', lang)} {low / GiB:,.2f}–{high / GiB:,.2f})"
-    if verdict.process_bytes is None:
+    if verdict.reserved_bytes is None:
         text += f"   ({word('lower bound', lang)})"
     return f"{text}   {word('at', lang)} {word(verdict.peak.phase, lang)}, {verdict.peak.place}"
 
