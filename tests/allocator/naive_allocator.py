@@ -52,6 +52,7 @@ class NaiveAllocator:
         self.expandable_segments: set[int] = set()
         self.reserved = self.peak_reserved = self.peak_allocated = 0
         self.events: list[dict[str, Any]] = []
+        self.figures: list[tuple[int, int]] = [(0, 0)]  # allocated and reserved before the first and after each event
 
     # The three things a program does
 
@@ -70,8 +71,8 @@ class NaiveAllocator:
         return piece
 
     def free(self, piece: Piece, wait: bool = False) -> None:
-        self.log("free_requested", piece.address, piece.requested, piece.stream, piece.pool)
         piece.state = "waiting"
+        self.log("free_requested", piece.address, piece.requested, piece.stream, piece.pool)
         if not wait:
             self.complete(piece)
 
@@ -209,7 +210,6 @@ class NaiveAllocator:
             pages = min((size - have + page - 1) // page * page, hole.size)
             if self.reserved + pages > self.capacity:
                 return None
-            self.log("segment_map", hole.address, pages, stream, pool)
             mapped = Piece(hole.address, pages, hole.segment, stream, small, pool)
             hole.address += pages
             hole.size -= pages
@@ -217,6 +217,7 @@ class NaiveAllocator:
                 self.pieces.remove(hole)
             self.add(mapped)
             self.reserve(pages)
+            self.log("segment_map", mapped.address, pages, stream, pool)
             self.merge()
 
     def lowest_room(self, size: int, stream: int, pool: tuple[int, int], small: bool) -> int | None:
@@ -291,6 +292,7 @@ class NaiveAllocator:
             "action": action, "device_free" if action == "oom" else "addr": address, "size": size, "stream": stream,
             "time_us": 1_700_000_000_000_000 + len(self.events), "pool_id": pool, "frames": list(frames),
         })  # fmt: skip
+        self.figures.append((self.allocated(), self.reserved))
 
     def segments(self) -> list[dict[str, Any]]:
         """As torch.cuda.memory_snapshot() shows them: an expandable segment once per range that has memory."""

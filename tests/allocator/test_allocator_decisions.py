@@ -94,6 +94,10 @@ def test_with_max_split_large_blocks_stay_whole_and_serve_only_close_requests() 
     close = ours.malloc(180 * MIB + 512)
     assert (close.address, close.size) == (big, 200 * MIB)
     assert ours.memory_stats()["oversize_allocations.current"] == 2
+    limit = ours.malloc(100 * MIB)
+    at = limit.address
+    ours.free(limit)
+    assert ours.malloc(60 * MIB).address != at, "a block of exactly the limit is oversize"
 
 
 def test_with_max_split_only_enough_oversize_blocks_are_given_back() -> None:

@@ -58,7 +58,7 @@ class Allocator:
         else:
             blocks = self.segments.pool_for(pool, size <= SMALL_REQUEST_MAX_BYTES)
         block = self._find_free(blocks, size, stream) or self._take(blocks, size, stream, requested_bytes)
-        return self._hand_out(block, size, requested_bytes)
+        return self.hand_out(block, size, requested_bytes)
 
     def free(self, block: Block) -> None:
         """The program lets go. A block that another stream used stays pending until `complete_pending`."""
@@ -189,9 +189,19 @@ class Allocator:
         return rest_bytes > SMALL_REQUEST_MAX_BYTES and size < self._max_split
 
     def _find_free(self, pool: BlockPool, size: int, stream: int) -> Block | None:
-        """get_free_block: the smallest block of this stream that fits, lowest address first."""
+        """get_free_block: take the best block out of the pool."""
         if self.segments.collects_garbage:
             pool.find_count += 1
+        index = self.choose(pool, size, stream)
+        if index is None:
+            return None
+        keys = pool.free[stream]
+        block = keys[index][2]
+        del keys[index]
+        return block
+
+    def choose(self, pool: BlockPool, size: int, stream: int) -> int | None:
+        """The place in the pool's list of the smallest block of this stream that fits, lowest address first."""
         keys = pool.free.get(stream)
         if not keys:
             return None
@@ -209,8 +219,7 @@ class Allocator:
                 return None
         elif block.size >= size + self.settings.max_non_split_rounding_bytes:
             return None
-        del keys[index]
-        return block
+        return index
 
     def _among_expandable(self, pool: BlockPool, stream: int, index: int) -> int:
         """From the first fitting block on: the one with the least room to grow; with the feature off, none of them."""
@@ -241,7 +250,7 @@ class Allocator:
             raise self._out_of_memory(requested_bytes, store.segment_size(size))
         return block
 
-    def _hand_out(self, block: Block, size: int, requested_bytes: int) -> Block:
+    def hand_out(self, block: Block, size: int, requested_bytes: int) -> Block:
         """alloc_found_block: split off what is not needed and count the rest."""
         pool = block.pool
         if self.splits(pool, size, block.size - size):

@@ -26,6 +26,18 @@ def allocate(pool: BlockPool, stream: int, nbytes: int, driver: Driver, page_byt
     return block
 
 
+def preview(pool: BlockPool, stream: int, nbytes: int) -> int | None:
+    """Where `allocate` would put a request; None: in a new segment."""
+    first = _lowest_room(pool, stream, nbytes)
+    return None if first is None else first.address
+
+
+def map_at(pool: BlockPool, stream: int, address: int, nbytes: int, driver: Driver) -> bool:
+    """Back a range that a recording says was backed; False if it is not the start of an unmapped range."""
+    found = next((block for start, block in pool.unmapped.get(stream, ()) if start == address), None)
+    return found is not None and nbytes <= found.size and _map(found, nbytes, driver)
+
+
 def unmap(block: Block, driver: Driver) -> int:
     """Give back the whole pages of a free block; returns their bytes. The block keeps what is left of its edges."""
     segment = block.expandable

@@ -6,7 +6,7 @@ expandable segment is given as the pieces of it that are mapped; pieces of one s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from vramcast.allocator.block import ALLOCATED, FREE, Block, BlockPool, ExpandableSegment, PoolId
@@ -38,36 +38,44 @@ class HeldSegment:
     blocks: tuple[HeldBlock, ...]
 
 
-def restore(allocator: Allocator, segments: Iterable[HeldSegment]) -> dict[int, Block]:
-    """Fill an empty allocator; returns its live blocks by address. Peaks start from here."""
+SpaceKey = tuple[int, PoolId, bool]  # stream, pool, is_small: each has one expandable segment at a time
+
+
+def restore(
+    allocator: Allocator, segments: Iterable[HeldSegment], bases: Mapping[SpaceKey, int] | None = None
+) -> dict[int, Block]:
+    """Fill an empty allocator; returns its live blocks by address. Peaks start from here.
+
+    `bases` are the first addresses of expandable segments, where they lie below the first mapped piece.
+    """
     live: dict[int, Block] = {}
-    groups: dict[tuple[int, PoolId, bool], list[HeldSegment]] = {}
-    for segment in segments:
+    groups: dict[SpaceKey, list[HeldSegment]] = {}
+    for segment in sorted(segments, key=lambda held: held.address):
         if segment.is_expandable:
             groups.setdefault((segment.stream, segment.pool, segment.is_small), []).append(segment)
             continue
         pool = allocator.segments.pool_for(segment.pool, segment.is_small)
         allocator.segments.add_segment(segment.address, segment.size, segment.stream, pool)
         _adopt(_chain(segment, pool, None), live)
-    for pieces in groups.values():
-        _restore_expandable(allocator, pieces, live)
+    for key, pieces in groups.items():
+        base = min((bases or {}).get(key, pieces[0].address), pieces[0].address)
+        _restore_expandable(allocator, pieces, base, live)
     allocator.reset_peak()
     allocator.check()
     return live
 
 
-def _restore_expandable(allocator: Allocator, pieces: list[HeldSegment], live: dict[int, Block]) -> None:
+def _restore_expandable(allocator: Allocator, pieces: list[HeldSegment], base: int, live: dict[int, Block]) -> None:
     """Lay the mapped pieces and the gaps between them out as one segment that goes on after the last piece."""
     first = pieces[0]
     pool = allocator.segments.pool_for(first.pool, first.is_small)
     page_bytes = SMALL_SEGMENT_BYTES if first.is_small else allocator.settings.large_segment_bytes
     _, space_bytes = allocator.driver.reserve_addresses(page_bytes)
-    base = first.address
     owner = ExpandableSegment(base, page_bytes, space_bytes)
     end = max(base + space_bytes, pieces[-1].address + pieces[-1].size + page_bytes)
     blocks: list[Block] = []
     position = base
-    for piece in sorted(pieces, key=lambda held: held.address):
+    for piece in pieces:
         blocks += _unmapped(position, piece.address, first.stream, pool, owner)
         blocks += _chain(piece, pool, owner)
         position = piece.address + piece.size

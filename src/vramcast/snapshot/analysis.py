@@ -236,4 +236,9 @@ def _notes(survey: _Survey, history: History) -> tuple[str, ...]:
         notes.append(
             "Following the events does not lead to the state at the end of the file; events seem to be missing."
         )
+    if history.uncertain_blocks:
+        notes.append(
+            f"{history.uncertain_blocks} blocks from before the recording may have been up to 1 MiB larger than "
+            "counted until they were freed: how much of its segment such a block took is not recorded."
+        )
     return tuple(notes)

@@ -136,14 +136,16 @@ class History:
     start: Layout
     end: Layout
     lasting: frozenset[int]  # allocations whose block is still there at the end
+    uncertain_blocks: int  # blocks of the start that may have been up to 1 MiB larger than counted
 
     @classmethod
     def of(cls, snapshot: Snapshot, device: int) -> History:
         rules = Allocator(settings=snapshot.settings)
-        start, lasting = rewind(snapshot, device, rules)
+        start = rewind(snapshot, device, rules)
         return cls(
-            trace=snapshot.trace(device), rules=rules, start=start, end=end_layout(snapshot, device), lasting=lasting
-        )
+            trace=snapshot.trace(device), rules=rules, start=start.layout, end=end_layout(snapshot, device),
+            lasting=start.lasting, uncertain_blocks=start.uncertain_blocks,
+        )  # fmt: skip
 
     def walk(self) -> Iterator[Walk]:
         """The same Walk again and again: before the first event, then after each."""

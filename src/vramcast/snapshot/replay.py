@@ -1,33 +1,22 @@
 """The recorded requests once more, through our own allocator: does it make the choices torch made?
 
-`replay` starts from the reconstructed state and decides everything itself; only the addresses of new segments come from
-the recording, because the driver chose them, and memory is given back when the recording says so, because programs ask
-for that. `replay_with` runs the same requests under other settings.
+It starts from the reconstructed state and is asked for every choice. Only two things come from the recording: the
+addresses of new segments, because the driver chose them, and when memory is given back, because programs ask for that.
+Where a choice differs, the replay goes on from torch's, so that one difference does not make the next ones differ too.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
 
-from vramcast.allocator import Allocator, AllocatorSettings, Block, SimulatedDriver
-from vramcast.allocator.block import ALLOCATED, PENDING
+from vramcast.allocator import Allocator, AllocatorSettings, Block, PoolId, SimulatedDriver
 from vramcast.allocator.restore import restore
+from vramcast.allocator.steer import adopt_segment, malloc_at, map_range, preview, release_at, unmap_at
 from vramcast.snapshot.history import History
-from vramcast.snapshot.layout import Layout
-from vramcast.snapshot.record import (
-    ALLOC,
-    FREE_COMPLETED,
-    FREE_REQUESTED,
-    NO_POOL,
-    SEGMENT_ALLOC,
-    SEGMENT_FREE,
-    SEGMENT_MAP,
-    SEGMENT_UNMAP,
-    Row,
-    Trace,
-)
+from vramcast.snapshot.player import Player, play_from_empty
+from vramcast.snapshot.record import ALLOC, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, Row
+from vramcast.snapshot.rewind import expandable_bases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +32,12 @@ class Replay:
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     end_state_matches: bool
-    first_difference: int | None  # the event of the first allocation that got another address
+    first_difference: int | None  # the event of the first allocation that would have got another address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """The same requests from an empty allocator with `settings`."""
+    """The same requests from an empty allocator with other settings."""
 
     settings_text: str
     peak_allocated_bytes: int
@@ -59,50 +48,28 @@ def replay(history: History) -> Replay:
     """From the state at the start of the recording, through all its events, under the recorded settings."""
     driver = RecordedDriver()
     allocator = Allocator(settings=history.rules.settings, driver=driver)
-    player = Player(allocator, history.trace, restore(allocator, history.start.held()), history.end)
+    live = restore(allocator, history.start.held(), expandable_bases(history.start, history.trace))
+    checker = Checker(allocator, driver, history, live)
     for row in history.trace:
-        if row[0] in (SEGMENT_ALLOC, SEGMENT_MAP):
-            driver.recorded.append((row[4], row[5]))
-        elif row[0] in (SEGMENT_FREE, SEGMENT_UNMAP):
-            player.release(row)
-        else:
-            player.play(row)
+        checker.step(row)
     allocator.check()
     return Replay(
-        allocations=player.allocations,
-        same_address=player.same_address,
+        allocations=checker.allocations,
+        same_address=checker.same_address,
         segments=driver.asked,
         same_segments=driver.matched,
-        releases=player.releases,
-        same_releases=player.same_releases,
+        releases=checker.releases,
+        same_releases=checker.same_releases,
         peak_allocated_bytes=allocator.peak_allocated_bytes,
         peak_reserved_bytes=allocator.peak_reserved_bytes,
-        end_state_matches=_same_state(player.live, allocator, history.end),
-        first_difference=player.first_difference,
+        end_state_matches=_same_state(checker, history),
+        first_difference=checker.first_difference,
     )
 
 
 def replay_with(history: History, settings: AllocatorSettings, settings_text: str) -> Alternative:
-    """From empty: what lived at the start is requested first, by address, since its order was not recorded. Where torch
-    gave memory back, the whole cache is given back."""
-    allocator = Allocator(settings=settings)
-    player = Player(allocator, history.trace, {}, history.end)
-    for segment in history.start.held():
-        for block in segment.blocks:
-            player.live[block.address] = allocator.malloc(block.requested, segment.stream, segment.pool)
-            if block.state == PENDING:
-                allocator.request_free(player.live[block.address])
-    allocator.reset_peak()
-    releasing = False
-    for row in history.trace:
-        if row[0] in (SEGMENT_FREE, SEGMENT_UNMAP):
-            if not releasing:
-                allocator.segments.release_cached()
-            releasing = True
-        else:
-            releasing = False
-            player.play(row)
-    allocator.check()
+    """What other settings would have reserved for the same requests."""
+    allocator = play_from_empty(history, settings)
     return Alternative(
         settings_text=settings_text,
         peak_allocated_bytes=allocator.peak_allocated_bytes,
@@ -110,83 +77,65 @@ def replay_with(history: History, settings: AllocatorSettings, settings_text: st
     )
 
 
-class Player:
-    """Feeds recorded events to an allocator and knows which of its blocks belongs to which recorded address."""
+class Checker(Player):
+    """Asks our allocator for each choice, compares, and follows the recording."""
 
-    def __init__(self, allocator: Allocator, trace: Trace, live: dict[int, Block], end: Layout) -> None:
-        self._allocator = allocator
-        self._trace = trace
-        self._end = end
-        self._frees_at_once = not (trace.records(FREE_COMPLETED) and trace.records(FREE_REQUESTED))
-        self.live = live
+    def __init__(self, allocator: Allocator, driver: RecordedDriver, history: History, live: dict[int, Block]) -> None:
+        super().__init__(allocator, history.trace, live, history.end)
+        self._driver = driver
         self._index = -1
         self.allocations = self.same_address = self.releases = self.same_releases = 0
         self.first_difference: int | None = None
 
-    def play(self, row: Row) -> None:
-        action, _, _, _, address, _, _ = row
+    def step(self, row: Row) -> None:
+        action, _, _, _, address, nbytes, _ = row
         self._index += 1
-        if action == ALLOC:
-            self._alloc(row)
-        elif action == FREE_REQUESTED:
-            self._request_free(address)
-            if self._frees_at_once:
-                self._complete_free(address)
-        elif action == FREE_COMPLETED:
-            self._complete_free(address)
+        if action in (SEGMENT_ALLOC, SEGMENT_MAP):
+            self._driver.recorded.append((address, nbytes))
+            return
+        if action != ALLOC and self._driver.recorded:
+            self._take_recorded(self.stream(row), self.pool(row))  # torch took memory and then failed all the same
+        if action == SEGMENT_FREE:
+            self.releases += 1
+            self.same_releases += release_at(self.allocator, address, nbytes, self.stream(row))
+        elif action == SEGMENT_UNMAP:
+            self.releases += 1
+            self.same_releases += unmap_at(self.allocator, address, nbytes, self.stream(row))
+        else:
+            self.play(row)
 
-    def _alloc(self, row: Row) -> None:
-        _, _, pool, stream, address, nbytes, _ = row
-        self._complete_free(address)  # a recording can lack a free
-        pool_id = self._trace.pools[pool] if pool != NO_POOL else self._end.pool_at(address)
-        block = self._allocator.malloc(nbytes, self._trace.streams[stream], pool_id)
-        self.live[address] = block
+    def malloc(self, address: int, nbytes: int, stream: int, pool: PoolId) -> Block:
         self.allocations += 1
-        if block.address == address:
+        choice = preview(self.allocator, nbytes, stream, pool)
+        if choice == address or (choice is None and self._would_match(address, nbytes)):
             self.same_address += 1
-        elif self.first_difference is None:
+            return self.allocator.malloc(nbytes, stream, pool)
+        if self.first_difference is None:
             self.first_difference = self._index
+        return self._follow(address, nbytes, stream, pool)
 
-    def _request_free(self, address: int) -> None:
-        block = self.live.get(address)
-        if block is not None and block.state == ALLOCATED:
-            self._allocator.request_free(block)
+    def _would_match(self, address: int, nbytes: int) -> bool:
+        """Our allocator wants a new segment: did torch take one, of that size, for this request?"""
+        if not self._driver.recorded or self._driver.recorded[0][0] != address:
+            return False
+        store = self.allocator.segments
+        expandable = self.allocator.settings.expandable_segments
+        return expandable or self._driver.recorded[0][1] == store.segment_size(self.allocator.rounded(nbytes))
 
-    def _complete_free(self, address: int) -> None:
-        block = self.live.pop(address, None)
-        if block is not None:
-            if block.state == ALLOCATED:
-                self._allocator.request_free(block)
-            self._allocator.complete_free(block)
+    def _follow(self, address: int, nbytes: int, stream: int, pool: PoolId) -> Block:
+        """Put the request where torch put it, or where we would, if that place is not free here."""
+        if self._driver.recorded and not self.allocator.settings.expandable_segments:
+            start, size = self._driver.recorded.popleft()
+            return adopt_segment(self.allocator, start, size, stream, pool, nbytes)
+        self._take_recorded(stream, pool)
+        block = malloc_at(self.allocator, address, nbytes, stream, pool)
+        return block if block is not None else self.allocator.malloc(nbytes, stream, pool)
 
-    def release(self, row: Row) -> None:
-        """Give back what the recording says was given back, if our allocator holds it free too."""
-        action, _, _, stream, address, nbytes, _ = row
-        self._index += 1
-        self.releases += 1
-        store = self._allocator.segments
-        for pool in (pool for pair in store.pools.values() for pool in pair):
-            keys = pool.free.get(self._trace.streams[stream], [])
-            if action == SEGMENT_FREE:
-                index = bisect_left(keys, (nbytes, address))
-                found = keys[index][2] if index < len(keys) and keys[index][:2] == (nbytes, address) else None
-                if found is not None and not found.is_split():
-                    store.release_segment(found)
-                    self.same_releases += 1
-                    return
-            else:
-                covering = [b for _, _, b in keys if b.address <= address and address + nbytes <= b.address + b.size]
-                if covering and covering[0].expandable is not None:
-                    reserved_before = self._allocator.reserved_bytes
-                    store.unmap(covering[0])
-                    self.same_releases += reserved_before - self._allocator.reserved_bytes == nbytes
-                    return
-
-
-def _same_state(live: dict[int, Block], allocator: Allocator, end: Layout) -> bool:
-    ours = {block.address: (block.size, block.requested, block.state) for block in live.values()}
-    recorded = {address: (block.size, block.requested, block.state) for address, block in end.blocks.items()}
-    return ours == recorded and allocator.reserved_bytes == end.reserved_bytes()
+    def _take_recorded(self, stream: int, pool: PoolId) -> None:
+        while self._driver.recorded:
+            address, nbytes = self._driver.recorded[0]
+            if not map_range(self.allocator, address, nbytes, stream, pool):
+                self._driver.recorded.popleft()
 
 
 class RecordedDriver:
@@ -223,3 +172,9 @@ class RecordedDriver:
 
     def memory_info(self) -> tuple[int, int]:
         return self._made_up.memory_info()
+
+
+def _same_state(checker: Checker, history: History) -> bool:
+    ours = {block.address: (block.size, block.requested, block.state) for block in checker.live.values()}
+    end = {address: (block.size, block.requested, block.state) for address, block in history.end.blocks.items()}
+    return ours == end and checker.allocator.reserved_bytes == history.end.reserved_bytes()

@@ -7,9 +7,12 @@ which.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from vramcast.allocator import DEFAULT_POOL, Allocator, PoolId
 from vramcast.allocator.block import ALLOCATED, FREE, PENDING
-from vramcast.allocator.constants import SMALL_SEGMENT_BYTES
+from vramcast.allocator.constants import MIN_BLOCK_BYTES, SMALL_SEGMENT_BYTES
+from vramcast.allocator.restore import SpaceKey
 from vramcast.snapshot.layout import Layout, LiveBlock, Span
 from vramcast.snapshot.record import (
     ALLOC,
@@ -52,19 +55,48 @@ def _at_end(record: BlockRecord) -> LiveBlock:
     return block
 
 
-def rewind(snapshot: Snapshot, device: int, rules: Allocator) -> tuple[Layout, frozenset[int]]:
-    """The state at the start, with every block size filled in, and the allocations whose block is there to the end.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The state at the start, with every block size filled in."""
 
-    `rules` knows how torch rounds and splits.
-    """
+    layout: Layout
+    lasting: frozenset[int]  # allocations whose block is there to the end
+    uncertain_blocks: int  # blocks that may have been up to 1 MiB larger than counted
+
+
+def rewind(snapshot: Snapshot, device: int, rules: Allocator) -> Start:
+    """`rules` knows how torch rounds and splits."""
     layout, trace = end_layout(snapshot, device), snapshot.trace(device)
     lasting = set()
     for index, row in zip(range(len(trace) - 1, -1, -1), trace.reversed(), strict=True):
         removed = _take_back(layout, row, trace)
         if removed is not None and removed.lasts:
             lasting.add(index)
-    _find_sizes(layout, trace, rules)
-    return layout, frozenset(lasting)
+    uncertain = _find_sizes(layout, trace, rules)
+    return Start(layout=layout, lasting=frozenset(lasting), uncertain_blocks=uncertain)
+
+
+def expandable_bases(start: Layout, trace: Trace) -> dict[SpaceKey, int]:
+    """The lowest address at which each expandable segment of the start was ever mapped.
+
+    A segment exists as long as any of it is mapped; when all of it is gone, the next one may be anywhere.
+    """
+    mapped: dict[SpaceKey, int] = {}
+    bases: dict[SpaceKey, int] = {}
+    for span in start.spans.values():
+        if span.is_expandable:
+            key = (span.stream, span.pool, span.is_small)
+            mapped[key] = mapped.get(key, 0) + span.end - span.start
+            bases[key] = min(bases.get(key, span.start), span.start)
+    for row in trace if mapped else ():
+        if row[0] not in (SEGMENT_MAP, SEGMENT_UNMAP):
+            continue
+        span = span_of(row, trace)
+        key = (span.stream, span.pool, span.is_small)
+        if mapped.get(key):
+            mapped[key] += span.end - span.start if row[0] == SEGMENT_MAP else span.start - span.end
+            bases[key] = min(bases[key], span.start)
+    return bases
 
 
 def span_of(row: Row, trace: Trace) -> Span:
@@ -104,20 +136,22 @@ def _take_back(layout: Layout, row: Row, trace: Trace) -> LiveBlock | None:
     return None
 
 
-def _find_sizes(start: Layout, trace: Trace, rules: Allocator) -> None:
-    """Give every block of unknown size the size it had."""
+def _find_sizes(start: Layout, trace: Trace, rules: Allocator) -> int:
+    """Give every block of unknown size the size it had; returns how many could have been larger."""
     unknown = {address: block for address, block in start.blocks.items() if block.size is None}
-    ends = {address: address + (start.room_at(address) or 0) for address in unknown}
     exact = _seen_ends(start, trace, set(unknown)) if unknown else {}
+    uncertain = 0
     for address, block in unknown.items():
-        rounded = rules.rounded(block.requested)
-        span = start.span_at(address)
-        room = exact.get(address, ends[address]) - address
+        rounded, span = rules.rounded(block.requested), start.span_at(address)
         if address in exact or span is None:
-            block.size = max(rounded, room)
-        else:
-            pool = rules.segments.pool_for(span.pool, span.is_small)
-            block.size = rounded if rules.splits(pool, rounded, room - rounded) else max(room, 0)
+            block.size = max(rounded, exact.get(address, address) - address)
+            continue
+        room = start.room_at(address) or rounded
+        pool = rules.segments.pool_for(span.pool, span.is_small)
+        block.size = rounded if rules.splits(pool, rounded, room - rounded) else room
+        # A free block follows: what it began as, and so where this one ended, was not seen.
+        uncertain += room > block.size and not rules.splits(pool, rounded, MIN_BLOCK_BYTES)
+    return uncertain
 
 
 def _seen_ends(start: Layout, trace: Trace, unknown: set[int]) -> dict[int, int]:

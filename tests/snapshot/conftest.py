@@ -1,0 +1,8 @@
+"""The naive allocator makes the recordings that are read here."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "allocator"))
