@@ -472,6 +472,56 @@ CASES: list[tuple[str, str, list[dict[str, Any]]]] = [
         [{"requested_bytes": "1024 MiB", "capacity_bytes": "8 GiB", "allocated_bytes": "12.19 GiB", "free_bytes": "0 B",
           "reserved_bytes": "12.68 GiB"}],
     ),
+    (
+        "vLLM lab notes in a public repository: the sentence wrapped in front and behind",
+        "ValueError: To serve at least one request with the model's max seq len (700160),\n"
+        "(6.11 GiB KV cache is needed, which is larger than the available KV cache memory\n"
+        "(5.17 GiB). Based on the available memory, the estimated maximum model length is 566784.",
+        [{"kind": "vllm_startup", "moment": "failure", "requested_bytes": "6.11 GiB", "figures": {"kv cache available": "5.17 GiB"}}],
+    ),
+    (
+        "vLLM 0.8: GB printed for GiB",
+        "ValueError: To serve at least one request with the models's max seq len (32768), (2.00 GB KV cache is needed, which is "
+        "larger than the available KV cache memory (0.78 GB). Try increasing `gpu_memory_utilization`",
+        [{"requested_bytes": "2 GiB", "figures": {"kv cache available": "0.78 GiB"}}],
+    ),
+    (
+        "vLLM: older words, tokens instead of bytes",
+        "ValueError: The model's max seq len (32768) is larger than the maximum number of tokens that can be stored in KV cache "
+        "(26064). Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine.",
+        [{"kind": "vllm_startup", "moment": "failure", "figures": {"max seq len": "32768 B", "tokens in kv cache": "26064 B"}}],
+    ),
+    (
+        "slurm without cgroups: KiB above KiB",
+        "slurmstepd: error: Job 4242 exceeded memory limit (67113580 > 67108864), being killed",
+        [{"kind": "host_oom_kill", "used_bytes": f"{67113580 * 1024} B", "allowed_bytes": "64 GiB"}],
+    ),
+    (
+        "seff",
+        "State: OUT_OF_MEMORY (exit code 0)\nMemory Utilized: 62.34 GB\nMemory Efficiency: 97.41% of 64.00 GB",
+        [{"kind": "host_oom_kill"}, {"kind": "slurm_seff", "used_bytes": "62.34 GiB", "allowed_bytes": "64 GiB"}],
+    ),
+    (
+        "JAX with peak buffers (xla buffer_assignment.cc)",
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 30064771072 bytes.\n"
+        "BufferAssignment OOM Debugging.\nBufferAssignment stats:\n             parameter allocation:   10.00GiB\n"
+        "                 total allocation:   38.00GiB\nPeak buffers:\n\tBuffer 1:\n\t\tSize: 14.00GiB\n"
+        "\t\tOperator: op_name=\"x\"\n\t\tShape: f32[8,4096]\n\t\t==========================\n\tBuffer 2:\n\t\tSize: 512.00MiB\n",
+        [{"kind": "jax_gpu_oom", "requested_bytes": "30064771072 B",
+          "figures": {"total allocation": "38 GiB", "buffer 1": "14 GiB", "buffer 2": "512 MiB"}}],
+    ),
+    (
+        "an Ascend note in Chinese: NPU message broken over three lines",
+        "    RuntimeError: NPU out of memory. Tried to allocate 31.67 GiB\n      (NPU 0; 32.00 GiB total capacity; 6.30 GiB already "
+        "allocated;\n       24.39 GiB free; 6.55 GiB reserved in total by PyTorch)\n31.67 GiB = 2000 × 361",
+        [{"kind": "torch_npu_oom", "place": "npu:0", "requested_bytes": "31.67 GiB", "capacity_bytes": "32 GiB",
+          "allocated_bytes": "6.30 GiB", "free_bytes": "24.39 GiB", "reserved_bytes": "6.55 GiB"}],
+    ),
+    (
+        "ComfyUI: cudaMallocAsync cut to its first words",
+        "torch.OutOfMemoryError: Allocation on device \nThis error means you ran out of memory on your GPU.",
+        [{"kind": "torch_cudamallocasync_oom", "requested_bytes": None}],
+    ),
 ]  # fmt: skip
 
 

@@ -70,7 +70,7 @@ _KILLED = re.compile(
     r"return code ?[=:]? ?-9\b|exit ?code\s*[:=]?\s*-9\b|exit(?:ed)? (?:with )?(?:code|status)[ :=]*137\b"
     r"|Exit Code:\s*137|Signal 9 \(SIGKILL\)|Signals\.SIGKILL|OOMKilled|oom[-_]kill|Out of memory: Kill"
     r"|tasks? [\d,-]+: Out Of Memory|killed by signal: Killed|^Killed$|: line \d+:\s+\d+ Killed\b"
-    r"|zsh: killed|terminated by signal 9|node running low on memory|OUT_OF_MEMORY|exceeded (?:job )?memory limit"
+    r"|zsh: killed|terminated by signal 9|node running low on memory|OUT_OF_MEMORY|exceeded (?:job |step )?memory limit"
     r"|received signal 9|died with <Signals.SIGKILL",
     re.IGNORECASE,
 )
@@ -78,6 +78,7 @@ _MENTIONS_ONLY = re.compile(r"OOMKilled\W{1,4}false|oom_kill\s+0\b|oom_kill_disa
 _KERNEL = re.compile(r"\b(total-vm|anon-rss|file-rss|shmem-rss):(\d{1,15})kB", re.IGNORECASE)
 _KERNEL_PID = re.compile(r"Kill(?:ed)? process (\d{1,10}) \(([^)]{1,40})\)", re.IGNORECASE)
 _CGROUP_LIMIT = re.compile(r"memory: usage (\d{1,15})kB, limit (\d{1,15})kB", re.IGNORECASE)
+_SLURM_LIMIT = re.compile(r"exceeded (?:job |step )?memory limit \((\d{1,15}) > (\d{1,15})\)", re.IGNORECASE)  # KiB
 _RAY = re.compile(rf"was ({NUMBER})({UNIT}) / ({NUMBER})({UNIT})", re.IGNORECASE)
 _PID = re.compile(r"(?:Killing subprocess|\bpid[:=]? ?|received by PID |StepId=|step )(\d{1,12})", re.IGNORECASE)
 
@@ -102,7 +103,7 @@ def read_killed(passage: Passage) -> Iterator[Read]:
 
 
 def _limits(text: str) -> dict[str, Any]:
-    if (cgroup := _CGROUP_LIMIT.search(text)) is not None:
+    if (cgroup := _CGROUP_LIMIT.search(text) or _SLURM_LIMIT.search(text)) is not None:
         return {"used_bytes": int(cgroup.group(1)) * 1024, "allowed_bytes": int(cgroup.group(2)) * 1024}
     if (ray := _RAY.search(text)) is not None:
         # ray/_private/memory_monitor divides by 1024**3 and prints GB.
@@ -167,7 +168,8 @@ READERS = (
     Reader(
         words=(
             "return code", "exitcode", "exit code", "sigkill", "oomkilled", "oom-kill", "oom_kill", "out of memory",
-            "killed", "signal 9", "running low on memory", "out_of_memory", "exited with", "exit status",
+            "killed", "signal 9", "running low on memory", "memory limit", "out_of_memory", "exited with",
+            "exit status",
         ),
         read=read_killed,
     ),

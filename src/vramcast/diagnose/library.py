@@ -97,21 +97,22 @@ _VLLM_FIGURES = tuple(
 
 
 def read_vllm(passage: Passage) -> Iterator[Read]:
-    text = passage.text()
-    if not _VLLM.search(text):
+    first = passage.text()
+    if not _VLLM.search(first):
         return
+    text = _whole_sentence(passage)
     fields: dict[str, Any] = {}
     if (free := _VLLM_FREE.search(text)) is not None:
-        fields["free_bytes"] = to_bytes(free.group(1), free.group(3))
-        fields["capacity_bytes"] = to_bytes(free.group(2), free.group(3))
+        fields["free_bytes"] = to_bytes(free.group(1), free.group(3), binary=True)
+        fields["capacity_bytes"] = to_bytes(free.group(2), free.group(3), binary=True)
     figures = [
         figure for label, unit, pattern in _VLLM_FIGURES if (figure := _figure(label, unit, pattern.search(text)))
     ]
     if (wanted := _VLLM_WANTED.search(text)) is not None:
-        fields["requested_bytes"] = to_bytes(wanted.group(2), wanted.group(3))
+        fields["requested_bytes"] = to_bytes(wanted.group(2), wanted.group(3), binary=True)
         figures.append(Figure(label="gpu_memory_utilization", value=float(wanted.group(1)), unit="share"))
-    elif any(figure.label == "kv cache needed" for figure in figures):
-        fields["requested_bytes"] = next(figure.value for figure in figures if figure.label == "kv cache needed")
+    elif (needed := next((item.value for item in figures if item.label == "kv cache needed"), None)) is not None:
+        fields["requested_bytes"] = needed
     device = re.search(r"cuda:(\d{1,3})", text)
     observation = observe(
         passage, kind="vllm_startup", moment=Moment.FAILURE if _VLLM_FAILS.search(text) else Moment.NOW,
@@ -120,10 +121,22 @@ def read_vllm(passage: Passage) -> Iterator[Read]:
     yield Read(observation=observation, last_line=passage.line.number)
 
 
+def _whole_sentence(passage: Passage) -> str:
+    """The line with what a paste wrapped off it: the sentence begins with `To serve` and ends with `length is N`."""
+    before = [line.clean() for line in passage.before[-1:] if "max seq len" in line.raw]
+    text = " ".join([*before, passage.text()])
+    for line in passage.after[:4]:
+        if text.endswith((".", "engine")) or "Traceback" in line.raw:
+            break
+        text += " " + line.clean()
+    return text
+
+
 def _figure(label: str, unit: str, match: re.Match[str] | None) -> Figure | None:
     if match is None:
         return None
-    value = int(match.group(1)) if unit == "count" else to_bytes(match.group(1), match.group(2))
+    # Early vLLM printed GB for what it divided by 1024 three times.
+    value = int(match.group(1)) if unit == "count" else to_bytes(match.group(1), match.group(2), binary=True)
     return None if value is None else Figure(label=label, value=value, unit=unit)
 
 

@@ -43,6 +43,10 @@ MEGATRON = Form(
     ),
     needs=("peak_allocated_bytes",),
 )  # fmt: skip
+MEGATRON_SHARE = Form(
+    kind="megatron_log", words=("mem usages:",),
+    clauses=(clause("+mem usages", r"mem usages:\s*{n}", "share"),),
+)  # fmt: skip
 MEGATRON_THEORY = Form(
     kind="megatron_log", moment=Moment.THEORY, span=12,
     words=("theoretical memory footprint", "number of parameters in", "activation memory footprint"),
@@ -197,6 +201,14 @@ FAIRSEQ = Form(
     kind="fairseq_log", words=("gb_free",),
     clauses=(clause("free_bytes", r"gb_free['\"]?[=: ]+['\"]?{n}", "GB"),),
 )  # fmt: skip
+SEFF = Form(
+    kind="slurm_seff", words=("memory utilized", "memory efficiency"), place="host", span=2, moment=Moment.PEAK,
+    clauses=(
+        clause("used_bytes", r"Memory Utilized:\s*{q}"),
+        clause("allowed_bytes", r"Memory Efficiency:\s*[\d.]+% of {q}"),
+        clause("+percent", r"Memory Efficiency:\s*{n}% of", "%"),
+    ),
+)  # fmt: skip
 ROCM_SMI = Form(
     kind="rocm_smi", words=("vram total",), span=4,
     clauses=(
@@ -220,9 +232,9 @@ COUNTERS = Form(
 READERS = tuple(
     form.reader()
     for form in (
-        DEEPSPEED_USAGE, DEEPSPEED_HOST, DEEPSPEED_TIMER, MEGATRON, MEGATRON_THEORY, TORCHTITAN, TORCHTITAN_CARD,
-        AXOLOTL, AXOLOTL_EARLY, AXOLOTL_METRICS, LLAMA_RECIPES, LLAMA_RECIPES_STEP, NANOTRON, NANOTRON_PARAMETERS,
-        TORCHTUNE, TORCHTUNE_METRICS, UNSLOTH, GAUDI, SWIFT, LLAMA_FACTORY, VERL, MLX, DETECTRON, MMENGINE, FAIRSEQ,
-        ROCM_SMI, COUNTERS,
+        DEEPSPEED_USAGE, DEEPSPEED_HOST, DEEPSPEED_TIMER, MEGATRON, MEGATRON_SHARE, MEGATRON_THEORY, TORCHTITAN,
+        TORCHTITAN_CARD, AXOLOTL, AXOLOTL_EARLY, AXOLOTL_METRICS, LLAMA_RECIPES, LLAMA_RECIPES_STEP, NANOTRON,
+        NANOTRON_PARAMETERS, TORCHTUNE, TORCHTUNE_METRICS, UNSLOTH, GAUDI, SWIFT, LLAMA_FACTORY, VERL, MLX, DETECTRON,
+        MMENGINE, FAIRSEQ, SEFF, ROCM_SMI, COUNTERS,
     )
 )  # fmt: skip

@@ -17,7 +17,8 @@ from vramcast.diagnose.quantity import NUMBER, UNIT, is_gb_word, to_bytes
 from vramcast.diagnose.stream import Line, Passage
 
 EXCERPT_CHARS = 200
-_NOT_BYTES = {"%": 1, "count": 1, "billions": 10**9}
+# unit of a clause that is no size → what it multiplies by, and the unit of the figure
+_NOT_BYTES = {"%": (1, "%"), "share": (1, "share"), "count": (1, "count"), "billions": (10**9, "count")}
 _RANK = re.compile(r"\[?rank[ :]?(\d{1,6})\]?\s?[:\]]", re.IGNORECASE)
 
 
@@ -101,13 +102,13 @@ class Form:
     def _value(self, number: str, unit: str) -> int | float | None:
         plain = number.replace(",", "")
         if unit in _NOT_BYTES:
-            return float(plain) if unit == "%" else int(Decimal(plain) * _NOT_BYTES[unit])
+            return float(plain) if unit in ("%", "share") else int(Decimal(plain) * _NOT_BYTES[unit][0])
         return to_bytes(number, unit, binary=self.binary)
 
     def _observation(self, passage: Passage, found: dict[str, tuple[int | float | None, str]]) -> Observation:
         fields: dict[str, Any] = {name: value for name, (value, _) in found.items() if not name.startswith("+")}
         figures = tuple(
-            Figure(label=name[1:], value=value, unit="B" if unit not in _NOT_BYTES else "%" if unit == "%" else "count")
+            Figure(label=name[1:], value=value, unit=_NOT_BYTES.get(unit, (1, "B"))[1])
             for name, (value, unit) in found.items()
             if name.startswith("+") and value is not None
         )

@@ -24,7 +24,7 @@ MAX_MESSAGE_LINES = 40
 _START = re.compile(
     r"(?:(?P<backend>cuda|hip|xpu|npu|mps|mlu|hpu|musa|gcu|dcu|privateuseone)(?:backend)?outofmemory(?!error))"
     r"|(?P<block>cannotallocatememoryblock)"
-    r"|(?P<async>allocationondevice(?P<async_device>\d{1,4})?wouldexceedallowedmemory)"
+    r"|(?P<async>allocationondevice(?P<async_device>\d{1,4})?wouldexceedallowedmemory|memoryerror:allocationondevice)"
     r"|(?P<bare>triedtoallocate[\d.,]+[a-z]{1,5}\((?:gpu|npu|xpu)\d)"
     r"|(?P<barer>(?<!b)\((?:gpu|npu|xpu|mlu)\d{1,4};[\d.]+[kmgt]ibtotalcapacity)",
     re.IGNORECASE,
@@ -117,13 +117,18 @@ def _until_complete(head: str, rest: tuple[Line, ...], last: int) -> tuple[str, 
     text, pieces = head, list[tuple[str, int]]()
     for line in rest[:MAX_MESSAGE_LINES]:
         piece = squeeze(_continuation((line,)))
-        if _END.search(text) or len(text) > MAX_MESSAGE_CHARS or _START.search(piece):
+        if _END.search(text) or len(text) > MAX_MESSAGE_CHARS or _begins_another(piece):
             break
         text += piece
         pieces.append((piece, line.number))
     if _END.search(text):
         return text, pieces[-1][1] if pieces else last
     return _as_far_as_it_speaks(head, pieces, last)
+
+
+def _begins_another(piece: str) -> bool:
+    """A bracket with numbers continues the message that was begun; only its first words begin another."""
+    return any(not match["bare"] and not match["barer"] for match in _START.finditer(piece))
 
 
 def _as_far_as_it_speaks(head: str, pieces: list[tuple[str, int]], last: int) -> tuple[str, int]:

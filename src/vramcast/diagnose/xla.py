@@ -52,20 +52,25 @@ def read_gpu(passage: Passage) -> Iterator[Read]:
 
 
 def _parts(passage: Passage) -> tuple[tuple[Figure, ...], int]:
-    """The `BufferAssignment stats` under the message."""
+    """The `BufferAssignment stats` under the message, and the peak buffers that newer versions list after them."""
     parts: list[Figure] = []
-    last = passage.line.number
-    for line in passage.after[:12]:
+    last, buffer = passage.line.number, ""
+    for line in passage.after[:90]:
         text = line.clean()
+        if (header := _BUFFER.match(text)) is not None:
+            buffer = f"buffer {header.group(1)}"
         match = _PART.match(text)
         if match and (size := to_bytes(match.group(2), match.group(3), binary=True)) is not None:
-            parts.append(Figure(label=match.group(1).strip(), value=size))
+            label = match.group(1).strip()
+            parts.append(Figure(label=buffer if buffer and label == "Size" else label, value=size))
             last = line.number
-        elif "BufferAssignment" not in text:
+        elif not buffer and not _STATS_LINE.search(text):
             break
-    return tuple(parts), last
+    return tuple(parts[:40]), last
 
 
+_BUFFER = re.compile(r"^Buffer (\d{1,4}):")
+_STATS_LINE = re.compile(r"BufferAssignment|Peak buffers|Buffer \d")
 _HBM = re.compile(rf"Used {_SIZE} of {_SIZE} (\w{{1,20}})", re.IGNORECASE)
 _EXCEEDED = re.compile(rf"Exceeded \w+ capacity by {_SIZE}", re.IGNORECASE)
 _TPU_PART = re.compile(
