@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from vramcast.virtual.gpu import VirtualGpu, virtual_gpu
+from vramcast.virtual.step import trace_step
 
-__all__ = ["VirtualGpu", "virtual_gpu"]
+__all__ = ["VirtualGpu", "trace_step", "virtual_gpu"]

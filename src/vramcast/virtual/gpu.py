@@ -6,6 +6,7 @@ line are asked for at birth; the meters keep each phase's peak; `bill` turns pea
 
 from __future__ import annotations
 
+import weakref
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -68,7 +69,7 @@ class VirtualGpu:
         self.cause = ""
         self.last_place = self.places[0]
         self.notes: dict[str, int] = {}  # what was assumed or stood in for, and how often
-        self.optimizers: list[Any] = []
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.out_of_memory: Shortage | None = None
         self.exit = ExitStack()
 
@@ -104,11 +105,15 @@ class VirtualGpu:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._phase_ends(self.phases.current)
-        if self.out_of_memory is not None and isinstance(error, torch.OutOfMemoryError):
-            self.bill.take_shortage(self.out_of_memory)
-        self.exit.close()
+    ) -> bool:
+        """Leaves torch as it was. The end of the steps asked for is not an error."""
+        try:
+            self._phase_ends(self.phases.current)
+            if self.out_of_memory is not None and isinstance(error, torch.OutOfMemoryError):
+                self.bill.take_shortage(self.out_of_memory)
+        finally:
+            self.exit.close()
+        return isinstance(error, training.StepsDone)
 
     # -- what the parts ask ----------------------------------------------------------------------------------------
 

@@ -177,7 +177,16 @@ def layer_norm_backward(
     return like(x, x.shape, 0), like(weight, list(shape), 1), like(bias, list(shape), 2)
 
 
+def same_shapes(tensors: list[torch.Tensor], *args: Any) -> list[torch.Tensor]:
+    return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in tensors]
+
+
 SHAPES: dict[Any, Any] = {
+    aten._foreach_sqrt.default: same_shapes,
+    aten._foreach_neg.default: same_shapes,
+    aten._foreach_abs.default: same_shapes,
+    aten._foreach_mul.Scalar: same_shapes,
+    aten._foreach_div.Scalar: same_shapes,
     aten._grouped_mm.default: grouped_mm,
     aten.native_layer_norm.default: layer_norm,
     aten.native_layer_norm_backward.default: layer_norm_backward,

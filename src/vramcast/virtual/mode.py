@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramcast.virtual.kernels import SHAPES
 from vramcast.virtual.ops import Op, replaced, tensors_in
+from vramcast.virtual.shapes import Shapes
 from vramcast.virtual.storages import HOST_PLACE, NOWHERE, Record, is_meta, storage_of
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
         self.target: str | None = None  # the place a transfer or a factory was asked for
         self.specials: dict[Any, Special] = {}
         self.busy = False  # a kernel runs: tensors tell their true, meta device
+        self.shapes = Shapes(self.records)
         self._ops: dict[Any, Op] = {}
 
     @classmethod
@@ -202,13 +204,14 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
 
     def _run(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any], place: str) -> Any:
         if place in (NOWHERE, HOST_PLACE):
-            result = func(*args, **kwargs)
+            result = self.shapes.call(func, op, args, kwargs) if place == HOST_PLACE else func(*args, **kwargs)
             self._enroll_all(result, place, op.name)
         else:
             kernels = self.gpu.kernels
             blocks = kernels.before(func, args, place)
             try:
-                result = SHAPES.get(func, func)(*args, **kwargs)
+                written_out = SHAPES.get(func)
+                result = written_out(*args, **kwargs) if written_out else self.shapes.call(func, op, args, kwargs)
                 self._enroll_all(result, place, op.name)
             finally:
                 if blocks:

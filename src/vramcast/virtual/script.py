@@ -18,7 +18,6 @@ import torch
 
 from vramcast.errors import InputError, TraceError
 from vramcast.virtual.gpu import VirtualGpu
-from vramcast.virtual.training import StepsDone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +34,10 @@ def run_script(path: str, arguments: Sequence[str], gpu: VirtualGpu) -> Run:
     script = Path(path)
     if not script.is_file():
         raise InputError(f"{path}: no such script.")
-    stopped, message, line = False, "", ""
+    message = line = ""
     try:
         with _as_main(script, arguments), gpu:
             runpy.run_path(str(script), run_name="__main__")
-    except StepsDone:
-        stopped = True
     except torch.OutOfMemoryError as error:
         message, line = str(error), _innermost_line(error, script)
     except SystemExit as end:
@@ -52,6 +49,7 @@ def run_script(path: str, arguments: Sequence[str], gpu: VirtualGpu) -> Run:
             f"{path} failed at {_innermost_line(error, script)}: {type(error).__name__}: {error}\n{shown}\n"
             "If the script runs on a real GPU, the virtual one cannot follow it here."
         ) from error
+    stopped = gpu.step_limit is not None and gpu.phases.steps >= gpu.step_limit
     return Run(steps=gpu.phases.steps, stopped=stopped, out_of_memory=message, out_of_memory_line=line)
 
 

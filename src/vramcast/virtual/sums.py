@@ -33,7 +33,7 @@ def install(gpu: VirtualGpu) -> None:
             return NotImplemented
         if gpu.storages.find(first) is None or not _alone_in_storage(first):
             return NotImplemented
-        result = func(first, second)
+        result = torch.empty_like(first, device="meta")
         gpu.storages.hand_over(first, result)
         return result
 

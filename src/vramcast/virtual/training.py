@@ -54,8 +54,7 @@ def _install_backward(gpu: VirtualGpu, patches: Patches) -> None:
 
 def _install_optimizers(gpu: VirtualGpu, patches: Patches) -> None:
     def begins(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not any(optimizer is known for known in gpu.optimizers):
-            gpu.optimizers.append(optimizer)
+        gpu.optimizers.add(optimizer)
         gpu.phases.step_begins()
 
     def ends(optimizer: Any, args: Any, kwargs: Any) -> None:
