@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from further import FURTHER
+
 import vramcast
 
 CATALOG = Path(vramcast.__file__).parent / "catalog" / "data" / "models"
@@ -112,6 +114,7 @@ OTHERS: dict[str, dict[str, Any]] = {
         "pad_token_id": 58100, "decoder_start_token_id": 58100, "scale_embedding": True, "vocab_size": 58101,
     },
 }  # fmt: skip
+OTHERS.update(FURTHER)
 
 
 def config(name: str, **changes: Any) -> dict[str, Any]:

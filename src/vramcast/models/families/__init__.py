@@ -32,6 +32,15 @@ MODULE_OF = {
 }  # fmt: skip
 
 
+# transformers marks these `_supports_sdpa = False`: soft-capped scores, sinks. "sdpa" then silently means eager.
+EAGER_ONLY = ("gemma2", "gpt_oss")
+
+
+def attention_for(config: Config, asked: str) -> str:
+    """The attention that transformers runs where `asked` was asked for."""
+    return "eager" if asked == "sdpa" and config.model_type in EAGER_ONLY else asked
+
+
 def record(config: Config, regime: Regime, sizes: Sizes) -> Program:
     """Run the config's family."""
     return family_of(config)(Tape(regime), config, sizes)
