@@ -203,9 +203,12 @@ def _fused(
         saves.append(Value((b, 1, s, keys), q.dtype, label="additive mask"))  # made of a boolean one, for this call
     flops = 4 * b * heads.num * s * k.shape[1] * heads.width
     inputs = (q, k, v) if bias is None else (q, k, v, bias)
+    # The gradient of a bias that learns is made for every sample, then summed over the batch.
+    bias_gradient = b * heads.num * s * k.shape[1] * q.dtype.nbytes if bias is not None and bias.requires_grad else 0
     return t.op(
         f"{kernel} attention", inputs, (b, s, heads.num, v.shape[-1]), q.dtype, saves=tuple(saves), saves_output=True,
-        label="attention output", flops=flops, backward_temp_bytes=_fused_backward_temp(t, q, k, heads, kernel),
+        label="attention output", flops=flops,
+        backward_temp_bytes=_fused_backward_temp(t, q, k, heads, kernel) + bias_gradient,
     )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ class Frame:
     embed: Callable[[Value], tuple[Value, Value]]  # ids → embeddings, and the table the head may be tied to
     finish: Callable[[Value], Value]  # the norm behind the last layer, with what follows it
     tied: bool
+    mask: Callable[[Value], Value | None] = lambda x: None  # one that is made for every forward, given the stream
     head_bias: bool = False
     token_head: str = "classifier"
     token_dropout: float = 0.1
@@ -45,6 +46,7 @@ def decoder(
         with t.part("embedding", ids) as part:
             x, table = frame.embed(ids)
             part.outputs = (x,)
+        mask = frame.mask(x)
         with t.decoding():
             x = t.stack(frame.layers, kinds or ["layer"] * frame.depth, make_block(x), x)
     with t.part("head", x) as part:
@@ -53,7 +55,12 @@ def decoder(
         x, shape, loss = _head(t, c, frame, task, x, table)
         part.outputs = (x,)
     labels = t.input("labels", shape, I64) if loss != "none" else None
-    return Program(tape=t, output=x, labels=labels, loss=loss)
+    return Program(tape=t, output=x, labels=labels, loss=loss, own_mask=mask)
+
+
+def causal_mask(x: Value) -> Value:
+    """What eager attention adds to its scores."""
+    return Value((x.shape[0], 1, x.shape[1], x.shape[1]), x.dtype, label="attention mask")
 
 
 def _head(t: Tape, c: Config, frame: Frame, task: str, x: Value, table: Value) -> tuple[Value, tuple[Any, ...], str]:

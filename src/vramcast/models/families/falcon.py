@@ -10,7 +10,7 @@ from vramcast.models.dims import Dim
 from vramcast.models.families.decoder import Block, Frame, decoder
 from vramcast.models.layers import Heads, attend, by_head, rope, rope_table, split
 from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import I64, Tape, Value, promote
+from vramcast.models.tape import BOOL, I64, Tape, Value, promote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +54,14 @@ def falcon(t: Tape, c: Config, sizes: Sizes) -> Program:
 
     b, s = sizes.batch, sizes.seq
 
+    def mask(stream: Value) -> Value:
+        """Made once for all layers. With ALiBi it carries the slopes; else SDPA gets a boolean one."""
+        if f.alibi:
+            return Value((b, f.heads.num, s, s), stream.dtype, label="attention mask with ALiBi")
+        return Value((b, 1, s, s), stream.dtype if t.regime.attention == "eager" else BOOL, label="attention mask")
+
     def make_block(stream: Value) -> Block:
-        # With ALiBi, the slopes are added to the causal mask once, for all layers.
-        places = Value((b, f.heads.num, s, s), stream.dtype, label="causal mask with ALiBi")
-        places = places if f.alibi else rope_table(stream, 1, s, f.heads.width)
+        places = mask(stream) if f.alibi else rope_table(stream, 1, s, f.heads.width)
         return lambda x, kind: _block(t, f, x, places)
 
     def embed(ids: Value) -> tuple[Value, Value]:
@@ -67,7 +71,7 @@ def falcon(t: Tape, c: Config, sizes: Sizes) -> Program:
     vocab = c.dim("vocab_size", "V", default=65024)
     around = Frame(
         base="transformer", layers="h", depth=c.dim("num_hidden_layers", "L", "n_layer", default=32), vocab=vocab,
-        embed=embed, finish=lambda x: t.layer_norm("ln_f", x), tied=c.flag("tie_word_embeddings", True),
+        embed=embed, finish=lambda x: t.layer_norm("ln_f", x), tied=c.flag("tie_word_embeddings", True), mask=mask,
         token_dropout=c.number("classifier_dropout", c.number("hidden_dropout", 0.1)),
     )  # fmt: skip
     return decoder(t, c, sizes, around, make_block)

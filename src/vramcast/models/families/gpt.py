@@ -11,7 +11,7 @@ from typing import Any
 from vramcast.errors import InputError
 from vramcast.models.config import Config, exact_division
 from vramcast.models.dims import Dim
-from vramcast.models.families.decoder import Frame, decoder
+from vramcast.models.families.decoder import Frame, causal_mask, decoder
 from vramcast.models.layers import Heads, attend, by_head, mlp, split
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import F32, I64, Dtype, Tape, Value
@@ -147,7 +147,7 @@ def gpt_neo(t: Tape, c: Config, sizes: Sizes) -> Program:
         return t.add(x, t.dropout(y, resid), "residual stream")
 
     around = frame(t, c, shape, vocab=50257, tied=True, dropout=c.number("embed_dropout", 0.0))
-    return decoder(t, c, sizes, around, lambda x: block)
+    return decoder(t, c, sizes, replace(around, mask=causal_mask), lambda x: block)
 
 
 def gptj(t: Tape, c: Config, sizes: Sizes) -> Program:
@@ -178,7 +178,7 @@ def gptj(t: Tape, c: Config, sizes: Sizes) -> Program:
         return t.add(t.add(a, m), x, "residual stream")
 
     base = frame(t, c, shape, vocab=50400, tied=False, dropout=c.number("embd_pdrop", 0.0), learned=False)
-    around = replace(base, head_bias=True, question_labels=num_labels(c))
+    around = replace(base, mask=causal_mask, head_bias=True, question_labels=num_labels(c))
     return decoder(t, c, sizes, around, lambda x: block)
 
 

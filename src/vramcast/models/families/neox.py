@@ -6,12 +6,12 @@ BLOOM has no SDPA path in transformers: whatever kernel is asked for, it runs ea
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vramcast.models.config import Config, exact_division
 from vramcast.models.dims import Dim
-from vramcast.models.families.decoder import Block, Frame, decoder
+from vramcast.models.families.decoder import Block, Frame, causal_mask, decoder
 from vramcast.models.layers import Heads, attend, by_head, gated_mlp, mlp, rope, rope_table, split
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import F32, Tape, Value
@@ -236,7 +236,7 @@ def bloom(t: Tape, c: Config, sizes: Sizes) -> Program:
         layers="h", embedded=lambda x: t.layer_norm("word_embeddings_layernorm", x),
         token_dropout=c.number("hidden_dropout", 0.1),
     )  # fmt: skip
-    return decoder(t, c, sizes, around, lambda x: block)
+    return decoder(t, c, sizes, replace(around, mask=causal_mask), lambda x: block)
 
 
 FAMILIES = {"gpt_neox": gpt_neox, "phi": phi, "stablelm": stablelm, "starcoder2": starcoder2, "bloom": bloom}
