@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
 
+from vramcast.ledger import EDIT, Category, Entry, Ledger, Origin
 from vramcast.runtime import FunctionalEdit, GraphCut, MemoryMonitor, Mend, kl_to_reference, label_positions
 
 SMALL = {"vocab_size": 512, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4,
@@ -79,6 +80,19 @@ def edit_step(edit: FunctionalEdit, mend: Mend, args: argparse.Namespace, number
     return loss.item()
 
 
+def bill(edit: FunctionalEdit, mend: Mend, args: argparse.Namespace, vocabulary: int) -> Ledger:
+    """The edit, the editor, and the largest loss of this script: KL over every position of a batch."""
+    tokens, place = args.sequence, str(edit.device)
+    loss = Entry(
+        category=Category.LOGITS, component="locality loss", place=place, phases=(EDIT,), origin=Origin.FORMULA,
+        nbytes=26 * tokens * vocabulary,
+        formula=f"(6·4 + 2)·T·V: six float32 tensors and the base's logits = 26·{tokens}·{vocabulary}",
+    )  # fmt: skip
+    kept_bytes = edit.kept_bytes(edit.prefix(batch_of(args, 0)))
+    editor = mend.ledger(place, tokens=tokens)
+    return edit.ledger(tokens=tokens, kept_bytes=kept_bytes).extended((*editor.entries, loss))
+
+
 def main() -> None:
     args = arguments()
     model = build(args.model)
@@ -92,10 +106,11 @@ def main() -> None:
     mend = Mend(edit, rank=args.rank or (1920 if args.model == "qwen2-vl-7b" else 16), initial_rate=1e-3)
     optimizer = torch.optim.Adam(mend.parameters(), lr=1e-3)
     print(f"base on {edit.device}, edited layers on {edit.sub_device}")
-    for entry in edit.ledger(tokens=args.sequence).entries:
+    ledger = bill(edit, mend, args, model.config.text_config.vocab_size)
+    for entry in ledger.entries:
         print(f"  {entry.place:8} {entry.component:24} {entry.nbytes / 2**30:8.3f} GiB  {entry.formula}")
     devices = dict.fromkeys((edit.device, edit.sub_device))
-    with MemoryMonitor(*devices, ledger=edit.ledger(tokens=args.sequence)) as monitor:
+    with MemoryMonitor(*devices, ledger=ledger) as monitor:
         for number in range(args.steps):
             loss = edit_step(edit, mend, args, number)
             optimizer.step()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vramcast.errors import InputError, UnsupportedError
-from vramcast.ledger import EDIT, LOAD, Category, Entry, Ledger, Origin
+from vramcast.ledger import BACKWARD, EDIT, LOAD, STEP, Category, Entry, Ledger, Origin
 from vramcast.runtime.placement import module_bytes, move, normalise_device, require_available
 from vramcast.runtime.preference import IGNORED
 from vramcast.runtime.tail import Prefix, Tail, find_layers
@@ -53,15 +53,22 @@ class FunctionalEdit:
         *,
         from_layer: int | None = None,
     ) -> FunctionalEdit:
-        """The base on `device`, the edited layers on `sub_device`; without one, the next GPU if there is any."""
+        """Lower layers on `device`, edited ones on `sub_device`; without one, the next GPU if there is any.
+
+        On two devices the upper layers' originals wait on the CPU, so run the base through this object as well:
+        edit(edit.prefix(batch)).
+        """
         self.device = normalise_device(device)
         self.sub_device = _second(self.device, sub_device)
         require_available(self.device)
         require_available(self.sub_device)
-        self.model.to(self.device)
         cut = self.layers.indices[0] if from_layer is None else from_layer
-        alone = self.sub_device == self.device
-        self._tail = Tail(self.model, self.layers, from_layer=cut, device=None if alone else self.sub_device)
+        if self.sub_device == self.device:
+            self.model.to(self.device)
+            self._tail = Tail(self.model, self.layers, from_layer=cut, device=None)
+        else:
+            self._tail = Tail(self.model, self.layers, from_layer=cut, device=self.sub_device)
+            self._tail.send_prefix(self.device)
         return self
 
     def prefix(self, batch: Mapping[str, Any]) -> Prefix:
@@ -102,23 +109,53 @@ class FunctionalEdit:
         """W − rate · deltasᵀ·inputs on the second device: only the small factors travel."""
         return {name: self._edited(name, steps[name].to(self.sub_device), rates[name]) for name in steps}
 
-    def ledger(self, *, tokens: int) -> Ledger:
-        """What an edit step of batch · sequence tokens holds on each device once its losses have run backward."""
+    def kept_bytes(self, prefix: Prefix, positions: Tensor | None = None) -> int:
+        """What one edited forward keeps for its backward beside weights, found by running it once."""
+        weights = {name: self.weight(name).detach().requires_grad_() for name in self.names}
+        known = {p.untyped_storage()._cdata for p in (*self._tail.module.parameters(), *weights.values())}
+        kept: dict[int, torch.UntypedStorage] = {}
+
+        def look(tensor: Tensor) -> None:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in known:
+                kept[storage._cdata] = storage
+
+        # Storages, not tensors: a node that held its own output would keep itself alive.
+        with torch.autograd.graph.saved_tensors_hooks(look, lambda _: None):
+            logits = self(prefix, weights, positions)
+        del logits
+        return sum(storage.nbytes() for storage in kept.values())
+
+    def ledger(self, *, tokens: int, kept_bytes: int) -> Ledger:
+        """What an edit step of batch · sequence tokens holds on each device: in its edited forwards and their backward
+        (edit, with `kept_bytes` for the largest of them), and while it is replayed into the editor (backward).
+        """
         main, sub = str(self.device), str(self.sub_device)
         weights = [self.weight(name) for name in self.names]
         elements, size = sum(weight.numel() for weight in weights), weights[0].element_size()
-        widths = sum(sum(self.factor_widths(name)) for name in self.names)
-        entries = [_entry(Category.WEIGHTS, "base model", main, module_bytes(self.model))]
-        if sub != main:
-            entries.append(_entry(Category.COPIES, "edited layers", sub, module_bytes(self._tail.module)))
-        # rate · update keeps the update, because the rate is learned.
-        entries += [
-            _entry(Category.COMPANION, "edited weights", sub, size * elements, f"Σ out·in·{size} = {elements}·{size}"),
-            _entry(Category.GRADIENTS, "of the edited weights", sub, size * elements, "as the edited weights"),
-            _entry(Category.ACTIVATIONS, "updates", sub, 4 * elements, f"Σ out·in·4 = {elements}·4"),
-            _entry(Category.ACTIVATIONS, "factors", sub, 4 * tokens * widths, f"T·Σ(in+out)·4 = {tokens}·{widths}·4"),
+        largest = max(weight.numel() for weight in weights)
+        pairs = [self.factor_widths(name) for name in self.names]
+        rows = sum(inputs + 2 * outputs for inputs, outputs in pairs)  # deltas before and after their rate
+        always, both = (LOAD, EDIT, BACKWARD, STEP), (EDIT, BACKWARD)
+        lines = [
+            (Category.WEIGHTS, "base model", main, always, self._tail.prefix_bytes(), ""),
+            (Category.COPIES, "edited layers", sub, always, module_bytes(self._tail.module), ""),
+            (Category.COMPANION, "edited weights", sub, both, size * elements, f"Σ out·in·{size} = {elements}·{size}"),
+            (Category.GRADIENTS, "edited weights", sub, both, size * elements, f"Σ out·in·{size} = {elements}·{size}"),
+            (Category.TEMPORARY, "next gradient", sub, (EDIT,), size * largest, f"out·in·{size} = {largest}·{size}"),
+            (Category.TEMPORARY, "gradient in float32", sub, (BACKWARD,), 4 * largest, f"out·in·4 = {largest}·4"),
+            (Category.ACTIVATIONS, "factors", sub, both, 4 * tokens * rows, f"T·Σ(in+2·out)·4 = {tokens}·{rows}·4"),
+            (Category.ACTIVATIONS, "edited forward", sub, (EDIT,), kept_bytes, ""),
         ]
-        return Ledger(entries=tuple(entries))
+        if sub == main:
+            lines = [line for line in lines if line[1] != "edited layers"]
+        if size == 4:
+            lines = [line for line in lines if line[1] != "gradient in float32"]
+        return Ledger(entries=tuple(
+            Entry(category=category, component=name, place=place, phases=phases, nbytes=nbytes, formula=formula,
+                  origin=Origin.FORMULA if formula else Origin.MEASURED)
+            for category, name, place, phases, nbytes, formula in lines
+        ))  # fmt: skip
 
     def weight(self, name: str) -> Tensor:
         """An inner weight where the edited layers are."""
@@ -134,11 +171,10 @@ class FunctionalEdit:
 
     def _edited(self, name: str, step: Factors, rate: Tensor | float) -> Tensor:
         base = self.weight(name)
-        update = step.deltas.T @ step.inputs
-        if _transposed(name, self._module(name)):
-            update = update.T
         rate = rate.to(base.device) if isinstance(rate, Tensor) else rate
-        return base - (rate * update).to(base.dtype)
+        # On the small factor: rate · (deltasᵀ·inputs) would keep the whole update for the rate's gradient.
+        update = (-rate * step.deltas).T @ step.inputs
+        return base + (update.T if _transposed(name, self._module(name)) else update).to(base.dtype)
 
 
 def label_positions(labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -188,12 +224,3 @@ def _flat(tensor: Tensor) -> Tensor:
 
 def _device(model: nn.Module) -> torch.device:
     return normalise_device(next(model.parameters()).device)
-
-
-def _entry(category: Category, component: str, place: str, nbytes: int, formula: str = "") -> Entry:
-    """With a formula it lives in the edit only; without, it was read off tensors that are there from the start."""
-    phases, origin = ((EDIT,), Origin.FORMULA) if formula else ((LOAD, EDIT), Origin.MEASURED)
-    return Entry(
-        category=category, component=component, place=place, phases=phases, nbytes=nbytes, origin=origin,
-        formula=formula,
-    )  # fmt: skip

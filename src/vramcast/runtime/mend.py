@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from vramcast.ledger import BACKWARD, EDIT, LOAD, STEP, Category, Entry, Ledger, Origin
 from vramcast.runtime.edit import Factors, FunctionalEdit
 
 
@@ -107,6 +108,34 @@ class Mend(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
     def forward(self, factors: Mapping[str, Factors]) -> tuple[dict[str, Factors], dict[str, Tensor]]:
         steps = {name: self._transform(name, factors[name]) for name in self.names}
         return steps, dict(zip(self.names, self.rates, strict=True))
+
+    def ledger(self, place: str, *, tokens: int) -> Ledger:
+        """The editor's own states, what its forward keeps, and the list of roots that Adam's foreach form makes."""
+        count = sum(p.numel() for p in self.parameters())
+        kept = sum(self._kept(name, tokens) for name in self.names)
+        lines = (
+            (Category.WEIGHTS, "editor", (LOAD, EDIT, BACKWARD, STEP), 4 * count, f"4·{count}"),
+            (Category.OPTIMIZER, "editor: exp_avg, exp_avg_sq", (EDIT, BACKWARD, STEP), 8 * count, f"8·{count}"),
+            (Category.GRADIENTS, "editor", (STEP,), 4 * count, f"4·{count}"),
+            (Category.TEMPORARY, "editor: _foreach_sqrt", (STEP,), 4 * count, f"4·{count}"),
+            (
+                Category.ACTIVATIONS,
+                "editor",
+                (EDIT, BACKWARD),
+                4 * kept,
+                f"Σ layers·(3·T·(in+out) + T·rank)·4 = {kept}·4",
+            ),
+        )
+        return Ledger(entries=tuple(
+            Entry(category=category, component=name, place=place, phases=phases, nbytes=nbytes, formula=formula,
+                  origin=Origin.FORMULA)
+            for category, name, phases, nbytes, formula in lines
+        ))  # fmt: skip
+
+    def _kept(self, name: str, tokens: int) -> int:
+        """A layer keeps its input, the product before scaling and the sum before clamping, and the low-rank middle."""
+        layers = self.transforms[self.place_of[name][0]].layers
+        return sum(tokens * (3 * layer.u.shape[0] + layer.u.shape[1]) for layer in layers)
 
     def _transform(self, name: str, factors: Factors) -> Factors:
         key, index = self.place_of[name]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from vramcast.errors import InputError, UnsupportedError, unknown
-from vramcast.runtime.placement import copy_to
+from vramcast.runtime.placement import copy_to, tensor_bytes
 
 # Inputs that only modules below the layers read. Their features are already inside the hidden states.
 PREFIX_ONLY = ("pixel_values", "pixel_values_videos", "input_features", "labels")
@@ -76,6 +76,7 @@ class Tail:
         self.layers = layers
         self.from_layer = from_layer
         self._tuples = False
+        self._device = device
         stand_ins = _stand_ins(model, layers, from_layer)
         self.module = copy_to(model, device, replace=stand_ins, share=device is None).eval()
         self._hidden: Tensor | None = None
@@ -84,6 +85,26 @@ class Tail:
         entry.register_forward_pre_hook(self._enter, with_kwargs=True)
         if (head := _head(self.module)) is not None:
             head.register_forward_pre_hook(self._select)
+
+    def send_prefix(self, device: torch.device) -> None:
+        """Everything the lower part runs to the device; what only the upper part runs to the CPU, to wait there."""
+        upper = self._upper_only()
+        for parameter in (*self.model.parameters(), *self.model.buffers()):
+            parameter.data = parameter.data.to("cpu" if id(parameter) in upper else device)
+
+    def prefix_bytes(self) -> int:
+        """What of the model is on the lower part's device: all of it where the tail shares its tensors."""
+        upper = set() if self._device is None else self._upper_only()
+        tensors = (*self.model.parameters(), *self.model.buffers())
+        return tensor_bytes([tensor for tensor in tensors if id(tensor) not in upper])
+
+    def _upper_only(self) -> set[int]:
+        """Parameters of the copied layers and of the head, without those that something below also uses (ties)."""
+        head = _head(self.model)
+        mine = [*self.layers.modules[self.from_layer :], *([head] if head is not None else [])]
+        above = {id(parameter) for module in mine for parameter in module.parameters()}
+        below = {id(p) for module in _stand_ins(self.model, self.layers, self.from_layer) for p in module.parameters()}
+        return above - below
 
     def prefix(self, batch: Mapping[str, Any]) -> Prefix:
         """Run the model up to the cut, once, without a graph: everything below is frozen."""
