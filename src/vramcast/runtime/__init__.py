@@ -14,6 +14,7 @@ _MODULE_OF = {
     "LoaderNeeds": "loader",
     "LoaderPolicy": "loader",
     "loader_policy": "loader",
+    "return_large_blocks": "loader",
     "GraphCut": "graph_cut",
     "as_leaf": "graph_cut",
     "AuxCollector": "moe",

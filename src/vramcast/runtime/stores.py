@@ -160,7 +160,7 @@ class SliceStore:
     def load(self, chunk: int) -> Rows:
         if self._held is None or self._held[0] != chunk:
             self._held = None  # dropped first: never two at once
-            self._held = (chunk, Rows(self.table(chunk)))
+            self._held = (chunk, Rows(compacted(self.table(chunk))))
         return self._held[1]
 
     def table(self, chunk: int) -> pa.Table:

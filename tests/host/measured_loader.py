@@ -1,0 +1,67 @@
+"""A training-like process to be measured: a DataLoader over a parquet file, ids of exact size, no model.
+
+Run as `python measured_loader.py '{"path": ..., "mode": ..., "workers": ..., "batch": ..., "seq": ...}'`. Prints what
+the family of processes holds after enough batches to reach its steady state.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+
+import pyarrow.parquet
+import torch
+from torch.utils.data import DataLoader
+
+from vramcast.host.processes import family_use
+from vramcast.runtime import LowMemDataset, RowGroupSampler, return_large_blocks
+
+KEPT = (pyarrow.parquet,)
+
+
+class Ids:
+    """Rows to `input_ids`, `attention_mask` and `labels` of one fixed length: their bytes are known exactly."""
+
+    def __init__(self, seq: int) -> None:
+        self.seq = seq
+
+    def __call__(self, rows: list[dict[str, str]]) -> dict[str, torch.Tensor]:
+        ids = torch.zeros(len(rows), self.seq, dtype=torch.int64)
+        for place, row in enumerate(rows):
+            codes = torch.frombuffer(bytearray(row["prompt"].encode()[: self.seq]), dtype=torch.uint8)
+            ids[place, : len(codes)] = codes
+        return {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": ids.clone()}
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    return_large_blocks()
+    if job.get("transformers"):
+        from transformers import AutoTokenizer, T5ForConditionalGeneration  # noqa: F401
+    data = LowMemDataset(job["path"], mode=job["mode"], budget_bytes=job["budget"], cache_dir=job.get("cache"))
+    sampler = RowGroupSampler(data, batch_size=job["batch"])
+    method = job.get("method", "fork") if job["workers"] else None
+    loader = DataLoader(
+        data, batch_sampler=sampler, num_workers=job["workers"], collate_fn=Ids(job["seq"]),
+        multiprocessing_context=method, prefetch_factor=job.get("prefetch"),
+        worker_init_fn=return_large_blocks,
+    )  # fmt: skip
+    weight = torch.ones(8, requires_grad=True)
+    rows, batches = 0, iter(loader)
+    for batch in batches:
+        (weight * batch["input_ids"][0, 0]).sum().backward()
+        rows += len(batch["input_ids"])
+        if rows >= job["rows"]:
+            break
+    if job["workers"]:
+        import time
+
+        time.sleep(1.0)  # let the workers fill their queues
+    print(json.dumps(asdict(family_use())), flush=True)
+    os._exit(0)  # the workers are busy; nothing of theirs is wanted
+
+
+if __name__ == "__main__":
+    main()
