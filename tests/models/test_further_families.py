@@ -1,18 +1,20 @@
-"""Heads on further decoders, configs whose code is on the Hub, and what is refused."""
+"""Heads on further decoders, configs whose code is on the Hub, grids of sizes, and what is refused."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy
 import pytest
-from configs import config
+from configs import CATALOG_NAMES, OTHERS, config
 from test_parameters import ours, theirs
 
 from vramcast.errors import InputError, UnsupportedError
+from vramcast.formulas.kept import kept_bytes
 from vramcast.models.config import Config
 from vramcast.models.families import attention_for, record
 from vramcast.models.program import Sizes
-from vramcast.models.tape import Regime
+from vramcast.models.tape import BF16, Regime
 
 HEADS = [
     ("llama-3.2-1b", "Llama", "Model SequenceClassification TokenClassification QuestionAnswering"),
@@ -122,3 +124,22 @@ def test_what_sdpa_cannot_run_is_eager() -> None:
     assert attention_for(Config(config("gpt-oss-20b")), "sdpa") == "eager"
     assert attention_for(Config(config("gemma-2-2b")), "flash") == "flash"
     assert attention_for(Config(config("gemma-2b")), "sdpa") == "sdpa"
+
+
+FAMILY_OF = {Config(config(name)).model_type: name for name in (*CATALOG_NAMES, *OTHERS)}
+
+
+@pytest.mark.parametrize("name", FAMILY_OF.values(), ids=FAMILY_OF)
+def test_a_grid_of_sizes_gives_what_each_size_gives(name: str) -> None:
+    regime = Regime(autocast=BF16, attention="eager")
+    batches, lengths = numpy.array([1, 3]), numpy.array([32, 64])
+    sizes = Sizes(batch=batches, seq=lengths, target_seq=lengths)
+    grid = sum(kept_bytes(placed.section) for placed in record(Config(config(name)), regime, sizes).placed)
+    one = record(Config(config(name)), regime, Sizes.named(3, 64, 64, 1)).placed
+    assert numpy.broadcast_to(grid, 2)[1] == sum(int(kept_bytes(placed.section)) for placed in one)
+
+
+@pytest.mark.parametrize("name", FAMILY_OF.values(), ids=FAMILY_OF)
+def test_without_autograd_nothing_is_kept(name: str) -> None:
+    program = record(Config(config(name)), Regime(grad=False), Sizes())
+    assert sum(int(kept_bytes(placed.section)) for placed in program.placed) == 0

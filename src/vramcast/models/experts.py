@@ -6,7 +6,6 @@ only what one expert's rows cost; `busiest_rows` bounds that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from vramcast.models.dims import Number, minimum
@@ -208,6 +207,3 @@ def busiest_rows(tokens: Number, k: Number, num: int, imbalance: float) -> Numbe
     """Rows of the busiest expert: `imbalance` times its even share, and never more than all tokens."""
     share = -(-tokens * k * round(imbalance * 1000) // (1000 * num))
     return minimum(tokens, share)
-
-
-Router = Callable[[Tape, str, Value, Experts], Routing]

@@ -106,7 +106,7 @@ def plus_positions(t: Tape, x: Value, positions: Value) -> Value:
 
 def first_row(t: Tape, x: Value) -> Value:
     """x[:, 0]: a view, so that whoever keeps it keeps all rows."""
-    return t.view(x, (x.shape[0], x.shape[-1]))
+    return t.select(x, (x.shape[0], x.shape[-1]))
 
 
 def picked_row(t: Tape, x: Value) -> Value:
@@ -155,10 +155,13 @@ def clip_vision(t: Tape, c: Config, images: Number) -> Value:
 
 def clip(t: Tape, c: Config, sizes: Sizes) -> Program:
     """Two towers and a contrastive loss over the batch, or one tower with its class's head."""
-    text, vision = sub(c, "text_config", CLIP_TEXT, "clip_text_model"), sub(c, "vision_config", CLIP_VISION, "clip")
+    text, vision = (
+        sub(c, "text_config", CLIP_TEXT, "clip_text_model"),
+        sub(c, "vision_config", CLIP_VISION, "clip_vision_model"),
+    )
     name = c.architecture or "CLIPModel"
     if name == "CLIPForImageClassification":
-        return classified(t, c, vision, sizes, first=1)
+        return classified(t, c, vision, sizes)
     if name != "CLIPModel":
         raise UnsupportedError(f"{c.where}: {name} is not described. Known: CLIPModel, CLIPForImageClassification")
     with t.scope("vision_model"):
@@ -190,8 +193,8 @@ def unit_length(t: Tape, x: Value) -> Value:
     return t.op("div", (x, length), x.shape, x.dtype, saves=(x, length), label="unit vector")
 
 
-def classified(t: Tape, c: Config, vision: Config, sizes: Sizes, *, first: int) -> Program:
-    """The mean of the patches (from row `first`), and a linear classifier."""
+def classified(t: Tape, c: Config, vision: Config, sizes: Sizes) -> Program:
+    """The mean of the patches, and a linear classifier. The tower's own norm is run for nothing."""
     images = sizes.batch * sizes.images
     with t.scope("vision_model"):
         x = vision_tower(t, vision, images)
