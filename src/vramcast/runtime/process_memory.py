@@ -26,17 +26,18 @@ class HostUse:
 
 
 def host_use(*, with_pss: bool) -> HostUse:
-    return HostUse(rss_bytes=_status("VmRSS"), rss_max_bytes=_status("VmHWM"), pss_bytes=_pss() if with_pss else None)
-
-
-def _status(field_name: str) -> int | None:
-    """One line of /proc/self/status in bytes, or psutil's RSS where there is no /proc."""
     try:
         text = Path("/proc/self/status").read_bytes()
     except OSError:
-        return _psutil_rss() if field_name == "VmRSS" else None
-    at = text.find(field_name.encode() + b":")
-    return int(text[at + len(field_name) + 1 : text.index(b"kB", at)]) * 1024 if at >= 0 else None
+        return HostUse(rss_bytes=_psutil_rss(), rss_max_bytes=None, pss_bytes=None)
+    pss_bytes = _pss() if with_pss else None
+    return HostUse(rss_bytes=_field(text, b"VmRSS:"), rss_max_bytes=_field(text, b"VmHWM:"), pss_bytes=pss_bytes)
+
+
+def _field(status: bytes, name: bytes) -> int | None:
+    """One line of /proc/self/status, in bytes."""
+    at = status.find(name)
+    return int(status[at + len(name) : status.index(b"kB", at)]) * 1024 if at >= 0 else None
 
 
 def _psutil_rss() -> int | None:
