@@ -74,6 +74,36 @@ def test_a_file_that_cannot_be_read_is_named(name: str, tmp_path: Path, capsys: 
     assert "cannot read" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("magic", "way"), [(b"\x80\x04\x95}", "vramcast snapshot"), (b"\x1f\x8b\x08", "zcat"), (b"PK\x03", "archive")]
+)
+def test_a_file_that_is_no_text_is_sent_where_it_can_be_read(
+    magic: bytes, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(magic + bytes(100))
+    assert main(["diagnose", str(path)]) == 2
+    assert way in capsys.readouterr().err
+
+
+def test_a_terminal_without_the_letters_gets_escapes_instead_of_a_crash(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(f"训练失败 {OOM}\n", encoding="utf-8")
+    command = [sys.executable, "-m", "vramcast", "diagnose", str(path), "--lang", "zh", "--json"]
+    done = subprocess.run(command, capture_output=True, env={"PYTHONIOENCODING": "ascii", "PATH": ""}, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["observations"][0]["requested_bytes"] == 4 * 2**30
+
+
+def test_eight_ranks_that_fail_alike_give_each_fact_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "log"
+    path.write_text("\n".join(f"[rank{rank}]: {OOM.replace('13.13', f'13.{10 + rank}')}" for rank in range(8)))
+    assert main(["diagnose", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert out.count("is a lower bound") == 1
+    assert "8 ranks failed (0, 1, 2, 3, 4, 5, 6, 7)" in out
+
+
 def test_an_exception_explains_itself_with_its_own_frames() -> None:
     def _multi_tensor_adamw() -> None:
         raise RuntimeError(OOM)

@@ -147,7 +147,9 @@ def test_whatever_torch_prints_is_read_back_however_it_is_wrapped(
     for name, size in printed.items():
         value = getattr(found, name)
         assert (value is None) == (size is None), name
-        assert size is None or format_size(value) == format_size(size), name
+        if size is not None:
+            unit = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}[format_size(size).split()[1]]
+            assert abs(value - size) <= unit * 0.005 + 1, name
     assert found.place == f"cuda:{moment.device}"
 
 

@@ -18,6 +18,8 @@ ROUNDING_BYTES = 32 * MiB
 LIBRARIES_MAX_BYTES = 2 * GiB
 # A CUDA context alone, on the cards people published: 222 to 871 MiB.
 BARE_CONTEXT_MAX_BYTES = 1 * GiB
+# MI355X as CUDA-level tools report it (pytorch/pytorch#175431); the largest single device in the catalog.
+LARGEST_CARD_BYTES = 288 * GiB
 # The driver rounds and keeps a little back, so a few MiB "free" beyond the request prove nothing.
 DRIVER_MARGIN_BYTES = 256 * MiB
 
@@ -85,6 +87,15 @@ def request_larger_than_card(oom: Observation) -> Finding | None:
     if oom.requested_bytes is None or limit is None or oom.requested_bytes <= limit or not _is_one_tensor(oom):
         return None
     return fact("request_larger_than_card", requested_bytes=oom.requested_bytes, limit_bytes=limit)
+
+
+def request_larger_than_any_card(oom: Observation) -> Finding | None:
+    """The message was cut before the card's size, but no card has this much."""
+    if oom.requested_bytes is None or limit_bytes(oom) is not None or not _is_one_tensor(oom):
+        return None
+    if oom.requested_bytes <= LARGEST_CARD_BYTES:
+        return None
+    return fact("request_larger_than_any_card", requested_bytes=oom.requested_bytes, limit_bytes=LARGEST_CARD_BYTES)
 
 
 def _is_one_tensor(oom: Observation) -> bool:
@@ -322,8 +333,8 @@ def truncated(oom: Observation) -> Finding | None:
 
 
 DEVICE_RULES = (
-    request_larger_than_card, absurd_request, one_large_tensor, capped, spilled, block_limit, container, this_process,
-    large_outside, other_processes, unlisted_processes, held_outside_pytorch, shared_card, fragmentation, large_cache,
-    free_yet_refused, free_above_capacity, hint, watermark_hint, mps_limit, outside_async_pool, last_straw,
-    private_pools, truncated, lower_bound,
+    request_larger_than_card, request_larger_than_any_card, absurd_request, one_large_tensor, capped, spilled,
+    block_limit, container, this_process, large_outside, other_processes, unlisted_processes, held_outside_pytorch,
+    shared_card, fragmentation, large_cache, free_yet_refused, free_above_capacity, hint, watermark_hint, mps_limit,
+    outside_async_pool, last_straw, private_pools, truncated, lower_bound,
 )  # fmt: skip

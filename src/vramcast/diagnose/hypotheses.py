@@ -42,12 +42,6 @@ class Case:
     def has(self, *rules: str) -> bool:
         return any(finding.rule in rules for finding in self.findings)
 
-    def value(self, rule: str, name: str) -> int | float | str | None:
-        for finding in self.findings:
-            if finding.rule == rule:
-                return dict(finding.values).get(name)
-        return None
-
     def failures(self) -> tuple[Observation, ...]:
         return tuple(item for item in self.reading.observations if item.is_failure())
 
@@ -89,6 +83,7 @@ def _from_code(name: str, pattern: str, plausibility: int = SEEN) -> Rule:
     return rule
 
 
+TOO_LARGE = ("request_larger_than_card", "request_larger_than_any_card", "absurd_request")
 HOST_ALLOCATION = ("host_allocation", "host_allocation_unknown")
 
 # cause, how clearly the code speaks for it, what stands in the failing line or its function's name.
@@ -168,14 +163,15 @@ def too_much_for_the_card(case: Case) -> Hypothesis | None:
         "free_yet_refused", "request_larger_than_card", "other_processes_decide"
     ):
         return None
-    return Hypothesis(name="needs_more_than_the_card", plausibility=POSSIBLE + 10, evidence=("lower_bound",))
+    evidence = ("lower_bound",) if case.has("lower_bound") else ()
+    return Hypothesis(name="needs_more_than_the_card", plausibility=POSSIBLE + 10, evidence=evidence)
 
 
 HYPOTHESES: tuple[Rule, ...] = (
     neighbour,
     fragmented,
     _from_findings("cap_by_fraction", PROVEN, "capped"),
-    _from_findings("one_tensor_larger_than_card", PROVEN, "request_larger_than_card", "absurd_request"),
+    _from_findings("one_tensor_larger_than_card", PROVEN, *TOO_LARGE),
     _from_findings("windows_spill", SEEN, "spilled"),
     _from_findings("all_ranks_on_one_card", LIKELY + 5, "shared_card", "stray_contexts"),
     _from_findings("driver_or_runtime_limit", SEEN, "free_yet_refused", "block_limit"),

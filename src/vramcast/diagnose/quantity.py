@@ -14,7 +14,6 @@ NONSENSE_ABOVE_BYTES = 2**60
 
 NUMBER = r"-?\d[\d,]{0,24}(?:\.\d{1,12})?"
 UNIT = r"(?:bytes?|GigaBytes|[KMGTP]i?B|B|[KMGT])"
-QUANTITY = rf"({NUMBER})\s*({UNIT})(?![A-Za-z])"
 # Text from which all blanks were taken runs the unit into the next word, so no word boundary and no lone letters.
 SQUEEZED_QUANTITY = rf"({NUMBER})(bytes?|[KMGTP]i?B)"
 

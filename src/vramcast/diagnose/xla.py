@@ -79,7 +79,6 @@ _TPU_PART = re.compile(
     re.IGNORECASE,
 )
 _TPU_LARGEST = re.compile(rf"^(\d{{1,3}})\. Size: {_SIZE}", re.IGNORECASE)
-_TPU_SHAPE = re.compile(r"^Shape: (\w{1,8}\[[\d,]{0,60}\])")
 _FRAGMENTED = re.compile(rf"fragmentation \({_SIZE}\)", re.IGNORECASE)
 _PADDED = re.compile(rf"\b((?:Unp|P)added) \({_SIZE}\)")
 _UNPADDED = re.compile(rf"^Unpadded size: {_SIZE}")

@@ -78,10 +78,13 @@ def _where(diagnosis: Diagnosis, lang: str) -> Iterator[str]:
 
 
 def _facts(diagnosis: Diagnosis, lang: str) -> Iterator[str]:
-    texts = dict.fromkeys(finding_text(finding, lang) for finding in diagnosis.findings)
+    """Each fact once: eight ranks that fail alike say the same eight times, and --json has them all."""
+    texts: dict[str, str] = {}
+    for finding in diagnosis.findings:
+        texts.setdefault(finding.rule, finding_text(finding, lang))
     if texts:
         yield word(causes.HEADINGS, "facts", lang)
-    for text in list(texts)[: 2 * MAX_SHOWN]:
+    for text in texts.values():
         yield f"  - {text}"
 
 

@@ -14,6 +14,11 @@ FINDINGS: dict[str, tuple[str, str]] = {
         "setting helps: this tensor must become smaller.",
         "单次申请 {requested_bytes}，超过进程最多可用的 {limit_bytes}。任何分配器设置都无济于事：必须缩小这个张量。",
     ),
+    "request_larger_than_any_card": (
+        "One request of {requested_bytes} is larger than any card there is ({limit_bytes}). No setting helps: look at the shape "
+        "of this tensor, it is probably a mistake.",
+        "单次申请 {requested_bytes}，比任何现有显卡（{limit_bytes}）都大。任何设置都无济于事：请检查这个张量的形状，多半有误。",
+    ),
     "one_large_tensor": (
         "{requested_bytes} in one piece ({elements} numbers in fp32) is an eighth of the card or more: a single large "
         "tensor such as logits, attention scores or a gathered output.",
