@@ -58,10 +58,20 @@ def own_storages(section: Section) -> set[int]:
     return born | {id(value) for op in section.ops for value in op.saved if id(value) not in seen}
 
 
-def forward_events(section: Section, *, keep: str = "all", input_kept: bool = False) -> list[Event]:
+def outside_values(section: Section) -> dict[int, Value]:
+    """Storages that the section uses and did not make, its first input and parameters apart."""
+    own, entry = own_storages(section), section.inputs[0].storage
+    used = (value.storage for op in section.ops for value in (*op.inputs, *op.saved) if value.param is None)
+    return {id(value): value for value in used if id(value) not in own and value is not entry}
+
+
+def forward_events(
+    section: Section, *, keep: str = "all", input_kept: bool = False, exported: frozenset[int] = frozenset()
+) -> list[Event]:
     """From `in` alive to `out` alive. `keep` says what stays for backward: all that ops saved, nothing, or only the
     results of matrix products ("products", torch's selective checkpointing). `input_kept` says that `in` belongs to
-    the section before and is not ours to drop. Copies that autocast caches are left alive."""
+    the section before and is not ours to drop. Copies that autocast caches are left alive, and so are `exported`
+    storages, which later sections use."""
     books, own = _Books([], {}), own_storages(section)
     entry, out = section.inputs[0].storage, section.outputs[0].storage
     books.alive[IN] = Event(1, IN, entry.nbytes, "activation", entry.label)
@@ -74,7 +84,7 @@ def forward_events(section: Section, *, keep: str = "all", input_kept: bool = Fa
             books.born(OUT if value is out else id(value), value.nbytes, kind, value.label)
         books.passing(op.forward_temp_bytes, f"{op.name} workspace")
         for storage in last.get(index, ()):
-            if is_cached_copy(storage) or storage.is_cache:
+            if is_cached_copy(storage) or storage.is_cache or id(storage) in exported:
                 continue
             if id(storage) in own and id(storage) not in saved and storage is not out and id(storage) in books.alive:
                 books.dies(id(storage))
@@ -140,44 +150,35 @@ class _Gradient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backward:
-    """A section's backward: its events, and under which key the gradient of `in` is left alive (None: it has none)."""
+    """A section's backward: its events, under which key the gradient of `in` is left alive (None: it has none), and
+    which parameters and values of other sections were given a gradient."""
 
     events: list[Event]
     grad_in: Hashable | None
-
-
-def shared_gradients(section: Section) -> frozenset[int]:
-    """Ids of what other sections give gradients to as well: tied parameters and values from outside."""
-    tied = {param.tied_to for param in section.params if param.tied_to}
-    own, entry = own_storages(section), section.inputs[0]
-    found = set()
-    for op in section.ops:
-        for value in op.inputs:
-            if value.requires_grad and value.param is not None and value.param.name in tied:
-                found.add(id(value.param))
-            elif value.requires_grad and _is_outer(value, own, entry):
-                found.add(id(value.storage))
-    return frozenset(found)
-
-
-def _is_outer(value: Value, own: set[int], entry: Value) -> bool:
-    return value.param is None and id(value.storage) not in own and value.storage is not entry.storage
+    given: frozenset[int]
 
 
 def backward_events(
-    section: Section, *, fresh_grads: bool, has_grad: frozenset[int] = frozenset(), input_kept: bool = False
-) -> Backward:
+    section: Section, *, fresh_grads: bool, has_grad: frozenset[int] = frozenset(), input_kept: bool = False,
+    exported: frozenset[int] = frozenset(), entry_is_outside: bool = False,
+) -> Backward:  # fmt: skip
     """From all kept values and the gradient of `out` alive to the gradient of `in` alive.
 
     `fresh_grads`: a parameter's gradient stays (the first micro-step); otherwise it is added to one that exists and
-    goes. `has_grad` are ids of shared things whose gradient exists already.
+    goes. `has_grad` are ids of tied parameters and of values from elsewhere whose gradient exists already.
+    `exported` values are used by later sections, which hold them and have given them gradients. `entry_is_outside`:
+    `in` was not made by the section right before.
     """
     books, own = _Books([], {}), own_storages(section)
     entry, out = section.inputs[0], section.outputs[0]
-    holds = _kept_counts(section, own, entry, input_kept)
+    holds = _kept_counts(section, own - exported, entry, input_kept)
     _open_books(books, section, holds, entry, out)
     grads: dict[int, _Gradient] = {id(out): _Gradient(GRAD_OUT, 1)} if out.requires_grad else {}
-    flow = _Flow(books=books, grads=grads, own=own, entry=entry, fresh=fresh_grads, exists=set(has_grad))
+    _imported_gradients(books, grads, section, has_grad & exported, out)
+    flow = _Flow(
+        books=books, grads=grads, own=own, entry=entry, fresh=fresh_grads, exists=set(has_grad),
+        entry_is_outside=entry_is_outside,
+    )  # fmt: skip
     for op in reversed(section.ops):
         flowing = grads.pop(id(op.output), None)
         if flowing is not None:
@@ -192,7 +193,20 @@ def backward_events(
                 if holds[id(value)] == 0:
                     books.dies(_key(value, entry))
     left = grads.get(id(entry))
-    return Backward(events=books.events, grad_in=left.key if left else None)
+    elsewhere = flow.exists.difference(has_grad, (id(param) for param in section.params))
+    return Backward(events=books.events, grad_in=left.key if left else None, given=frozenset(elsewhere))
+
+
+def _imported_gradients(
+    books: _Books, grads: dict[int, _Gradient], section: Section, ids: frozenset[int], out: Value
+) -> None:
+    """Gradients that later sections have given to values made in here, other than the output."""
+    for op in section.ops:
+        value = op.output
+        if id(value) in ids and value is not out and value.storage is not out.storage:
+            key = ("outer", id(value))
+            books.alive[key] = Event(1, key, value.nbytes, "working", f"gradient of {value.label}")
+            grads[id(value)] = _Gradient(key, 1)
 
 
 def _key(storage: Value, entry: Value) -> Hashable:
@@ -228,13 +242,19 @@ class _Flow:
     entry: Value
     fresh: bool
     exists: set[int]
+    entry_is_outside: bool
+
+    def _is_outside(self, value: Value) -> bool:
+        if value.storage is self.entry.storage:
+            return self.entry_is_outside
+        return id(value.storage) not in self.own
 
     def into(self, value: Value, flowing: _Gradient, op: Op) -> None:
         """Give `value` its share of the gradient that reached the op's output."""
         label = f"gradient of {value.label}"
         if value.param is not None:
             self._persistent(("gradient", id(value.param)), id(value.param), value, label, self.fresh)
-        elif _is_outer(value, self.own, self.entry):
+        elif self._is_outside(value):
             self._persistent(("outer", id(value.storage)), id(value.storage), value, label, True)
         elif id(value) in self.grads:
             if not op.passes_grad:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 from vramcast.formulas.events import (
     GRAD_IN,
@@ -23,13 +22,14 @@ from vramcast.formulas.events import (
     forward_events,
     is_cached_copy,
     kept_ids,
+    outside_values,
+    own_storages,
     peak_above,
-    shared_gradients,
 )
 from vramcast.ledger import BACKWARD, FORWARD, LOSS
 from vramcast.models.dims import Number, maximum
 from vramcast.models.program import Program
-from vramcast.models.tape import Placed, Section
+from vramcast.models.tape import Placed, Section, Value
 
 KEEP = {"none": "all", "full": "none", "selective": "products"}
 
@@ -77,29 +77,99 @@ class _Memo:
         return self._made[key]
 
 
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """How sections hang together beyond the chain from one to the next.
+
+    `exported[i]` are storages of section i that later ones use out of turn (encoder states, position biases); they are
+    `held` through backward if any of those keeps or recomputes with them. `chained[i]`: the first input of section i is
+    the output of the section before.
+    """
+
+    exported: list[frozenset[int]]
+    chained: list[bool]
+    values: dict[int, Value]
+
+
+def _links(placed: list[Placed]) -> _Links:
+    exported: list[set[int]] = [set() for _ in placed]
+    chained: list[bool] = []
+    values: dict[int, Value] = {}
+    maker: dict[int, int] = {}
+    own = {id(place.section): own_storages(place.section) for place in placed}
+    outside = {id(place.section): outside_values(place.section) for place in placed}
+    for index, place in enumerate(placed):
+        entry = place.section.inputs[0].storage
+        follows = index > 0 and entry is placed[index - 1].section.outputs[0].storage
+        chained.append(follows or bool(place.index))  # a layer is recorded once, with the first layer's input
+        used = dict(outside[id(place.section)])
+        if not chained[-1]:
+            used[id(entry)] = entry
+        for key, value in used.items():
+            if key in maker:
+                exported[maker[key]].add(key)
+                values[key] = value
+        maker.update(dict.fromkeys(own[id(place.section)], index))
+    return _Links([frozenset(ids) for ids in exported], chained, values)
+
+
 def chunks(program: Program, mode: Mode) -> Iterator[Chunk]:
-    """Forward through every section, autocast's exit, then backward."""
+    """Forward through every section, what ends with it (autocast's cache, masks, what nobody keeps), then backward."""
     placed, memo, grad = program.placed, _Memo(), program.regime.grad
-    kept_before = _keeps_output(placed, mode)
-    cached: list[Chunk] = []
+    links = _links(placed)
+    kept_before = _keeps_output(placed, mode, links)
+    ending: list[Chunk] = []
     phase = FORWARD
     if program.mask is not None:
         made = Event(1, "mask", program.mask.nbytes, "working", program.mask.label)
         yield Chunk(phase, 0, [made])
-        cached.append(Chunk(phase, 0, [_death(made)]))
+        ending.append(Chunk(phase, 0, [_death(made)]))
     for index, place in enumerate(placed):
         phase = LOSS if place.name == "loss" else FORWARD
-        how = mode.recompute(place) if grad else "full"
-        yield Chunk(phase, index, memo(_forward, place.section, how, kept_before[index], grad))
-        cached.append(Chunk(phase, index, memo(_cached_copies, place.section, how)))
-    for chunk in cached:
+        how = _how(place, mode) if grad else "full"
+        yield Chunk(phase, index, memo(_forward, place.section, how, kept_before[index], grad, links.exported[index]))
+        ending.append(Chunk(phase, index, memo(_cached_copies, place.section, how)))
+    for chunk in ending:
         yield Chunk(phase, chunk.section, chunk.events)
+    held = _held(placed, mode, links) if grad else frozenset()
+    for index in range(len(placed)):
+        dropped = links.exported[index] - held
+        if dropped:
+            yield Chunk(phase, index, _exported_deaths(placed[index].section, dropped, links))
     if grad:
-        yield from _backward(placed, mode, kept_before, memo)
+        yield from _backward(placed, mode, kept_before, memo, links, held)
 
 
-def _forward(section: Section, how: str, input_kept: bool, grad: bool) -> list[Event]:
-    events = forward_events(section, keep=KEEP[how], input_kept=input_kept)
+def _how(place: Placed, mode: Mode) -> str:
+    return "none" if _hands_on(place.section) else mode.recompute(place)
+
+
+def _hands_on(section: Section) -> bool:
+    """Does the section give its input on as it is?"""
+    return section.outputs[0].storage is section.inputs[0].storage
+
+
+def _held(placed: list[Placed], mode: Mode, links: _Links) -> frozenset[int]:
+    """Exported storages that some section keeps for backward, or needs to recompute."""
+    found: set[int] = set()
+    for section, how in {(place.section, _how(place, mode)) for place in placed}:
+        needed = kept_ids(section, "all") if how == "none" else {id(v.storage) for op in section.ops for v in op.inputs}
+        if section.outputs[0].requires_grad:
+            found |= needed & links.values.keys()
+    return frozenset(found)
+
+
+def _exported_deaths(section: Section, ids: frozenset[int], links: _Links) -> list[Event]:
+    out = section.outputs[0].storage
+    values = sorted(((key == id(out), key) for key in ids), key=lambda pair: pair[0])
+    return [
+        Event(-1, OUT if is_out else key, links.values[key].nbytes, "activation", links.values[key].label)
+        for is_out, key in values
+    ]
+
+
+def _forward(section: Section, how: str, input_kept: bool, grad: bool, exported: frozenset[int]) -> list[Event]:
+    events = forward_events(section, keep=KEEP[how], input_kept=input_kept, exported=exported)
     if how == "none" or input_kept or not grad:
         return events
     return [event for event in events if event.key != IN]  # checkpointing holds the input of a block
@@ -124,46 +194,53 @@ def _death(event: Event) -> Event:
     return Event(-1, event.key, event.nbytes, event.kind, event.label)
 
 
-def _keeps_output(placed: list[Placed], mode: Mode) -> list[bool]:
-    """For each section: does the one before, or a variable, keep the border value itself?"""
-    flags = [True]  # ids and pixels belong to the batch
+def _keeps_output(placed: list[Placed], mode: Mode, links: _Links) -> list[bool]:
+    """For each section: is its first input held by somebody else (the batch, the section before, later sections)?"""
+    flags = [True]
     known: dict[Hashable, bool] = {}
-    for before, after in pairwise(placed):
-        key = (id(before.section), mode.recompute(before))
+    for index, before in enumerate(placed[:-1]):
+        out = id(before.section.outputs[0].storage)
+        key = (before.section, _how(before, mode))
         if key not in known:
-            known[key] = id(before.section.outputs[0].storage) in kept_ids(before.section, KEEP[mode.recompute(before)])
-        flags.append(known[key] or not after.section.inputs[0].dtype.floating)
+            known[key] = out in kept_ids(before.section, KEEP[_how(before, mode)])
+        flags.append(known[key] or not links.chained[index + 1] or out in links.exported[index])
     if mode.keep_logits and placed[-1].name == "loss":
         flags[-1] = True
     return flags
 
 
-def _backward(placed: list[Placed], mode: Mode, kept_before: list[bool], memo: _Memo) -> Iterator[Chunk]:
-    exists: frozenset[int] = frozenset()
+def _backward(
+    placed: list[Placed], mode: Mode, kept_before: list[bool], memo: _Memo, links: _Links, held: frozenset[int]
+) -> Iterator[Chunk]:
+    given: frozenset[int] = frozenset()
     chain: Hashable | None = None
     backs: dict[Hashable, Backward] = {}
     for index in reversed(range(len(placed))):
-        section, how, input_kept = placed[index].section, mode.recompute(placed[index]), kept_before[index]
-        out = section.outputs[0]
-        if not out.requires_grad:
-            continue
-        incoming: Hashable | None = ("outer", id(out.storage)) if id(out.storage) in exists else chain
-        if incoming is None:  # the root of backward: a gradient of one
-            incoming = ("border gradient", index + 1)
-            root = Event(1, GRAD_OUT, out.nbytes, "working", f"gradient of {out.label}")
-            yield Chunk(BACKWARD, index, [root], incoming)
-        if how != "none":
-            yield Chunk(BACKWARD, index, memo(_recompute, section, how, input_kept), again=True)
-        shared = shared_gradients(section)
-        key = (section, input_kept, exists)
-        if key not in backs:
-            backs[key] = backward_events(section, fresh_grads=mode.fresh_grads, has_grad=exists, input_kept=input_kept)
-        exists |= shared
-        yield Chunk(BACKWARD, index, memo(_outlived, mode.keep_logits, _Shared(backs[key].events)), incoming)
-        if how != "none":
-            yield Chunk(BACKWARD, index, memo(_clean_up, section, how, input_kept), incoming)
-        left = backs[key].grad_in
-        chain = None if left is None else _global(left, index, incoming)
+        section, how, input_kept = placed[index].section, _how(placed[index], mode), kept_before[index]
+        exported, out = links.exported[index], section.outputs[0]
+        if out.requires_grad:
+            own_gradient = id(out.storage) in given and id(out.storage) in exported
+            incoming: Hashable | None = ("outer", id(out.storage)) if own_gradient else chain
+            if incoming is None:  # the root of backward: a gradient of one
+                incoming = ("border gradient", index + 1)
+                root = Event(1, GRAD_OUT, out.nbytes, "working", f"gradient of {out.label}")
+                yield Chunk(BACKWARD, index, [root], incoming)
+            if how != "none":
+                yield Chunk(BACKWARD, index, memo(_recompute, section, how, input_kept, exported), again=True)
+            key = (section, input_kept, given, exported, links.chained[index])
+            if key not in backs:
+                backs[key] = backward_events(
+                    section, fresh_grads=mode.fresh_grads, has_grad=given, input_kept=input_kept, exported=exported,
+                    entry_is_outside=not links.chained[index],
+                )  # fmt: skip
+            back = backs[key]
+            given |= back.given
+            yield Chunk(BACKWARD, index, memo(_outlived, mode.keep_logits, _Shared(back.events)), incoming)
+            if how != "none":
+                yield Chunk(BACKWARD, index, memo(_clean_up, section, how, input_kept, exported), incoming)
+            chain = None if back.grad_in is None else _global(back.grad_in, index, incoming)
+        if exported & held:
+            yield Chunk(BACKWARD, index, _exported_deaths(section, exported & held, links))
 
 
 class _Shared:
@@ -184,9 +261,9 @@ def _outlived(held: bool, back: _Shared) -> list[Event]:
     return [event for event in back.events if not (held and event.kind == "kv cache" and event.sign < 0)]
 
 
-def _recompute(section: Section, how: str, input_kept: bool) -> list[Event]:
+def _recompute(section: Section, how: str, input_kept: bool, exported: frozenset[int]) -> list[Event]:
     """Forward again, this time keeping; what was kept the first time is not made twice."""
-    there = kept_ids(section, "products") if how == "selective" else set()
+    there = {*(kept_ids(section, "products") if how == "selective" else ()), *exported}
     out = section.outputs[0].storage
     needed = id(out) in kept_ids(section, "all")
     events: list[Event] = []
@@ -199,7 +276,7 @@ def _recompute(section: Section, how: str, input_kept: bool) -> list[Event]:
     return events
 
 
-def _clean_up(section: Section, how: str, input_kept: bool) -> list[Event]:
+def _clean_up(section: Section, how: str, input_kept: bool, exported: frozenset[int]) -> list[Event]:
     """What only the checkpoint held: the input, and products that no backward formula needs."""
     saved = kept_ids(section, "all")
     entry, out = section.inputs[0].storage, section.outputs[0].storage
@@ -209,7 +286,7 @@ def _clean_up(section: Section, how: str, input_kept: bool) -> list[Event]:
     if how == "selective":
         for op in section.ops:
             value = op.output
-            if op.name in PRODUCTS and id(value) not in saved and value is not out:
+            if op.name in PRODUCTS and id(value) not in saved | exported and value is not out:
                 events.append(Event(-1, id(value), value.nbytes, "activation", value.label))
     return events
 
@@ -218,18 +295,25 @@ def _clean_up(section: Section, how: str, input_kept: bool) -> list[Event]:
 
 
 def step_events(program: Program, mode: Mode) -> Iterator[Stamped]:
+    borders = _borders(program.placed)
     for chunk in chunks(program, mode):
         for event in chunk.events:
             key = ("again", chunk.section) if chunk.again and event.key == OUT else None
+            if key is None and event.key in (IN, OUT):
+                key = ("border", borders[chunk.section + (event.key == OUT)])
             yield Stamped(chunk.phase, chunk.section, event, key or _global(event.key, chunk.section, chunk.incoming))
+
+
+def _borders(placed: list[Placed]) -> list[int]:
+    """The number of the value before each section and after the last: a section that hands its input on makes none."""
+    numbers = [0]
+    for index, place in enumerate(placed, 1):
+        numbers.append(numbers[-1] if _hands_on(place.section) else index)
+    return numbers
 
 
 def _global(key: Hashable, index: int, incoming: Hashable | None) -> Hashable:
     """A section's local key as one that is unique in the step."""
-    if key == IN:
-        return ("border", index)
-    if key == OUT:
-        return ("border", index + 1)
     if key == GRAD_OUT:
         return incoming
     if key == GRAD_IN:

@@ -13,13 +13,15 @@ Number = Any  # int, Dim or a NumPy integer array
 
 
 class Dim(int):
-    """An int with a name: `Dim(3072, "h")`. Sums and products of Dims carry their text along."""
+    """An int with a name: `Dim(3072, "h")`. Sums and products of Dims carry their text and their symbols along."""
 
     text: str
+    symbols: dict[str, int]
 
-    def __new__(cls, value: int, text: str) -> Dim:
+    def __new__(cls, value: int, text: str, symbols: dict[str, int] | None = None) -> Dim:
         self = super().__new__(cls, value)
         self.text = text
+        self.symbols = {text: int(value)} if symbols is None else symbols
         return self
 
     def __mul__(self, other: Any) -> Any:
@@ -48,14 +50,28 @@ def _combine(left: Any, right: Any, value: Any, sign: str) -> Any:
         return left
     if sign == "·" and left == 1 and type(left) is int:
         return right
-    weak = sign != "+"
-    return Dim(value, f"{_text(left, weak)}{sign}{_text(right, weak)}")
+    in_product = sign != "+"
+    text = f"{_text(left, in_product)}{sign}{_text(right, in_product)}"
+    return Dim(value, text, {**symbols_of(left), **symbols_of(right)})
+
+
+def symbols_of(number: Any) -> dict[str, int]:
+    return number.symbols if isinstance(number, Dim) else {}
 
 
 def _text(term: Any, in_product: bool) -> str:
     text = text_of(term)
-    composite = "+" in text or "-" in text or "/" in text
-    return f"({text})" if in_product and composite and not text.startswith("(") else text
+    return f"({text})" if in_product and _is_sum(text) else text
+
+
+def _is_sum(text: str) -> bool:
+    """Does the text hold a sum, difference or quotient outside of brackets?"""
+    depth = 0
+    for sign in text:
+        depth += (sign == "(") - (sign == ")")
+        if depth == 0 and sign in "+-/":
+            return True
+    return False
 
 
 def text_of(number: Any) -> str:

@@ -1,8 +1,8 @@
 """From logits to a loss, as the libraries have written it over time.
 
 transformers (checked at its git tags): up to 4.39 no upcast of logits; 4.40–4.44 logits turned to fp32 in the model's
-forward, then a shifted fp32 copy; 4.45 the same but only with labels; 4.46–4.48 upcast and shifted copy inside the loss;
-from 4.49 upcast, no copy (labels are shifted instead).
+forward, then a shifted fp32 copy; 4.45 the same but only with labels; 4.46–4.48 upcast and shifted copy inside the
+loss; from 4.49 upcast, no copy (labels are shifted instead).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def cross_entropy(t: Tape, x: Value) -> Value:
 
 
 def _chunked(t: Tape, logits: Value) -> Value:
-    """Chunk after chunk in fp32: the log-probabilities of all chunks stay, their gradients exist one chunk at a time."""
+    """Chunk after chunk in fp32: log-probabilities of all chunks stay, their gradients exist one chunk at a time."""
     chunk = logits.nbytes // logits.dtype.nbytes * F32.nbytes // CHUNKS
     log_probs = Value(logits.shape, F32, label="log-probabilities")
     return t.op(

@@ -72,6 +72,7 @@ class Value:
     copy_of: Param | None = None  # a low-precision copy of a weight
     is_slice: bool = False  # a view of part of its storage
     is_cache: bool = False  # held by past_key_values as well
+    is_pinned: bool = False  # an attribute of a custom autograd Function: lives as long as the graph, backward or not
 
     @property
     def storage(self) -> Value:
@@ -147,6 +148,7 @@ class Quantized:
     matches: Callable[[str, str], bool]
     stored_bytes: Callable[[int], int]  # of a weight with that many elements
     compute: Dtype
+    pins_input: bool = False  # bitsandbytes before 0.44 wrote the input into ctx.tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +165,7 @@ class Regime:
     gqa_in_kernel: bool = True  # grouped heads reach the kernel unrepeated
     kv_cache: str = "none"  # transformers fills a cache in training too: "alias" of keys and values, or "copy"
     experts: str = "grouped"  # grouped (one grouped matmul) or loop (expert by expert)
+    code: str = "transformers"  # whose modelling code: transformers, litgpt or torchtune
     cuda: bool = True  # CUDA kernels; False: what the CPU kernels keep, for checks against real runs
     trainable: Callable[[str], bool] = lambda name: True
     upcast: Callable[[str, str], bool] = lambda name, kind: False  # parameters kept in fp32 whatever `weights` says
@@ -314,11 +317,15 @@ class Tape:
         return output
 
     def slice(self, x: Value, width: int) -> Value:
-        """Part of the last axis: a view forward; backward, the parts are put together in a new tensor."""
+        """Part of the last axis."""
+        return self.select(x, (*x.shape[:-1], width))
+
+    def select(self, x: Value, shape: tuple[Number, ...]) -> Value:
+        """Part of x (some columns, the first token): a view forward; backward, a new tensor as large as x."""
         if self._section is None:
-            raise InvariantError("slice recorded outside of a section")
-        output = Value((*x.shape[:-1], width), x.dtype, x.requires_grad, x.label, owner=x.storage, is_slice=True)
-        self._section.ops.append(Op(name="slice", module=self.path(), inputs=(x,), output=output))
+            raise InvariantError("select recorded outside of a section")
+        output = Value(shape, x.dtype, x.requires_grad, x.label, owner=x.storage, is_slice=True)
+        self._section.ops.append(Op(name="select", module=self.path(), inputs=(x,), output=output))
         return output
 
     # ---- element-wise
@@ -390,13 +397,14 @@ class Tape:
 
     def linear(
         self, name: str, x: Value, out: int, *, bias: bool = False, weight: Value | None = None, label: str = "",
-        transposed: bool = False, kind: str = "linear",
+        transposed: bool = False, kind: str = "linear", adapt: bool = True,
     ) -> Value:  # fmt: skip
-        """nn.Linear (or Conv1D when transposed), with whatever adapter and quantisation the regime puts on it."""
+        """nn.Linear (or Conv1D when transposed), with whatever adapter and quantisation the regime puts on it.
+        `adapt=False`: the caller writes its own adapter."""
         with self.scope(name):
             size = (x.shape[-1], out) if transposed else (out, x.shape[-1])
             regime, full = self.regime, numbered(self.path(), self._layer)
-            adapted = regime.lora is not None and regime.lora.matches(full, kind)
+            adapted = adapt and regime.lora is not None and regime.lora.matches(full, kind)
             with self.scope("base_layer" if adapted else ""):
                 w = self.tie("weight", weight) if weight is not None else self._weight(size, full, kind)
                 b = self.param("bias", (out,), "bias") if bias else None
@@ -437,6 +445,9 @@ class Tape:
             x = self.cast(x, w.dtype)
         x, w = self.autocasted(x), w if quantized else self.autocasted(w)
         saves = tuple(kept for kept, other in ((x, w), (w, x)) if other.requires_grad)
+        if quantized and self.regime.quantized and self.regime.quantized.pins_input and x.requires_grad:
+            saves = (x,)
+            x.storage.is_pinned = True
         return self.op(
             "linear", (x, w) if b is None else (x, w, b), (*x.shape[:-1], out), promote(x.dtype, w.dtype),
             saves=saves, label=label, flops=2 * prod(x.shape) * out,
@@ -466,12 +477,14 @@ class Tape:
         return self.add(self.mul(y, magnitude, "dora base"), self.mul(delta, magnitude, "dora delta"))
 
     def _adapter(self, name: str, x: Value, out: int) -> Value:
-        assert self.regime.lora is not None
         with self.scope(name):
-            w = self._declare(
-                Param(name=self.path("weight"), shape=(out, x.shape[-1]), kind="adapter", dtype=self.regime.lora.dtype)
-            )
-            return self._matmul_weight(x, w, None, out, name)
+            return self.low_rank("weight", x, out)
+
+    def low_rank(self, name: str, x: Value, out: int) -> Value:
+        """x times one of an adapter's own matrices."""
+        assert self.regime.lora is not None
+        param = Param(name=self.path(name), shape=(out, x.shape[-1]), kind="adapter", dtype=self.regime.lora.dtype)
+        return self._matmul_weight(x, self._declare(param), None, out, self.path(name).rpartition(".")[2])
 
     # ---- tables and norms
 
