@@ -24,6 +24,7 @@ COMMANDS = {
     "params": "the parameters of a model, block by block, like a bill",
     "models": "list and search the models of the catalog",
     "gpus": "list and search the GPUs of the catalog",
+    "host": "host memory of a job: libraries, model, dataset, workers, batches in flight, against RAM and /dev/shm",
     "snapshot": "read a torch memory snapshot: peak, fragmentation, who holds it, other allocator settings",
 }
 

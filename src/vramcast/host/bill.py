@@ -234,7 +234,8 @@ def _data_entries(job: HostJob) -> Iterator[Entry]:
     else:
         yield _entry(
             Category.DATA, "Arrow cache, mapped from disk", data.facts.decoded_bytes,
-            "the columns decoded, once per node; the kernel may drop it", phases=TRAINING, level=Level.PROCESS,
+            "the columns decoded, once per node, when an epoch has touched all; the kernel may drop it",
+            phases=TRAINING, level=Level.PROCESS, range_bytes=(0, data.facts.decoded_bytes),
         )  # fmt: skip
     if data.mode in ("row-groups", "ultra"):
         yield _data_entry("decoding buffers", count, DECODING_BYTES)

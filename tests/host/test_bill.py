@@ -1,0 +1,154 @@
+"""The host bill by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vramcast.errors import InputError, UnsupportedError
+from vramcast.host.bill import (
+    HostData,
+    HostJob,
+    Loader,
+    ModelOnHost,
+    host_entries,
+    pinned_block_bytes,
+    token_batch,
+)
+from vramcast.host.libraries import KNOWN
+from vramcast.host.parquet import ParquetFacts, read_facts
+from vramcast.ledger import FORWARD, LOAD, SAVE, Ledger, Level
+from vramcast.units import GiB, KiB, MiB
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> ParquetFacts:
+    path = tmp_path_factory.mktemp("bill") / "rows.parquet"
+    pq.write_table(pa.table({"text": ["x" * 1000] * 20_000}), path, row_group_size=1000)
+    return read_facts(path)
+
+
+def lines(job: HostJob) -> dict[str, int]:
+    ledger = Ledger(entries=host_entries(job))
+    ledger.check()
+    return {entry.component: entry.nbytes for entry in ledger.entries}
+
+
+def test_a_batch_of_token_ids_is_kilobytes() -> None:
+    """24 rows of 512: 48 KiB as int32, as was once thought to be 50 MB; three int64 tensors are 288 KiB."""
+    assert 24 * 512 * 4 == 49_152
+    assert sum(token_batch(24, 512)) == 294_912
+    assert sum(token_batch(24, 512)) - sum(token_batch(8, 512)) == 192 * KiB
+
+
+@pytest.mark.parametrize(("asked", "given_"), [(0, 0), (1, 1), (4096, 4096), (4097, 8192), (9 * GiB // 4, 4 * GiB)])
+def test_pinned_memory_is_rounded_to_a_power_of_two(asked: int, given_: int) -> None:
+    assert pinned_block_bytes(asked) == given_
+
+
+@given(st.integers(1, 2**40))
+def test_pinned_rounding_never_more_than_doubles(nbytes: int) -> None:
+    assert nbytes <= pinned_block_bytes(nbytes) < 2 * nbytes
+
+
+def test_batches_in_flight_follow_workers_and_prefetch() -> None:
+    tensors = token_batch(24, 512)  # each 98,304 B: 24 whole pages
+    shown = lines(HostJob(ranks=2, loader=Loader(tensor_bytes=tensors, workers=4, prefetch=3, steady=True)))
+    assert shown["batches in flight, shared memory"] == 2 * 12 * 294_912
+    assert shown["batches in use"] == 2 * 294_912
+    alone = lines(HostJob(loader=Loader(tensor_bytes=tensors)))
+    assert "batches in flight, shared memory" not in alone
+    assert alone["batches in use"] == 2 * 294_912  # the one trained on and the one being made
+    accelerate = lines(HostJob(loader=Loader(tensor_bytes=tensors, workers=1, accelerate=True)))
+    assert accelerate["batches in flight, shared memory"] == 2 * 294_912
+    assert accelerate["batches in use"] == 2 * 294_912
+
+
+def test_pinned_batches_are_rounded_each() -> None:
+    shown = lines(HostJob(loader=Loader(tensor_bytes=(98_304,) * 3, workers=2, pin_memory=True, steady=True)))
+    assert shown["pinned batches"] == (2 * 2 + 1) * 3 * 131_072
+    assert shown["batches in flight, shared memory"] == 2 * 294_912
+
+
+def test_dataset_modes(facts: ParquetFacts) -> None:
+    def shown(mode: str, **loader: object) -> dict[str, int]:
+        data = HostData(facts=facts, mode=mode, budget_bytes=48 * MiB)
+        return lines(HostJob(ranks=2, data=data, loader=Loader(tensor_bytes=(8,), **loader)))
+
+    decoded = 20_000 * 1004
+    assert facts.decoded_bytes == decoded
+    assert shown("table")["whole table, decoded"] == 2 * decoded
+    assert shown("table", workers=3)["whole table, decoded"] == 2 * decoded
+    assert shown("table", workers=3, start_method="spawn")["whole table, decoded"] == 2 * 4 * decoded
+    room = 48 * MiB - facts.scratch_bytes
+    assert shown("row-groups", workers=3)["row groups held"] == 6 * room
+    assert shown("row-groups")["row groups held"] == 2 * room
+    assert shown("ultra")["row group or slice held"] == 2 * 1000 * 1004
+    assert shown("mmap", workers=3)["Arrow cache, mapped from disk"] == decoded
+
+
+def test_mapped_pages_are_shown_but_not_needed(facts: ParquetFacts) -> None:
+    job = HostJob(data=HostData(facts=facts, mode="mmap"))
+    moment = Ledger(entries=host_entries(job)).moment(FORWARD, "host")
+    assert moment.process_bytes - moment.allocated_bytes == facts.decoded_bytes
+    assert {e.level for e in host_entries(job) if "mapped from disk" in e.component} == {Level.PROCESS}
+
+
+def test_loading_a_model_by_format_and_ranks() -> None:
+    def at(phase: str, **model: object) -> int:
+        job = HostJob(ranks=4, model=ModelOnHost(checkpoint_bytes=2 * GiB, weights_bytes=4 * GiB, **model))
+        bare = Ledger(entries=host_entries(HostJob(ranks=4))).moment(phase, "host").process_bytes
+        return Ledger(entries=host_entries(job)).moment(phase, "host").process_bytes - bare
+
+    assert at(LOAD) == 2 * GiB + 4 * 4 * GiB
+    assert at(LOAD, format="bin") == 4 * (2 + 4) * GiB
+    assert at(LOAD, format="bin", low_cpu_mem=False) == 4 * (2 + 4 + 4) * GiB
+    assert at(LOAD, straight_to_gpu=True) == 2 * GiB
+    assert at(LOAD, rank0_only=True) == 2 * GiB + 4 * GiB
+    assert at(FORWARD) == 0
+    assert at(FORWARD, stays_on_host=True) == 4 * 4 * GiB
+
+
+def test_offload_is_pinned_and_saving_is_one_ranks() -> None:
+    job = HostJob(ranks=2, offloaded_bytes=(3 * GiB, GiB), save_bytes=5 * GiB)
+    shown = lines(job)
+    assert shown["offloaded states"] == 2 * (4 + 1) * GiB
+    assert shown["checkpoint being saved"] == 5 * GiB
+    ledger = Ledger(entries=host_entries(job))
+    assert ledger.moment(SAVE, "pinned").allocated_bytes == 10 * GiB
+
+
+def test_a_workers_heap_is_billed_unless_it_is_kept_steady() -> None:
+    large = Loader(tensor_bytes=(MiB,), workers=2)
+    assert lines(HostJob(loader=large))["heap of workers, fragmented"] == 200 * MiB
+    small = Loader(tensor_bytes=(64 * KiB,), workers=2)
+    assert "heap of workers, fragmented" not in lines(HostJob(loader=small))
+
+
+def test_what_is_unknown_or_impossible_is_named(facts: ParquetFacts) -> None:
+    with pytest.raises(UnsupportedError, match="row-groups"):
+        host_entries(HostJob(data=HostData(facts=facts, mode="streaming")))
+    with pytest.raises(UnsupportedError, match="jax"):
+        host_entries(HostJob(imports=("jax",)))
+    with pytest.raises(InputError, match="prefetch=2 without workers"):
+        host_entries(HostJob(loader=Loader(tensor_bytes=(8,), prefetch=2)))
+    with pytest.raises(InputError, match="ranks=0"):
+        host_entries(HostJob(ranks=0))
+
+
+def test_every_library_has_a_version_and_a_source() -> None:
+    assert all(library.version and library.source for library in KNOWN.values())
+
+
+def test_the_bill_imports_neither_torch_nor_pyarrow(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    code = "import sys, vramcast.host.bill, vramcast.cli.host; print({'torch', 'pyarrow', 'numpy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

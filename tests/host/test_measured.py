@@ -1,0 +1,101 @@
+"""Predicted host memory beside what the kernel says real processes hold."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from vramcast.host.bill import HostData, HostJob, Loader, host_entries, token_batch
+from vramcast.host.parquet import read_facts
+from vramcast.host.processes import family_use
+from vramcast.ledger import FORWARD, Ledger
+from vramcast.units import MiB
+
+SCRIPT = Path(__file__).parent / "measured_loader.py"
+SEQ, BUDGET_BYTES = 512, 64 * MiB
+
+
+@pytest.fixture(scope="module")
+def rows_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """20,000 chat rows, 12 MB decoded: less than a reader may hold, so that every mode reaches a steady state."""
+    path = tmp_path_factory.mktemp("measured") / "chat.parquet"
+    texts = [f"{n}: " + "你好世界" * (10 + n % 30) for n in range(20_000)]
+    pq.write_table(pa.table({"prompt": texts, "response": texts[::-1]}), path, row_group_size=1000)
+    return path
+
+
+def measured(path: Path, mode: str, workers: int, batch: int) -> int:
+    job = {
+        "path": str(path), "mode": mode, "workers": workers, "batch": batch, "seq": SEQ, "budget": BUDGET_BYTES,
+        "rows": 15_000, "cache": str(path.parent),
+    }  # fmt: skip
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), json.dumps(job)], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    use = json.loads(done.stdout.splitlines()[-1])
+    assert use["processes"] == 1 + workers
+    return int(use["private_bytes"] + use["shm_bytes"] + use["file_bytes"])
+
+
+def predicted(path: Path, mode: str, workers: int, batch: int) -> int:
+    job = HostJob(
+        build="cpu", imports=("torch", "pyarrow"),
+        data=HostData(facts=read_facts(path), mode=mode, budget_bytes=BUDGET_BYTES),
+        loader=Loader(tensor_bytes=token_batch(batch, SEQ), workers=workers, steady=True),
+    )  # fmt: skip
+    ledger = Ledger(entries=host_entries(job))
+    return sum(ledger.moment(FORWARD, place).process_bytes for place in ledger.places())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("mode", ["table", "row-groups", "mmap", "ultra"])
+def test_prediction_is_within_ten_percent_and_growth_with_batch_within_5_mb(
+    rows_file: Path, mode: str, workers: int
+) -> None:
+    small, large = (measured(rows_file, mode, workers, batch) for batch in (8, 256))
+    expected_small, expected_large = (predicted(rows_file, mode, workers, batch) for batch in (8, 256))
+    for found, expected in ((small, expected_small), (large, expected_large)):
+        assert abs(found - expected) <= max(0.1 * found, 100e6), f"{mode}: predicted {expected}, measured {found}"
+    growth, expected_growth = large - small, expected_large - expected_small
+    assert abs(growth - expected_growth) <= 5e6, f"{mode}: growth {growth}, predicted {expected_growth}"
+
+
+def test_a_family_counts_shared_memory_that_only_a_descriptor_holds() -> None:
+    before = family_use()
+    descriptor = os.memfd_create("not shm")
+    os.close(descriptor)
+    path = f"/dev/shm/vramcast-test-{os.getpid()}"
+    with open(path, "wb+") as file:
+        os.unlink(path)
+        file.write(bytes(8 * MiB))
+        file.flush()
+        assert family_use().shm_bytes - before.shm_bytes == 8 * MiB
+
+
+def test_a_family_counts_a_forks_pages_once() -> None:
+    held = mmap.mmap(-1, 64 * MiB)
+    held.write(b"x" * (64 * MiB))
+    before = family_use()
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(writer)
+        os.read(reader, 1)
+        os._exit(0)
+    during = family_use()
+    os.close(writer)
+    os.waitpid(pid, 0)
+    os.close(reader)
+    assert during.processes == before.processes + 1
+    assert during.total_bytes - before.total_bytes < 16 * MiB
