@@ -147,6 +147,36 @@ def test_a_silent_kill_is_the_hosts_and_its_size_follows_from_the_log() -> None:
     assert values(diagnosis, "host_before_the_end")["total_bytes"] / GIB == pytest.approx(125.8, abs=0.1)
 
 
+def test_a_kill_after_a_full_card_is_the_launcher_clearing_up() -> None:
+    full = v2(req="2.00 GiB", total="79.15 GiB", free="1.04 GiB", allocated="76.00 GiB", cached="0.50 GiB")
+    kill = "Signal 9 (SIGKILL) received by PID 4711"
+    assert diagnose(read_text(f"{full}\n{kill}")).hypotheses[0].name != "host_memory"
+    assert diagnose(read_text(f"{kill}\n{full}")).hypotheses[0].name == "host_memory"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Process finished with exit code 137 (interrupted by signal 9: SIGKILL)", '"exitCode": 137', "ExitCode=137",
+        "returned non-zero exit status -9.", "container exited with code 137", "exitcode  : -9 (pid: 77)", "Killed",
+        "subprocess.CalledProcessError: Command died with <Signals.SIGKILL: 9>.", "/bin/bash: line 1:  4242 Killed  python train.py",
+    ],
+)  # fmt: skip
+def test_a_kill_is_recognised_in_every_launchers_words(text: str) -> None:
+    assert diagnose(read_text(text)).hypotheses[0].name == "host_memory"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Process finished with exit code 0", "return code = 1", "exited with code 1", "killed the noise", "exit code: 13",
+        "lr 1e-9 loss 137", "OOMKilled: false", "memory limit reached?", "no CUDA out of the box", "epoch 9 memory bank",
+    ],
+)  # fmt: skip
+def test_ordinary_lines_are_not_taken_for_failures(text: str) -> None:
+    assert [item.kind for item in read_text(text).observations if item.is_failure()] == []
+
+
 def test_a_kill_inside_a_container_names_the_limit() -> None:
     assert "killed_by_limit" in rules(sample("48"))
     assert values(sample("48"), "killed_holding")["process_bytes"] == (8225208 + 26912) * 1024

@@ -522,6 +522,17 @@ CASES: list[tuple[str, str, list[dict[str, Any]]]] = [
         "torch.OutOfMemoryError: Allocation on device \nThis error means you ran out of memory on your GPU.",
         [{"kind": "torch_cudamallocasync_oom", "requested_bytes": None}],
     ),
+    (
+        "TensorFlow on CUDA (stream_executor), the exact size in brackets",
+        "E tensorflow/stream_executor/cuda/cuda_driver.cc:936] failed to allocate 2.20G (2362232064 bytes) from device: "
+        "CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+        [{"kind": "cuda_runtime_oom", "requested_bytes": "2362232064 B"}],
+    ),
+    (
+        "sacct, the state cut to ten letters",
+        "4242.batch        batch  OUT_OF_ME+    0:125",
+        [{"kind": "host_oom_kill"}],
+    ),
 ]  # fmt: skip
 
 

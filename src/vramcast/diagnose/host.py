@@ -67,11 +67,11 @@ def read_shm(passage: Passage) -> Iterator[Read]:
 
 
 _KILLED = re.compile(
-    r"return code ?[=:]? ?-9\b|exit ?code\s*[:=]?\s*-9\b|exit(?:ed)? (?:with )?(?:code|status)[ :=]*137\b"
-    r"|Exit Code:\s*137|Signal 9 \(SIGKILL\)|Signals\.SIGKILL|OOMKilled|oom[-_]kill|Out of memory: Kill"
-    r"|tasks? [\d,-]+: Out Of Memory|killed by signal: Killed|^Killed$|: line \d+:\s+\d+ Killed\b"
-    r"|zsh: killed|terminated by signal 9|node running low on memory|OUT_OF_MEMORY|exceeded (?:job |step )?memory limit"
-    r"|received signal 9|died with <Signals.SIGKILL",
+    r"return code ?[=:]? ?-9\b|exit[ _]?(?:code|status)['\"]?\s*[:=]?\s*(?:-9|137)\b"
+    r"|exited with (?:code |status )?(?:-9|137)\b|Signal 9 \(SIGKILL\)|Signals\.SIGKILL|OOMKilled|oom[-_]kill"
+    r"|Out of memory: Kill|tasks? [\d,-]+: Out Of Memory|killed by signal: Killed|^Killed$|: line \d+:\s+\d+ Killed\b"
+    r"|zsh: killed|terminated by signal 9|node running low on memory|(?<![A-Z_])OUT_OF_ME(?:MORY|\+)"
+    r"|exceeded (?:job |step )?memory limit|received signal 9",
     re.IGNORECASE,
 )
 _MENTIONS_ONLY = re.compile(r"OOMKilled\W{1,4}false|oom_kill\s+0\b|oom_kill_disable", re.IGNORECASE)
@@ -168,7 +168,7 @@ READERS = (
     Reader(
         words=(
             "return code", "exitcode", "exit code", "sigkill", "oomkilled", "oom-kill", "oom_kill", "out of memory",
-            "killed", "signal 9", "running low on memory", "memory limit", "out_of_memory", "exited with",
+            "killed", "signal 9", "running low on memory", "memory limit", "out_of_me", "exited with",
             "exit status",
         ),
         read=read_killed,

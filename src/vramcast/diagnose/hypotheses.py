@@ -85,6 +85,7 @@ def _from_code(name: str, pattern: str, plausibility: int = SEEN) -> Rule:
 
 TOO_LARGE = ("request_larger_than_card", "request_larger_than_any_card", "absurd_request")
 HOST_ALLOCATION = ("host_allocation", "host_allocation_unknown")
+HOST_RULES = ("killed", "killed_by_limit", "killed_by_machine", *HOST_ALLOCATION)
 
 # cause, how clearly the code speaks for it, what stands in the failing line or its function's name.
 CODE: tuple[tuple[str, int, str], ...] = (
@@ -149,6 +150,18 @@ def neighbour(case: Case) -> Hypothesis | None:
 _HELD_ELSEWHERE = {"unlisted_processes": "unlisted_bytes", "held_outside_pytorch": "rest_bytes"}
 
 
+def host_memory(case: Case) -> Hypothesis | None:
+    """A kill by the host; after an error on a device it is rather the launcher clearing up the other ranks."""
+    seen = tuple(dict.fromkeys(finding.rule for finding in case.findings if finding.rule in HOST_RULES))
+    if not seen:
+        return None
+    first = min((item.line for item in case.failures() if item.is_host()), default=0)
+    after_device = any(not item.is_host() and item.line < first for item in case.failures())
+    surely_host = case.has("killed_by_limit", "killed_by_machine", *HOST_ALLOCATION)
+    strength = POSSIBLE + 5 if after_device and not surely_host else PROVEN
+    return Hypothesis(name="host_memory", plausibility=strength, evidence=seen)
+
+
 def fragmented(case: Case) -> Hypothesis | None:
     if case.has("fragmentation"):
         return Hypothesis(name="fragmentation", plausibility=SEEN + 7, evidence=("fragmentation",))
@@ -175,7 +188,7 @@ HYPOTHESES: tuple[Rule, ...] = (
     _from_findings("windows_spill", SEEN, "spilled"),
     _from_findings("all_ranks_on_one_card", LIKELY + 5, "shared_card", "stray_contexts"),
     _from_findings("driver_or_runtime_limit", SEEN, "free_yet_refused", "block_limit"),
-    _from_findings("host_memory", PROVEN, "killed", "killed_by_limit", "killed_by_machine", *HOST_ALLOCATION),
+    host_memory,
     _from_findings("shared_memory", PROVEN, "shared_memory"),
     _from_findings("card_full_elsewhere", LIKELY + 10, "masked", "masked_nccl", "runtime_error", "masked_uncertain"),
     _from_findings("vllm_share", SEEN, "vllm_share", "vllm_no_room"),
