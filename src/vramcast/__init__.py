@@ -6,12 +6,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vramcast.forecast import Forecast, Verdict
+    from vramcast.formulas.estimate import estimate
+    from vramcast.job import Job
+    from vramcast.ledger import Entry, Ledger
+    from vramcast.models.module import read_module
+    from vramcast.models.read import read_model
     from vramcast.report.diagnose_hook import explain_oom, install_excepthook
+    from vramcast.virtual.gpu import virtual_gpu
 
-__all__ = ["explain_oom", "install_excepthook"]
+__all__ = [
+    "Entry", "Forecast", "Job", "Ledger", "Verdict", "estimate", "explain_oom", "install_excepthook", "read_model",
+    "read_module", "virtual_gpu",
+]  # fmt: skip
 
 # Public name → module, imported when first used: `import vramcast` stays instant.
-_HOME = dict.fromkeys(("explain_oom", "install_excepthook"), "vramcast.report.diagnose_hook")
+_HOME = {
+    "Entry": "vramcast.ledger", "Ledger": "vramcast.ledger", "Job": "vramcast.job",
+    "Forecast": "vramcast.forecast", "Verdict": "vramcast.forecast",
+    "estimate": "vramcast.formulas.estimate",
+    "read_model": "vramcast.models.read", "read_module": "vramcast.models.module",
+    "explain_oom": "vramcast.report.diagnose_hook", "install_excepthook": "vramcast.report.diagnose_hook",
+    "virtual_gpu": "vramcast.virtual.gpu",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
