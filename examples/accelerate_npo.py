@@ -1,6 +1,7 @@
 """NPO under Accelerate, on any number of processes.
 
-    accelerate launch --cpu --num_processes 2 examples/accelerate_npo.py
+    accelerate launch --num_processes 1 examples/accelerate_npo.py
+    ACCELERATE_USE_CPU=true torchrun --nproc-per-node=2 examples/accelerate_npo.py        without a GPU
     accelerate launch --multi_gpu --num_processes 8 examples/accelerate_npo.py
 
 Every process computes the reference's log-probabilities of its own share once; then the reference is gone and only the
