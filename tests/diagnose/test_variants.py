@@ -533,6 +533,23 @@ CASES: list[tuple[str, str, list[dict[str, Any]]]] = [
         "4242.batch        batch  OUT_OF_ME+    0:125",
         [{"kind": "host_oom_kill"}],
     ),
+    (
+        "NumPy as it really prints a round size (numpy 2, made here)",
+        "MemoryError: Unable to allocate 728. TiB for an array with shape (10000000, 10000000) and data type float64",
+        [{"kind": "host_alloc_fail", "requested_bytes": f"{728 * 2**40} B"}],
+    ),
+    (
+        "the Hugging Face guide to training on one GPU: what NVML reports",
+        "Time: 57.82\nSamples/second: 8.86\nGPU memory occupied: 14949 MB.",
+        [{"kind": "hf_gpu_utilization", "used_bytes": "14949 MiB"}],
+    ),
+    (
+        "torch.cuda.memory_stats() as a dict",
+        "OrderedDict([('active.all.allocated', 9), ('active_bytes.all.current', 3145728), ('allocated_bytes.all.current', 2097152), "
+        "('allocated_bytes.all.peak', 4194304), ('reserved_bytes.all.current', 20971520), ('reserved_bytes.all.peak', 41943040)])",
+        [{"kind": "torch_memory_stats", "allocated_bytes": "2 MiB", "peak_allocated_bytes": "4 MiB", "reserved_bytes": "20 MiB",
+          "peak_reserved_bytes": "40 MiB", "figures": {"active": "3 MiB"}}],
+    ),
 ]  # fmt: skip
 
 

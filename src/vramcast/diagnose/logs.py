@@ -216,6 +216,21 @@ ROCM_SMI = Form(
         clause("used_bytes", r"VRAM Total Used Memory \(B\): {n}", "B"),
     ),
 )  # fmt: skip
+HF_DOCS = Form(
+    kind="hf_gpu_utilization", words=("gpu memory occupied",), notes=("whole_device",),  # the guide's NVML snippet
+    clauses=(clause("used_bytes", r"GPU memory occupied: {q}"),), needs=("used_bytes",),
+)  # fmt: skip
+MEMORY_STATS = Form(
+    kind="torch_memory_stats", words=("_bytes.all.",), span=6,  # torch.cuda.memory_stats(), exact bytes
+    clauses=(
+        clause("allocated_bytes", r"(?<!in)allocated_bytes\.all\.current['\"]?\s*[,:]\s*{n}", "B"),
+        clause("peak_allocated_bytes", r"(?<!in)allocated_bytes\.all\.peak['\"]?\s*[,:]\s*{n}", "B"),
+        clause("reserved_bytes", r"reserved_bytes\.all\.current['\"]?\s*[,:]\s*{n}", "B"),
+        clause("peak_reserved_bytes", r"reserved_bytes\.all\.peak['\"]?\s*[,:]\s*{n}", "B"),
+        clause("+active", r"(?<!in)active_bytes\.all\.current['\"]?\s*[,:]\s*{n}", "B"),
+        clause("+requested", r"requested_bytes\.all\.current['\"]?\s*[,:]\s*{n}", "B"),
+    ),
+)  # fmt: skip
 # Scripts print torch's counters under torch's names; what they divided by is not known: the unit is as printed.
 COUNTERS = Form(
     kind="torch_counters", binary=False, span=4,
@@ -235,6 +250,6 @@ READERS = tuple(
         DEEPSPEED_USAGE, DEEPSPEED_HOST, DEEPSPEED_TIMER, MEGATRON, MEGATRON_SHARE, MEGATRON_THEORY, TORCHTITAN,
         TORCHTITAN_CARD, AXOLOTL, AXOLOTL_EARLY, AXOLOTL_METRICS, LLAMA_RECIPES, LLAMA_RECIPES_STEP, NANOTRON,
         NANOTRON_PARAMETERS, TORCHTUNE, TORCHTUNE_METRICS, UNSLOTH, GAUDI, SWIFT, LLAMA_FACTORY, VERL, MLX, DETECTRON,
-        MMENGINE, FAIRSEQ, SEFF, ROCM_SMI, COUNTERS,
+        MMENGINE, FAIRSEQ, SEFF, ROCM_SMI, HF_DOCS, MEMORY_STATS, COUNTERS,
     )
 )  # fmt: skip

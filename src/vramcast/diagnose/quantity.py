@@ -12,7 +12,7 @@ from decimal import Decimal
 # PyTorch's cudaMallocAsync backend prints 17179869184.00 GiB (2^64 bytes) where no limit was set.
 NONSENSE_ABOVE_BYTES = 2**60
 
-NUMBER = r"-?\d[\d,]{0,24}(?:\.\d{1,12})?"
+NUMBER = r"-?\d[\d,]{0,24}(?:\.\d{0,12})?"  # NumPy prints `728. TiB`
 UNIT = r"(?:bytes?|GigaBytes|[KMGTP]i?B|B|[KMGT])"
 # Text from which all blanks were taken runs the unit into the next word, so no word boundary and no lone letters.
 SQUEEZED_QUANTITY = rf"({NUMBER})(bytes?|[KMGTP]i?B)"

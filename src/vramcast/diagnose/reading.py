@@ -27,7 +27,7 @@ WORDS = tuple(sorted({word for reader in READERS for word in reader.words}))
 GATES = (
     "mem", "alloc", "mib", "gib(", "kill", "exit", "nccl", "capac", "cache", "vram", "/shm/", "</torch", "gb_free",
     "limit:", "segments", "param", "winerror", "_not_init", "resource_ex", "return code", "signal 9", "not supported",
-    "max_m", " hbm", " mb", "bus error", "cuda fail", "out_of_me",
+    "max_m", " hbm", " mb", "bus error", "cuda fail", "out_of_me", "_bytes.all",
 )  # fmt: skip
 # word → the readers that asked for it, in their order.
 _ASKED = {word: [index for index, reader in enumerate(READERS) if word in reader.words] for word in WORDS}
