@@ -71,8 +71,8 @@ def edit_step(edit: FunctionalEdit, mend: Mend, args: argparse.Namespace, number
     every = torch.ones(1, args.sequence, dtype=torch.bool)
     with torch.no_grad():
         base = edit(other_prefix)
-    steps, rates = mend(edit.factors(prefix, loss_of, mask))
-    with GraphCut(edit.edited(steps, rates)) as cut:
+    steps = mend(edit.factors(prefix, loss_of, mask))
+    with GraphCut(edit.edited(steps)) as cut:
         loss = loss_of(edit(outer_prefix, cut.leaves, mask))
         loss.backward()
         kl_to_reference(edit(other_prefix, cut.leaves), base, every).backward()

@@ -127,17 +127,21 @@ def edit_gradients(how: str, ids: torch.Tensor) -> torch.Tensor:
 
     edit = FunctionalEdit(Named(), ["layers.1.experts.0.0.weight", "layers.1.experts.1.0.weight"])
     mend = Mend(edit, rank=4, initial_rate=1e-2).eval()
-    mend = DistributedDataParallel(mend) if how == "ddp" else mend
+    if how == "ddp":
+        mend = DistributedDataParallel(mend)
+    if how == "fsdp2":
+        mend = fully_shard(mend, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
     for index, row in enumerate(ids):
         batch = {"input_ids": row[None]}
         mask, labels = label_positions(row[None])
         prefix = edit.prefix(batch)
         loss_of = lambda logits, mask=mask, labels=labels: nn.functional.cross_entropy(logits[mask], labels)  # noqa: E731
         sync = mend.no_sync() if how == "ddp" and index < len(ids) - 1 else torch.enable_grad()
-        with sync, GraphCut(edit.edited(*mend(edit.factors(prefix, loss_of)))) as cut:
+        with sync, GraphCut(edit.edited(mend(edit.factors(prefix, loss_of)))) as cut:
             (loss_of(edit(prefix, cut.leaves)) / len(ids)).backward()
             cut.replay()
-    return torch.cat([p.grad.flatten() for p in mend.parameters()])
+    gradients = [p.grad.full_tensor() if how == "fsdp2" else p.grad for p in mend.parameters()]
+    return torch.cat([gradient.flatten() for gradient in gradients])
 
 
 @dataclass(frozen=True)
@@ -198,7 +202,8 @@ def main() -> None:
         report[f"moe {how}"] = worst(two_phase(how, mine), expected_two_phase(ids, world))
         report[f"reference {how}"] = float(reference_loss(how, mine, path / how))
     joint = torch.stack([edit_gradients("one", part) for part in ids.chunk(world)]).mean(dim=0)
-    report["edit ddp"] = float((edit_gradients("ddp", mine) - joint).norm() / joint.norm())
+    for how in ("ddp", "fsdp2"):
+        report[f"edit {how}"] = float((edit_gradients(how, mine) - joint).norm() / joint.norm())
     report["batch"] = agreed_batch(rank)
     report["metrics"] = monitored(rank, path)
     if rank == 0:

@@ -95,7 +95,7 @@ def test_edited_logits_are_the_whole_models_on_one_device_and_on_two(name):
         edit = FunctionalEdit(model, names).place(*place)
         prefix = edit.prefix(batch)
         assert torch.equal(edit(prefix), model(**inputs).logits)
-        weights = edit.edited(*editor(edit)(edit.factors(prefix, loss_of, mask)))
+        weights = edit.edited(editor(edit)(edit.factors(prefix, loss_of, mask)))
         whole = torch.func.functional_call(model, weights, (), inputs).logits
         assert not torch.equal(whole, edit(prefix))
         assert torch.equal(edit(prefix, weights), whole)
@@ -116,13 +116,13 @@ def test_hypernetwork_gradients_are_the_joint_backwards(name):
     def locality(logits):
         return kl_to_reference(logits, base, torch.ones(base.shape[:2], dtype=torch.bool))
 
-    with GraphCut(edit.edited(*mend(factors)), device=edit.sub_device) as cut:
+    with GraphCut(edit.edited(mend(factors)), device=edit.sub_device) as cut:
         loss_of(edit(prefix, cut.leaves, mask)).backward()
         locality(edit(prefix, cut.leaves)).backward()
         cut.replay()
     found = [p.grad.clone() for p in mend.parameters()]
     mend.zero_grad()
-    logits = torch.func.functional_call(model, edit.edited(*mend(factors)), (), inputs).logits
+    logits = torch.func.functional_call(model, edit.edited(mend(factors)), (), inputs).logits
     (loss_of(logits[mask]) + locality(logits)).backward()
     joint = torch.cat([p.grad.flatten() for p in mend.parameters()])
     assert (torch.cat([g.flatten() for g in found]) - joint).norm() <= 1e-6 * joint.norm()
@@ -155,7 +155,7 @@ def test_only_what_the_edited_forwards_need_is_moved_and_no_operation_mixes_devi
         base = edit(prefix).detach()
         assert live._device_of[base.untyped_storage()._cdata] == MAIN
         mend = editor(edit)
-        weights = edit.edited(*mend(edit.factors(prefix, loss_of, mask)))
+        weights = edit.edited(mend(edit.factors(prefix, loss_of, mask)))
         with GraphCut(weights, device=edit.sub_device) as cut:
             loss_of(edit(prefix, cut.leaves, mask)).backward()
             kl_to_reference(edit(prefix, cut.leaves), base, mask).backward()
@@ -309,8 +309,8 @@ def test_training_the_editor_lowers_the_edit_loss_and_both_devices_hold_what_the
             batch = unwanted(seed % 4)
             mask, loss_of = nll(batch)
             prefix = edit.prefix(batch)
-            steps, rates = mend(edit.factors(prefix, loss_of, mask))
-            with GraphCut(edit.edited(steps, rates)) as cut:  # made on the second device already
+            steps = mend(edit.factors(prefix, loss_of, mask))
+            with GraphCut(edit.edited(steps)) as cut:  # made on the second device already
                 loss = loss_of(edit(prefix, cut.leaves, mask))
                 loss.backward()
                 if seed == 39:

@@ -33,6 +33,7 @@ def test_every_piece_agrees_with_one_process_under_torchrun(world):
     assert report["moe ddp"] <= 1e-5
     assert report["moe fsdp2"] <= 1e-5
     assert report["edit ddp"] <= 1e-5
+    assert report["edit fsdp2"] <= 1e-5
     assert report["reference ddp"] == pytest.approx(report["reference fsdp2"], rel=1e-5)
     # Policy and reference are equal at the start: -(2/β)·log(1/2).
     assert report["reference ddp"] == pytest.approx(20 * 0.693147, rel=1e-4)

@@ -10,8 +10,7 @@ model runs in eval mode. Does not know the editor: see mend.py for one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +22,11 @@ from vramcast.runtime.preference import IGNORED
 from vramcast.runtime.tail import Prefix, Tail, find_layers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Factors:
-    """A weight's gradient as its two factors: inputs (tokens, in) and gradients of outputs (tokens, out)."""
+class Factors(NamedTuple):
+    """A weight's gradient as its two factors: inputs (tokens, in) and gradients of outputs (tokens, out).
+
+    A tuple, because FSDP and DDP find the tensors of a module's output in tuples and dicts only.
+    """
 
     inputs: Tensor
     deltas: Tensor
@@ -105,9 +106,9 @@ class FunctionalEdit:
             for name, delta in zip(self.names, deltas, strict=True)
         }
 
-    def edited(self, steps: Mapping[str, Factors], rates: Mapping[str, Tensor | float]) -> dict[str, Tensor]:
-        """W − rate · deltasᵀ·inputs on the second device: only the small factors travel."""
-        return {name: self._edited(name, steps[name].to(self.sub_device), rates[name]) for name in steps}
+    def edited(self, steps: Mapping[str, Factors]) -> dict[str, Tensor]:
+        """W − deltasᵀ·inputs on the second device: only the small factors travel."""
+        return {name: self._edited(name, step.to(self.sub_device)) for name, step in steps.items()}
 
     def kept_bytes(self, prefix: Prefix, positions: Tensor | None = None) -> int:
         """What one edited forward keeps for its backward beside weights, found by running it once."""
@@ -135,7 +136,7 @@ class FunctionalEdit:
         elements, size = sum(weight.numel() for weight in weights), weights[0].element_size()
         largest = max(weight.numel() for weight in weights)
         pairs = [self.factor_widths(name) for name in self.names]
-        rows = sum(inputs + 2 * outputs for inputs, outputs in pairs)  # deltas before and after their rate
+        rows = sum(inputs + outputs for inputs, outputs in pairs)
         always, both = (LOAD, EDIT, BACKWARD, STEP), (EDIT, BACKWARD)
         lines = [
             (Category.WEIGHTS, "base model", main, always, self._tail.prefix_bytes(), ""),
@@ -144,7 +145,7 @@ class FunctionalEdit:
             (Category.GRADIENTS, "edited weights", sub, both, size * elements, f"Σ out·in·{size} = {elements}·{size}"),
             (Category.TEMPORARY, "next gradient", sub, (EDIT,), size * largest, f"out·in·{size} = {largest}·{size}"),
             (Category.TEMPORARY, "gradient in float32", sub, (BACKWARD,), 4 * largest, f"out·in·4 = {largest}·4"),
-            (Category.ACTIVATIONS, "factors", sub, both, 4 * tokens * rows, f"T·Σ(in+2·out)·4 = {tokens}·{rows}·4"),
+            (Category.ACTIVATIONS, "factors", sub, both, 4 * tokens * rows, f"T·Σ(in+out)·4 = {tokens}·{rows}·4"),
             (Category.ACTIVATIONS, "edited forward", sub, (EDIT,), kept_bytes, ""),
         ]
         if sub == main:
@@ -169,11 +170,9 @@ class FunctionalEdit:
     def _module(self, name: str) -> nn.Module:
         return self._tail.module.get_submodule(name.rpartition(".")[0])
 
-    def _edited(self, name: str, step: Factors, rate: Tensor | float) -> Tensor:
+    def _edited(self, name: str, step: Factors) -> Tensor:
         base = self.weight(name)
-        rate = rate.to(base.device) if isinstance(rate, Tensor) else rate
-        # On the small factor: rate · (deltasᵀ·inputs) would keep the whole update for the rate's gradient.
-        update = (-rate * step.deltas).T @ step.inputs
+        update = (-step.deltas).T @ step.inputs
         return base + (update.T if _transposed(name, self._module(name)) else update).to(base.dtype)
 
 

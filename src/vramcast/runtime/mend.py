@@ -85,7 +85,7 @@ class Transform(nn.Module):  # type: ignore[misc]  # torch is not followed by my
 
 
 class Mend(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
-    """weights = edit.edited(*mend(edit.factors(prefix, loss_of)))"""
+    """weights = edit.edited(mend(edit.factors(prefix, loss_of)))"""
 
     def __init__(
         self, edit: FunctionalEdit, *, rank: int = 1920, num_hidden: int = 1, initial_rate: float = 1e-4
@@ -101,13 +101,14 @@ class Mend(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
                 for shape, names in groups.items()
             }
         )
-        self.rates = nn.ParameterList(nn.Parameter(torch.tensor(initial_rate)) for _ in edit.names)
+        self.rates = nn.ParameterList(nn.Parameter(torch.tensor([initial_rate])) for _ in edit.names)
         self.names = edit.names
         self.to(edit.device)
 
-    def forward(self, factors: Mapping[str, Factors]) -> tuple[dict[str, Factors], dict[str, Tensor]]:
-        steps = {name: self._transform(name, factors[name]) for name in self.names}
-        return steps, dict(zip(self.names, self.rates, strict=True))
+    def forward(self, factors: Mapping[str, Factors]) -> dict[str, Factors]:
+        return {
+            name: self._transform(name, factors[name], rate) for name, rate in zip(self.names, self.rates, strict=True)
+        }
 
     def ledger(self, place: str, *, tokens: int) -> Ledger:
         """The editor's own states, what its forward keeps, and the list of roots that Adam's foreach form makes."""
@@ -137,10 +138,11 @@ class Mend(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
         layers = self.transforms[self.place_of[name][0]].layers
         return sum(tokens * (3 * layer.u.shape[0] + layer.u.shape[1]) for layer in layers)
 
-    def _transform(self, name: str, factors: Factors) -> Factors:
+    def _transform(self, name: str, factors: Factors, rate: Tensor) -> Factors:
         key, index = self.place_of[name]
         moved: Factors = self.transforms[key](factors, index)
-        return moved
+        # On the small factor: rate · (deltasᵀ·inputs) would keep the whole update for the rate's gradient.
+        return Factors(inputs=moved.inputs, deltas=rate * moved.deltas)
 
 
 def _by_shape(edit: FunctionalEdit) -> dict[tuple[int, int], list[str]]:
