@@ -67,8 +67,10 @@ LOAD, FORWARD, LOSS, BACKWARD, STEP = "load", "forward", "loss", "backward", "st
 NEXT_FORWARD, NEXT_LOSS = "next forward", "next loss"
 NEXT_BACKWARD, NEXT_STEP = "next backward", "next step"
 ROLLOUT, EDIT, EVAL, SAVE = "rollout", "edit", "eval", "save"
+RESUME, GATING = "resume", "gating"  # loading a checkpoint; a second backward pass, for the gate of a mixture of experts
 PHASES = (
-    LOAD, ROLLOUT, EDIT, FORWARD, LOSS, BACKWARD, STEP, NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD, NEXT_STEP, EVAL, SAVE,
+    LOAD, RESUME, EDIT, FORWARD, LOSS, BACKWARD, STEP, ROLLOUT, NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD, GATING,
+    NEXT_STEP, EVAL, SAVE,
 )  # fmt: skip
 
 HOST, PINNED, SHM = "host", "pinned", "shm"

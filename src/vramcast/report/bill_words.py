@@ -48,6 +48,8 @@ ZH = {
     "load": "加载",
     "rollout": "采样",
     "edit": "编辑",
+    "resume": "恢复",
+    "gating": "门控反向",
     "forward": "前向",
     "loss": "损失",
     "backward": "反向",
