@@ -132,7 +132,7 @@ for iter_num in range(max_iters):
         group["lr"] = lr
     if iter_num % eval_interval == 0:
         print(f"step {iter_num}: val loss {estimate_loss():.4f}")
-    for micro_step in range(gradient_accumulation_steps):
+    for _ in range(gradient_accumulation_steps):
         with ctx:
             logits, loss = model(X, Y)
             loss = loss / gradient_accumulation_steps

@@ -35,7 +35,8 @@ def real_peak_bytes(name: str) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in FAMILIES if name != "resnet"]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in FAMILIES if name != "resnet"],
 )
 def test_peak_is_within_a_thousandth_of_the_real_run(name: str) -> None:
     real, traced = real_peak_bytes(name), traced_peak_bytes(name)

@@ -49,9 +49,9 @@ def test_just_below_the_peak_fails_and_just_above_does_not(name: str) -> None:
         step()
     assert gpu.out_of_memory is None
     smallest = smallest_that_fits(card, needed)
-    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory. Tried to allocate") as caught:
-        with VirtualGpu(with_total(card, smallest - 1)) as gpu:
-            step()
+    gpu = VirtualGpu(with_total(card, smallest - 1))
+    with pytest.raises(torch.OutOfMemoryError, match=r"CUDA out of memory\. Tried to allocate") as caught, gpu:
+        step()
     assert gpu.out_of_memory is not None
     assert line_of(caught.value) in range(20, 32)
     ledger = gpu.ledger()

@@ -102,7 +102,7 @@ class Bill:
         entries = [entry for place in self._places() for entry in self._traced(place)]
         for place in self._gpu.places:
             phases = [phase for at, phase in self._peaks if at == place]
-            if phases:
+            if any(self._lines[place, phase] for phase in phases):  # an untouched card has no context
                 entries += self._around(place, phases)
         ledger = Ledger(entries=tuple(entries))
         ledger.check()

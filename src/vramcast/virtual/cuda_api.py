@@ -39,8 +39,17 @@ def install(gpu: VirtualGpu, patches: Patches) -> None:
         (torch, "Generator", _generator_class()),
     ):
         patches.set(owner, name, answer)
+    for name in _RANDOM:
+        patches.set(torch.cuda.random, name, getattr(torch.cuda, name))
+    patches.set(torch.cuda, "default_generators", tuple(torch.Generator() for _ in range(gpu.count)))
     patches.set(torch.cuda.memory, "_record_memory_history", lambda *args, **kwargs: None)
     patches.set(torch.cuda.memory, "is_initialized", lambda: True)
+
+
+_RANDOM = (
+    "manual_seed", "manual_seed_all", "seed", "seed_all", "initial_seed", "get_rng_state", "get_rng_state_all",
+    "set_rng_state", "set_rng_state_all",
+)  # fmt: skip
 
 
 def exchange(gpu: VirtualGpu, index: int) -> int:

@@ -36,7 +36,7 @@ _CONVOLUTION_NOTE = (
 )
 
 
-_RECURRENT = ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")
+_RECURRENT = tuple(f"{kind}.{form}" for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data"))
 _RECURRENT_NOTE = "recurrent layers are billed step by step; cuDNN keeps one reserve buffer instead"
 
 
@@ -140,7 +140,9 @@ def recurrent(gpu: VirtualGpu, packet: Any, overload: str) -> Any:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         gpu.notes.setdefault(_RECURRENT_NOTE, 1)
-        by = {id(t): gpu.mode.valueless(t) for t in tensors_in(args, kwargs) if not is_meta(t)}
+        sizes = id(args[1]) if overload == "data" else None  # of a packed sequence: on the host by design
+        inputs = [t for t in tensors_in(args, kwargs) if not is_meta(t) and id(t) != sizes]
+        by = {id(t): gpu.mode.valueless(t) for t in inputs}
         return op.decompose(*replaced(args, by), **kwargs)
 
     return run

@@ -71,12 +71,12 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
             result = special(func, args, kwargs)
             if result is not NotImplemented:
                 return result
-        if op.is_view:
-            return func(*args, **kwargs)
         if op.composite and op.has_tensor_arguments:
             result = self._decompose(func, args, kwargs)
             if result is not NotImplemented:
                 return result
+        if op.is_view:
+            return func(*args, **kwargs)
         if op.device_argument and not tensors_in(args, kwargs):
             return self._make(func, op, args, kwargs)
         return self._compute(func, op, args, kwargs)
@@ -93,7 +93,11 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
     # -- ops without tensor inputs ---------------------------------------------------------------------------------
 
     def _make(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any]) -> Any:
-        place = self._place_asked_for(kwargs.get("device"))
+        device = kwargs.get("device")
+        place = self._place_asked_for(device)
+        may_be_known = place != NOWHERE and (
+            device is None or device.type != "meta"
+        )  # torch's own code wants a meta one
         kwargs = (
             {**kwargs, "device": _META, "pin_memory": None} if "pin_memory" in kwargs else {**kwargs, "device": _META}
         )
@@ -101,7 +105,7 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
         if generator is not None:
             kwargs["generator"] = None
         result = func(*args, **kwargs)
-        if place != NOWHERE and self.keeps_values(result, place):
+        if may_be_known and self.keeps_values(result, place):
             kwargs["device"] = _CPU
             if generator is not None:
                 kwargs["generator"] = generator
@@ -288,6 +292,13 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
             twin = meta_twin(tensor)
         self.enroll(twin, record.place, "aten::clone")
         return twin
+
+    def without_values(self, tensor: Any) -> Any:
+        """The tensor itself, unless it is a known one of a virtual device."""
+        if not isinstance(tensor, torch.Tensor) or type(tensor) not in _ORDINARY or is_meta(tensor):
+            return tensor
+        record = self.storages.find(tensor)
+        return tensor if record is None or record.place == HOST_PLACE else self.valueless(tensor)
 
     def adopt(self, tensor: torch.Tensor) -> Record:
         """A tensor that no op of ours made: from numpy, a file, another process, or from before."""

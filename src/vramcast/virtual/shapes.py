@@ -58,7 +58,9 @@ class Shapes:
             whole = 0 in result.shape or storage_of(result).nbytes() == spans * result.element_size()
             return (result.shape, result.stride(), result.dtype) if fresh and whole else None
         if isinstance(result, (tuple, list)):
-            parts = [("value", part) if part is None or isinstance(part, int) else self._recipe(part) for part in result]
+            parts = [
+                ("value", part) if part is None or isinstance(part, int) else self._recipe(part) for part in result
+            ]
             return None if None in parts else ("parts", type(result), parts)
         return None
 

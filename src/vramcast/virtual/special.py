@@ -10,7 +10,7 @@ import torch
 
 from vramcast.virtual.lines import format_line, source_line
 from vramcast.virtual.mode import meta_twin
-from vramcast.virtual.storages import NOWHERE, is_meta, storage_of
+from vramcast.virtual.storages import HOST_PLACE, NOWHERE, is_meta, storage_of
 
 if TYPE_CHECKING:
     from vramcast.virtual.gpu import VirtualGpu
@@ -28,6 +28,11 @@ def install(gpu: VirtualGpu) -> None:
     # gradients are taken to be finite: they are unscaled in place, and no infinity is found
     specials[aten._amp_foreach_non_finite_check_and_unscale_.default] = lambda func, args, kwargs: None
     specials[aten.topk.default] = lambda func, args, kwargs: _topk(gpu, func, args, kwargs)
+    for op in (aten.bitwise_or.Tensor, aten.logical_or.default):
+        specials[op] = _decided(gpu, True)
+    for op in (aten.bitwise_and.Tensor, aten.logical_and.default):
+        specials[op] = _decided(gpu, False)
+    specials[aten._pack_padded_sequence.default] = lambda func, args, kwargs: _pack(gpu, func, *args)
     specials[aten.histc.default] = lambda func, args, kwargs: _histc(gpu, func, args, kwargs)
     specials[aten.nonzero.default] = lambda func, args, kwargs: _nonzero(gpu, func, args)
     specials[aten.masked_select.default] = lambda func, args, kwargs: _masked_select(gpu, args)
@@ -134,6 +139,19 @@ def _topk(gpu: VirtualGpu, func: Any, args: Any, kwargs: Any) -> Any:
     return values, indices
 
 
+def _pack(gpu: VirtualGpu, func: Any, tensor: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+    """The lengths are on the host and known, so a narrow stand-in tells how many rows remain."""
+    if not has_values(gpu, lengths):
+        return NotImplemented
+    narrow, sizes = func(torch.zeros(*tensor.shape[:2], 1), lengths, batch_first)
+    data = torch.empty((narrow.size(0), *tensor.shape[2:]), dtype=tensor.dtype, device="meta")
+    if has_values(gpu, tensor):
+        data = func(tensor, lengths, batch_first)[0]
+    _enroll_beside(gpu, data, tensor, "aten::_pack_padded_sequence")
+    gpu.mode.enroll(sizes, HOST_PLACE, "aten::_pack_padded_sequence")
+    return data, sizes
+
+
 def _histc(gpu: VirtualGpu, func: Any, args: Any, kwargs: Any) -> Any:
     """CUDA counts integers, the CPU's kernel floats only."""
     tensor = args[0]
@@ -143,6 +161,24 @@ def _histc(gpu: VirtualGpu, func: Any, args: Any, kwargs: Any) -> Any:
     result = func(tensor.float(), *args[1:], **kwargs).to(tensor.dtype)
     gpu.mode.enroll(result, record.place, "aten::histc")
     return result
+
+
+def _decided(gpu: VirtualGpu, decider: bool) -> Any:
+    """`known True | unknown` is True, `known False & unknown` is False: how a generation loop finds its end."""
+
+    def special(func: Any, args: Any, kwargs: Any) -> Any:
+        known = [t for t in args if has_values(gpu, t)]
+        if len(known) != 1 or not all(bool((t != 0).all()) if decider else not t.any() for t in known):
+            return NotImplemented
+        record = gpu.storages.find(args[0])
+        like = func(*(t if is_meta(t) else meta_twin(t) for t in args))
+        if record is None or not gpu.mode.keeps_values(like, record.place) or (decider and like.dtype != torch.bool):
+            return NotImplemented
+        result = torch.full(tuple(like.shape), decider, dtype=like.dtype)
+        gpu.mode.enroll(result, record.place, func._schema.name)
+        return result
+
+    return special
 
 
 def _all_selected(gpu: VirtualGpu, what: str, mask: torch.Tensor) -> int:

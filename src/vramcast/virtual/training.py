@@ -42,10 +42,12 @@ def _uncompiled(gpu: VirtualGpu) -> Any:
 def _install_backward(gpu: VirtualGpu, patches: Patches) -> None:
     run = torch.autograd._engine_run_backward
 
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
+    def run_backward(outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
+        """Gradients given by the script lose their values: autograd wants them on the output's true device."""
+        gradients = tuple(gpu.mode.without_values(gradient) for gradient in gradients)
         gpu.phases.backward_begins()
         try:
-            return run(*args, **kwargs)
+            return run(outputs, gradients, *args, **kwargs)
         finally:
             gpu.phases.backward_ends()
 
