@@ -16,7 +16,7 @@ import torch.distributed as dist
 from small_models import DynamicMoe, counting_text, next_token_loss
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from vramcast.runtime import (
@@ -25,6 +25,7 @@ from vramcast.runtime import (
     GraphCut,
     MemoryMonitor,
     Mend,
+    OnePassStep,
     ReferenceModel,
     SurpriseTracker,
     TwoPhaseStep,
@@ -79,6 +80,34 @@ def two_phase(how: str, ids: torch.Tensor) -> dict[str, torch.Tensor]:
         step.gate_optimizer.step()
         step(lambda: next_token_loss(model(ids), ids))  # a whole step more, optimizer between the phases
     return found
+
+
+def one_pass(how: str, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    plain = DynamicMoe()
+    model = wrapped(plain, how)
+    with OnePassStep(model, optimizers=[], layer_loss=lambda r: gating_loss([r]), routers=ROUTERS) as step:
+        step.backward(lambda: next_token_loss(model(ids), ids))
+    found = {name: p.grad for name, p in plain.named_parameters()}
+    return {name: g.full_tensor() if hasattr(g, "full_tensor") else g for name, g in found.items()}
+
+
+def in_bfloat16(ids: torch.Tensor) -> str:
+    """FSDP2's mixed precision: the gates are replayed in the dtype their forward had."""
+    torch.manual_seed(0)
+    model, mesh = DynamicMoe(), init_device_mesh("cpu", (dist.get_world_size(),))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for module in (*model.layers, model):
+        fully_shard(module, mesh=mesh, mp_policy=policy)
+    with AuxCollector(model, ROUTERS) as aux:
+        gates = {id(p) for p in aux.gate_parameters()}
+        step = TwoPhaseStep(
+            main_optimizer=torch.optim.SGD([p for p in model.parameters() if id(p) not in gates], lr=0.1),
+            gate_optimizer=torch.optim.SGD(aux.gate_parameters(), lr=0.1), gating_loss=gating_loss, collector=aux,
+        )  # fmt: skip
+        step(lambda: next_token_loss(model(ids).float(), ids))
+        step.main_phase(lambda: next_token_loss(model(ids).float(), ids))
+        return str(aux.calls[0].routing.logits.dtype)
 
 
 class Policy(nn.Module):
@@ -200,10 +229,14 @@ def main() -> None:
     report: dict[str, object] = {"world": world}
     for how in ("ddp", "fsdp2"):
         report[f"moe {how}"] = worst(two_phase(how, mine), expected_two_phase(ids, world))
+        alone = [one_pass("one", part) for part in ids.chunk(world)]
+        mean = {name: torch.stack([part[name] for part in alone]).mean(dim=0) for name in alone[0]}
+        report[f"one pass {how}"] = worst(one_pass(how, mine), mean)
         report[f"reference {how}"] = float(reference_loss(how, mine, path / how))
     joint = torch.stack([edit_gradients("one", part) for part in ids.chunk(world)]).mean(dim=0)
     for how in ("ddp", "fsdp2"):
         report[f"edit {how}"] = float((edit_gradients(how, mine) - joint).norm() / joint.norm())
+    report["dtype"] = in_bfloat16(mine)
     report["batch"] = agreed_batch(rank)
     report["metrics"] = monitored(rank, path)
     if rank == 0:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass
 
 import pytest
 import torch
 from live_bytes import LiveBytes
 
 from vramcast.errors import InputError
+from vramcast.job import Job
 from vramcast.runtime import find_batch_size
 
 MiB = 1 << 20
-
-
-@dataclass(frozen=True)
-class Job:
-    batch: int
-    sequence: int = 128
 
 
 def step_of(live_bytes_per_sample):
@@ -30,14 +24,14 @@ def test_a_right_prediction_needs_one_probe():
     with LiveBytes() as live:
         choice = find_batch_size(
             step_of(MiB),
-            Job(batch=1),
+            Job(model="llama-3.2-1b", seq=128),
             predict=lambda b: b * MiB,
             budget_bytes=10 * MiB + 5,
             device="cpu:1",
             counters=live,
         )
     assert choice.batch == choice.job.batch == 10
-    assert choice.job.sequence == 128
+    assert choice.job.seq == 128
     assert [(p.batch, p.fits, p.peak_bytes) for p in choice.probes] == [(10, True, 10 * MiB)]
 
 

@@ -121,8 +121,10 @@ def test_a_block_with_a_dynamic_number_of_experts_works_the_same():
     assert chosen.min() < chosen.max()
     expected = gate_gradients(model, ids, "retain graph", routers=routers, forward=forward)
     found = gate_gradients(model, ids, "two phase", routers=routers, forward=forward)
-    weight_only = [found["layers.1.gate"][0]], [expected["layers.1.gate"][0]]
-    assert relative(*weight_only) <= 1e-6
+    # The thresholds are left out: the loss does not reach them, so both are zero.
+    assert relative(found["layers.1.gate"][:1], expected["layers.1.gate"][:1]) <= 1e-6
+    one_pass = gate_gradients(model, ids, "one pass", routers="layers.*.gate", forward=forward)
+    assert relative(one_pass["layers.1.gate"][:1], expected["layers.1.gate"][:1]) <= 1e-6
 
 
 def test_surprise_is_the_norm_of_each_experts_own_input_gradient():

@@ -32,6 +32,9 @@ def test_every_piece_agrees_with_one_process_under_torchrun(world):
     assert report["world"] == world
     assert report["moe ddp"] <= 1e-5
     assert report["moe fsdp2"] <= 1e-5
+    assert report["one pass ddp"] <= 1e-5
+    assert report["one pass fsdp2"] <= 1e-5
+    assert report["dtype"] == "torch.bfloat16"
     assert report["edit ddp"] <= 1e-5
     assert report["edit fsdp2"] <= 1e-5
     assert report["reference ddp"] == pytest.approx(report["reference fsdp2"], rel=1e-5)

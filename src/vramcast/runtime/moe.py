@@ -69,6 +69,13 @@ class Router:
     block: nn.Module
     logits_index: int = 0
 
+    def logits(self, output: Any) -> Tensor:
+        """The very tensor of the output, for hooks on its gradient."""
+        if isinstance(output, Tensor):
+            return output
+        found: Tensor = output["logits" if isinstance(output, dict) else self.logits_index]
+        return found
+
     def read(self, output: Any) -> Routing:
         """transformers 5 returns (logits, weights, indices); a router with its logits elsewhere is read for them
         only.
@@ -78,7 +85,7 @@ class Router:
         if isinstance(output, dict):
             fields = {key: _flat(value) for key, value in output.items() if key in ("logits", "weights", "indices")}
             return Routing(layer=self.name, **fields)
-        logits = _flat(output[self.logits_index])
+        logits = _flat(self.logits(output))
         if self.logits_index != 0 or len(output) < 3:
             return Routing(layer=self.name, logits=logits)
         return Routing(layer=self.name, logits=logits, weights=_flat(output[1]), indices=_flat(output[2]))
@@ -102,7 +109,7 @@ def find_routers(model: nn.Module, names: Iterable[str] | None = None) -> tuple[
 def _named(model: nn.Module, patterns: Iterable[str]) -> list[Router]:
     modules = dict(model.named_modules())
     found: dict[str, Router] = {}
-    for pattern in patterns:
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
         names = [name for name in modules if fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")]
         if not names:
             raise unknown("router", pattern, modules)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from vramcast.errors import InputError
 from vramcast.runtime.graph_cut import as_leaf
-from vramcast.runtime.moe import AuxCollector, Routing, find_routers
+from vramcast.runtime.moe import AuxCollector, Router, Routing, find_routers
 from vramcast.runtime.ranks import average_
 from vramcast.runtime.surprise import SurpriseTracker
 
@@ -191,9 +191,9 @@ class OnePassStep:
         gating, self._losses = sum(self._losses.values(), torch.zeros_like(loss)), {}
         return StepLosses(main=loss.detach(), gating=gating.detach())
 
-    def _hook_of(self, router: Any) -> Callable[..., None]:
+    def _hook_of(self, router: Router) -> Callable[..., None]:
         def watch(gate: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            raw = output if isinstance(output, Tensor) else output[router.logits_index]
+            raw = router.logits(output)
             if gate.training and raw.requires_grad:
                 routing = router.read(output).detached()
                 raw.register_hook(lambda gradient: self._inject(routing, gradient))
