@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from vramcast.models.read import read_model
     from vramcast.report.diagnose_hook import explain_oom, install_excepthook
     from vramcast.virtual.gpu import virtual_gpu
+    from vramcast.virtual.step import trace_step
 
 __all__ = [
     "Entry", "Forecast", "Job", "Ledger", "Verdict", "estimate", "explain_oom", "install_excepthook", "read_model",
-    "read_module", "virtual_gpu",
+    "read_module", "trace_step", "virtual_gpu",
 ]  # fmt: skip
 
 # Public name → module, imported when first used: `import vramcast` stays instant.
@@ -27,7 +28,7 @@ _HOME = {
     "estimate": "vramcast.formulas.estimate",
     "read_model": "vramcast.models.read", "read_module": "vramcast.models.module",
     "explain_oom": "vramcast.report.diagnose_hook", "install_excepthook": "vramcast.report.diagnose_hook",
-    "virtual_gpu": "vramcast.virtual.gpu",
+    "trace_step": "vramcast.virtual.step", "virtual_gpu": "vramcast.virtual.gpu",
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vramcast.cli.options import print_json
@@ -29,6 +30,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--kernels", choices=("cuda", "cpu"), default="cuda", help="whose kernels decide what is kept (default cuda)"
     )
     parser.parse_args = parser.parse_intermixed_args  # type: ignore[method-assign]  # flags may follow the script
+    parser.add_argument(
+        "--job",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="lay the formulas' answer for this job file beside the trace",
+    )
     parser.add_argument("--json", action="store_true", help="the documented JSON, one per card")
 
 
@@ -44,15 +52,27 @@ def run(args: argparse.Namespace) -> int:
     with contextlib.redirect_stdout(sys.stderr):  # the report alone goes to stdout
         ended = run_script(args.script, args.arguments, gpu)
     forecast = _forecast(gpu, ended)
+    formula = None if args.job is None else _formula(args.job)
     used = [place for place in gpu.places if place in forecast.ledger.devices()]
     if args.json:
         data = [_json(gpu, forecast, ended, place) for place in used]
+        if formula is not None:
+            from vramcast.report.as_json import forecast_json
+
+            for form in data:
+                form["trace"]["formula"] = forecast_json(formula)
         print_json(data[0] if len(gpu.places) == 1 else data)
     else:
         from vramcast.report.trace import render_trace
 
         texts = (render_trace(forecast, _points(gpu, place), _ending(args, ended), place) for place in used)
         print("\n\n".join(texts))
+        if formula is not None:
+            from vramcast.report.side_by_side import render
+
+            print(
+                f"\nGiB at each peak\n{render(['traced', 'formula'], [forecast, formula], markdown=False, lang='en')}"
+            )
     return 1 if ended.out_of_memory or any(forecast.verdict(place).fits is False for place in used) else 0
 
 
@@ -66,6 +86,13 @@ def _forecast(gpu: VirtualGpu, ended: Run) -> Forecast:
     notes = tuple(f"{text} ({times} times)" if times > 1 else text for text, times in gpu.notes.items())
     warnings = (f"out of memory at {ended.out_of_memory_line}: {ended.out_of_memory}",) if ended.out_of_memory else ()
     return Forecast(model=None, job=None, gpu=gpu.card, ledger=ledger, assumptions=notes, warnings=warnings)
+
+
+def _formula(path: Path) -> Forecast:
+    from vramcast.formulas.estimate import estimate
+    from vramcast.jobfile import read_job
+
+    return estimate(read_job(path, {}))
 
 
 def _ending(args: argparse.Namespace, ended: Run) -> str:
