@@ -54,6 +54,21 @@ def test_running_out_is_an_answer():
     assert [(probe.batch, probe.fits) for probe in choice.probes] == [(10, False), (5, True), (7, False), (6, True)]
 
 
+def test_memory_that_only_the_second_step_needs_is_seen():
+    """As with optimizer states: made at the end of the first step, beside the activations in the second."""
+    states = []
+
+    def step(batch):
+        activations = torch.zeros(batch * MiB, dtype=torch.uint8, device="cpu:1")
+        states[:] = [torch.zeros(3 * MiB, dtype=torch.uint8, device="cpu:1")]
+        del activations
+
+    with LiveBytes() as live:
+        choice = find_batch_size(step, predict=lambda b: b * MiB, budget_bytes=10 * MiB, device="cpu:1", counters=live)
+    assert choice.probes[0].peak_bytes >= 13 * MiB
+    assert choice.batch <= 7
+
+
 def test_another_error_is_not_swallowed():
     def step(batch):
         raise ValueError("shapes do not match")

@@ -1,4 +1,4 @@
-"""The batch that fits: predicted, confirmed by one real step, agreed by all ranks.
+"""The batch that fits: predicted, confirmed by one real trial, agreed by all ranks.
 
 In: a function that runs one training step at a batch size, the job, a prediction in bytes per batch size, and the
 budget. Out: the batch, the job with that batch, and what was tried. An out-of-memory error in a probe is an answer,
@@ -26,7 +26,7 @@ from vramcast.units import format_gib
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One real step. `peak_bytes` is None where the device has no counters."""
+    """One real trial of two steps. `peak_bytes` is None where the device has no counters."""
 
     batch: int
     predicted_bytes: int
@@ -54,7 +54,7 @@ def find_batch_size(
     counters: Counters | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> BatchChoice:
-    """Predict and confirm with one real step; where that fails, search below it, to an eighth, by more real steps.
+    """Predict and confirm with one real trial; where that fails, search below it, to an eighth, by more trials.
 
     A prediction that was too high is not undone: the probe's peak beside the budget shows the room that is left.
     """
@@ -125,6 +125,7 @@ def _ran_out(step_fn: Callable[[int], object], batch: int) -> bool:
     """Nothing of the failed step survives this function: its traceback would keep the tensors alive."""
     try:
         step_fn(batch)
+        step_fn(batch)  # the first optimizer step makes the states, so only the second has them beside activations
     except Exception as error:
         if is_out_of_memory(error):
             return True
