@@ -178,7 +178,7 @@ def numbers(batch: list[dict[str, object]]) -> list[object]:
     return [row["number"] for row in batch]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_the_order_is_the_same_whatever_the_worker_count(write: Write, method: str) -> None:
     from torch.utils.data import DataLoader
 
@@ -266,6 +266,7 @@ for batch in DataLoader(data, batch_sampler=sampler, num_workers=2, collate_fn=n
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_without_loss_or_repetition(write: Write, tmp_path: Path) -> None:
     source, log, state = write(400, group=20), tmp_path / "log", tmp_path / "state.json"
     script = tmp_path / "train.py"

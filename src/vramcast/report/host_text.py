@@ -90,8 +90,9 @@ def batch_sentence(forecast: HostForecast, other: HostForecast | None) -> str:
     needed, varies = forecast.needed_bytes(FORWARD), forecast.batch_bytes()
     share = varies / needed if needed else 0.0
     text = (
-        f"In training, {format_bytes(varies)} of {format_bytes(needed)} ({share:.2%}) follows the batch: batches in use, "
-        f"in flight and pinned; the other {format_bytes(needed - varies)} (libraries, model, dataset, workers) does not"
+        f"In training, {format_bytes(varies)} of {format_bytes(needed)} ({share:.2%}) follows the batch: batches in "
+        f"use, in flight and pinned; the other {format_bytes(needed - varies)} (libraries, model, dataset, workers) "
+        "does not"
     )
     if other is None:
         return text + "."

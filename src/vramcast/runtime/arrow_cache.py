@@ -107,6 +107,7 @@ def _build(facts: ParquetFacts, path: Path) -> None:
     body["crc32"] = _checksums(partial, spans)
     manifest = path.with_suffix(".json-partial")
     manifest.write_text(json.dumps({"body": body, "sha256": _digest(body)}))
+    pa.default_memory_pool().release_unused()  # a cache is built once: its decoding buffers need not stay
     os.replace(partial, path)
     os.replace(manifest, _manifest_path(path))
 

@@ -96,7 +96,7 @@ def _propose(needs: LoaderNeeds, limits: Limits, ranks: int) -> LoaderPolicy:
     limit, why_limit = _max_batch(needs, limits, ranks, free, workers, pin)
     if limit < needs.batch_size and workers:
         # The batch matters more than its workers: without them no batch waits in shared memory.
-        workers, why_workers = 0, f"0 workers: a batch of {needs.batch_size} leaves no room for batches in flight."
+        workers, why_workers = 0, f"0 workers: with {workers} the {why_limit}"
         pin, why_pin = _pin(needs, workers, free)
         limit, why_limit = _max_batch(needs, limits, ranks, free, workers, pin)
     batch = max(1, min(needs.batch_size, limit))
