@@ -16,12 +16,12 @@ from vramcast.formulas.estimate import DEVICE, estimate, recorded
 from vramcast.formulas.optimizers import implementation, temporaries
 from vramcast.formulas.overheads import context_entries, workspace_entries
 from vramcast.formulas.states import States, state_entries, unique
-from vramcast.formulas.step import Step, keeps_outputs
-from vramcast.formulas.timeline import peak_by_phase
+from vramcast.formulas.step import Step, keeps_outputs, loss_apart
+from vramcast.formulas.timeline import Fold, fold
 from vramcast.job import Job
 from vramcast.ledger import BACKWARD, FORWARD, LOSS, STEP, Entry, Level
 from vramcast.models.config import Config
-from vramcast.models.program import Program, Sizes
+from vramcast.models.program import Sizes
 from vramcast.models.read import read_model
 
 Grid = NDArray[numpy.int64]
@@ -49,7 +49,7 @@ def sweep(job: Job, batches: Sequence[int], seqs: Sequence[int]) -> Sweep:
     gpu = find_gpu(job.gpu) if job.gpu else None
     b, s = numpy.meshgrid(numpy.array(batches, numpy.int64), numpy.array(seqs, numpy.int64), indexing="ij")
     allocated = peak_grid(job, config, gpu, b, s)
-    context = sum(entry.nbytes for entry in context_entries(gpu, DEVICE))
+    context = sum(entry.nbytes for entry in context_entries(job, gpu, DEVICE))
     largest = tuple(_largest(job, batches, seq) if gpu else None for seq in seqs)
     return Sweep(
         job=job, gpu=gpu, batches=tuple(batches), seqs=tuple(seqs), allocated_bytes=allocated, context_bytes=context,
@@ -59,46 +59,72 @@ def sweep(job: Job, batches: Sequence[int], seqs: Sequence[int]) -> Sweep:
 
 def peak_grid(job: Job, config: Config, gpu: Gpu | None, b: Grid, s: Grid) -> Grid:
     """Peak allocated bytes of the job at each batch and length of the grid."""
-    images = 1 if job.images is None else job.images
-    sizes = Sizes(batch=b, seq=s, target_seq=s if job.target_seq is None else job.target_seq, images=images)
-    program = recorded(job, config, gpu, sizes)
-    states = States(params=unique(program.params()), job=job)
-    step = Step(job=job, program=program, states=states, place=DEVICE)
-    lying = (*state_entries(states, DEVICE), *workspace_entries(job, gpu, DEVICE))
-    moments = [*_passes(step, lying), _step_moment(step, lying, program)]
-    companions = reference_lines(job, config, program, DEVICE) if job.reference not in ("none", "precomputed") else None
-    weights = sum(companions.resident) if companions else 0
-    peak: Grid = numpy.maximum.reduce([numpy.broadcast_to(moment, b.shape) for moment in moments])
-    return peak + weights
+    return GridStep(job, config, gpu, b, s).allocated(job)
+
+
+class GridStep:
+    """A job recorded once for a grid of batches and lengths, and priced with any optimizer and accumulation."""
+
+    def __init__(self, job: Job, config: Config, gpu: Gpu | None, b: Grid, s: Grid) -> None:
+        images = 1 if job.images is None else job.images
+        target = s if job.target_seq is None else job.target_seq
+        self.gpu, self.shape = gpu, b.shape
+        self.program = recorded(job, config, gpu, Sizes(batch=b, seq=s, target_seq=target, images=images))
+        self.params = unique(self.program.params())
+        resident = reference_lines(job, config, self.program, DEVICE) if job.reference == "same" else None
+        self.companions = sum(resident.resident) if resident else 0
+        self._folds: dict[bool, Fold] = {}
+
+    def allocated(self, job: Job) -> Grid:
+        step = Step(job=job, program=self.program, states=States(params=self.params, job=job), place=DEVICE)
+        lying = (*state_entries(step.states, DEVICE), *workspace_entries(job, self.gpu, DEVICE))
+        moments = [*self._passes(step, lying), self._update(step, lying)]
+        peak: Grid = numpy.maximum.reduce([numpy.broadcast_to(moment, self.shape) for moment in moments])
+        return peak + self.companions
+
+    def _fold(self, step: Step, *, fresh: bool) -> Fold:
+        mode = step.mode(fresh=fresh)
+        if mode.fresh_grads not in self._folds:
+            self._folds[mode.fresh_grads] = fold(self.program, mode)
+        return self._folds[mode.fresh_grads]
+
+    def _passes(self, step: Step, lying: Sequence[Entry]) -> list[Grid]:
+        """Forward, loss and backward once the optimizer's states exist."""
+        fresh = step.job.accumulate == 1
+        folded = self._fold(step, fresh=fresh)
+        in_backward = implementation(step.job) == "in-backward"
+        gradients = 0 if in_backward else step.states.gradient_bytes
+        moments = []
+        for phase in (FORWARD, LOSS, BACKWARD):
+            if phase in folded.peaks:
+                early = step.grads_in_forward and phase != BACKWARD
+                held = gradients if not fresh or step.accumulates_apart or early else 0
+                old = folded.left if keeps_outputs(step.job) and phase in _old_outputs(step.job) else 0
+                made = _temporaries(step) if in_backward and phase == BACKWARD else 0
+                moments.append(folded.peaks[phase] + held + old + made + _lying(lying, f"next {phase}"))
+        return moments
+
+    def _update(self, step: Step, lying: Sequence[Entry]) -> Grid:
+        made = 0
+        if implementation(step.job) != "in-backward":
+            made = _temporaries(step) + step.states.gradient_bytes
+        held = self._fold(step, fresh=step.job.accumulate == 1).left if keeps_outputs(step.job) else 0
+        grid: Grid = numpy.asarray(_lying(lying, STEP) + made + held, numpy.int64)
+        return grid
+
+
+def _temporaries(step: Step) -> int:
+    item = step.states.recipe.states.nbytes if step.states.recipe.states else None
+    return temporaries(step.states.trained, step.job, item)[0]
+
+
+def _old_outputs(job: Job) -> tuple[str, ...]:
+    """Phases in which the last step's outputs are still held."""
+    return (FORWARD,) if loss_apart(job) else (FORWARD, LOSS)
 
 
 def _lying(entries: Sequence[Entry], phase: str) -> int:
     return sum(e.nbytes for e in entries if e.place == DEVICE and phase in e.phases and e.level == Level.ALLOCATED)
-
-
-def _passes(step: Step, lying: Sequence[Entry]) -> list[Grid]:
-    """Forward, loss and backward once the optimizer's states exist."""
-    fresh = step.job.accumulate == 1
-    peaks = peak_by_phase(step.program, step.mode(fresh=fresh))
-    gradients = step.states.gradient_bytes if implementation(step.job) != "in-backward" else 0
-    moments = []
-    for phase in (FORWARD, LOSS, BACKWARD):
-        if phase in peaks:
-            held = (
-                gradients if not fresh or step.accumulates_apart or (step.grads_in_forward and phase != BACKWARD) else 0
-            )
-            old = step.program.output.nbytes if phase == FORWARD and keeps_outputs(step.job) else 0
-            moments.append(peaks[phase] + held + old + _lying(lying, f"next {phase}"))
-    return moments
-
-
-def _step_moment(step: Step, lying: Sequence[Entry], program: Program) -> Grid:
-    item = step.states.recipe.states.nbytes if step.states.recipe.states else None
-    in_backward = implementation(step.job) == "in-backward"
-    made = 0 if in_backward else temporaries(step.states.trained, step.job, item)[0] + step.states.gradient_bytes
-    held = program.output.nbytes if keeps_outputs(step.job) and program.placed[-1].name == "loss" else 0
-    grid: Grid = numpy.asarray(_lying(lying, STEP) + made + held, numpy.int64)
-    return grid
 
 
 def _largest(job: Job, batches: Sequence[int], seq: int) -> int | None:

@@ -41,6 +41,7 @@ class Mode:
     recompute: Callable[[Placed], str]
     fresh_grads: bool = True
     keep_logits: bool = False  # a variable of the training loop holds the model's outputs until the next iteration
+    changes: tuple[Change, ...] = ()  # what a loop or an offload does to the stream (see `loops`, `checkpointing`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,9 @@ class Chunk:
     events: list[Event]
     incoming: Hashable | None = None
     again: bool = False  # a recomputation: its output is not the border value
+
+
+Change = Callable[["Program", "Mode", Iterator[Chunk]], Iterator[Chunk]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +219,7 @@ def _backward(
     given: frozenset[int] = frozenset()
     chain: Hashable | None = None
     backs: dict[Hashable, Backward] = {}
+    pinned: list[Chunk] = []
     for index in reversed(range(len(placed))):
         section, how, input_kept = placed[index].section, _how(placed[index], mode), kept_before[index]
         exported, out = links.exported[index], section.outputs[0]
@@ -235,12 +240,15 @@ def _backward(
                 )  # fmt: skip
             back = backs[key]
             given |= back.given
-            yield Chunk(BACKWARD, index, memo(_outlived, mode.keep_logits, _Shared(back.events)), incoming)
+            events = memo(_outlived, mode.keep_logits, how, _Shared(back.events))
+            yield Chunk(BACKWARD, index, events, incoming)
+            pinned.append(Chunk(BACKWARD, index, memo(_pinned, mode.keep_logits, how, _Shared(back.events))))
             if how != "none":
                 yield Chunk(BACKWARD, index, memo(_clean_up, section, how, input_kept, exported), incoming)
             chain = None if back.grad_in is None else _global(back.grad_in, index, incoming)
         if exported & held:
             yield Chunk(BACKWARD, index, _exported_deaths(section, exported & held, links))
+    yield from (chunk for chunk in pinned if chunk.events)
 
 
 class _Shared:
@@ -256,9 +264,18 @@ class _Shared:
         return id(self.events)
 
 
-def _outlived(held: bool, back: _Shared) -> list[Event]:
-    """With `outputs` held by a variable, past_key_values outlives backward."""
-    return [event for event in back.events if not (held and event.kind == "kv cache" and event.sign < 0)]
+def _outlived(held: bool, how: str, back: _Shared) -> list[Event]:
+    """With `outputs` held by a variable, past_key_values outlives backward. What custom Functions pinned lives as long
+    as the graph does, which for a recomputed block is its own backward."""
+    stays = {*(("kv cache",) if held else ()), *(("pinned",) if how == "none" else ())}
+    return [event for event in back.events if event.sign > 0 or event.kind not in stays]
+
+
+def _pinned(held: bool, how: str, back: _Shared) -> list[Event]:
+    """What goes with the graph, when the loss is dropped behind backward; `outputs` would hold the graph longer."""
+    if held or how != "none":
+        return []
+    return [event for event in back.events if event.sign < 0 and event.kind == "pinned"]
 
 
 def _recompute(section: Section, how: str, input_kept: bool, exported: frozenset[int]) -> list[Event]:
@@ -291,20 +308,34 @@ def _clean_up(section: Section, how: str, input_kept: bool, exported: frozenset[
     return events
 
 
+def passes(program: Program, mode: Mode) -> Iterator[Chunk]:
+    """The chunks as the job's loop has them."""
+    stream = chunks(program, mode)
+    for change in mode.changes:
+        stream = change(program, mode, stream)
+    return stream
+
+
 # ---- one job: stamped events
 
 
 def step_events(program: Program, mode: Mode) -> Iterator[Stamped]:
-    borders = _borders(program.placed)
-    for chunk in chunks(program, mode):
+    borders = borders_of(program.placed)
+    for chunk in passes(program, mode):
         for event in chunk.events:
-            key = ("again", chunk.section) if chunk.again and event.key == OUT else None
-            if key is None and event.key in (IN, OUT):
-                key = ("border", borders[chunk.section + (event.key == OUT)])
-            yield Stamped(chunk.phase, chunk.section, event, key or _global(event.key, chunk.section, chunk.incoming))
+            yield Stamped(chunk.phase, chunk.section, event, key_in_step(chunk, event, borders))
 
 
-def _borders(placed: list[Placed]) -> list[int]:
+def key_in_step(chunk: Chunk, event: Event, borders: list[int]) -> Hashable:
+    """The event's key, unique in the step."""
+    if chunk.again and event.key == OUT:
+        return ("again", chunk.section)
+    if event.key in (IN, OUT):
+        return ("border", borders[chunk.section + (event.key == OUT)])
+    return _global(event.key, chunk.section, chunk.incoming)
+
+
+def borders_of(placed: list[Placed]) -> list[int]:
     """The number of the value before each section and after the last: a section that hands its input on makes none."""
     numbers = [0]
     for index, place in enumerate(placed, 1):
@@ -360,19 +391,36 @@ def alive_at(stream: list[Stamped], position: int) -> tuple[Stamped, ...]:
 # ---- many jobs at once: a fold over chunks
 
 
-def peak_by_phase(program: Program, mode: Mode) -> dict[str, Number]:
-    """The largest sum in each phase, for number-like sizes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold:
+    """The largest sum in each phase, and what is left at the end beside gradients; for number-like sizes."""
+
+    peaks: dict[str, Number]
+    left: Number
+
+
+def fold(program: Program, mode: Mode) -> Fold:
     level: Number = 0
+    left: Number = 0
     peaks: dict[str, Number] = {}
-    known: dict[int, tuple[Number, Number]] = {}
+    known: dict[int, tuple[Number, Number, Number]] = {}
     alive: list[list[Event]] = []  # keeps the lists whose ids are keys
-    for chunk in chunks(program, mode):
+    for chunk in passes(program, mode):
         if id(chunk.events) not in known:
             alive.append(chunk.events)
-            net: Number = sum((event.sign * event.nbytes for event in chunk.events), 0)
-            known[id(chunk.events)] = (peak_above(chunk.events), net)
-        above, net = known[id(chunk.events)]
+            known[id(chunk.events)] = (peak_above(chunk.events), *_nets(chunk.events))
+        above, net, beside = known[id(chunk.events)]
         top = level + above
         peaks[chunk.phase] = maximum(peaks[chunk.phase], top) if chunk.phase in peaks else top
-        level = level + net
-    return peaks
+        level, left = level + net, left + beside
+    return Fold(peaks=peaks, left=left)
+
+
+def _nets(events: list[Event]) -> tuple[Number, Number]:
+    """What the events add in all, and beside gradients."""
+    beside: Number = sum((event.sign * event.nbytes for event in events if event.kind != "gradient"), 0)
+    return beside + sum((event.sign * event.nbytes for event in events if event.kind == "gradient"), 0), beside
+
+
+def peak_by_phase(program: Program, mode: Mode) -> dict[str, Number]:
+    return fold(program, mode).peaks
