@@ -20,6 +20,7 @@ class Precision(Word):
     FP32 = "fp32"
     BF16_TRUE = "bf16-true"
     FP16_TRUE = "fp16-true"
+    BF16_AUTOCAST = "bf16-autocast"
     BF16_MIXED = "bf16-mixed"
     FP16_MIXED = "fp16-mixed"
     BF16_MASTER = "bf16-master"
@@ -31,8 +32,8 @@ class Precision(Word):
 MOST = 10**15  # parameters, tokens or samples: beyond this a number is a typing mistake
 
 OPTIMIZERS = (
-    "adamw", "adam", "sgd", "sgd-momentum", "adamw-8bit", "paged-adamw-8bit", "adafactor", "lion", "adagrad", "rmsprop",
-    "muon", "sophia", "came", "galore", "adam-mini", "lomo",
+    "adamw", "adam", "sgd", "sgd-momentum", "adamw-8bit", "paged-adamw", "paged-adamw-8bit", "adafactor", "lion",
+    "adagrad", "rmsprop", "muon", "sophia", "came", "galore", "adam-mini", "lomo",
 )  # fmt: skip
 FRAMEWORKS = (
     "plain", "hf", "lightning", "accelerate", "trl", "torchtune", "torchtitan", "litgpt", "megatron", "deepspeed",
@@ -126,6 +127,7 @@ class Job:
     gpu: str | None = option("card, such as rtx4090 or a100-80gb; or a size such as 24GiB", group="hardware")
     torch_version: str = option("torch the job will run with", "2.13", group="versions")
     transformers_version: str = option("transformers the job will run with", "5.0", group="versions")
+    bitsandbytes_version: str = option("bitsandbytes of a quantised job", "0.49", group="versions")
     alloc_conf: str = option("PYTORCH_ALLOC_CONF of the job", "", group="versions")
 
     def __post_init__(self) -> None:

@@ -79,6 +79,12 @@ def find_gpu(name: str) -> Gpu:
     raise unknown("GPU", name, names, "See `vramcast gpus`, or give a size: --gpu 24GiB.")
 
 
+def eager_context(gpu: Gpu) -> tuple[int, tuple[int, int], str] | None:
+    """Bare context, its range and source under torch before 1.13, which loaded every kernel at once."""
+    bare, span, source = _context(gpu.name, gpu.vendor, read_rows("context_eager.csv"), gpu.architecture)
+    return None if bare is None or span is None else (bare, span, source)
+
+
 def search_gpus(text: str) -> tuple[Gpu, ...]:
     """Cards whose name or alias contains the text."""
     wanted = _plain(text)

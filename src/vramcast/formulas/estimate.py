@@ -9,21 +9,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vramcast.catalog.gpus import Gpu, find_gpu
-from vramcast.errors import InputError, UnsupportedError
+from vramcast.errors import InputError, UnsupportedError, unknown
 from vramcast.forecast import Forecast, ModelSummary
 from vramcast.formulas.companions import reference_lines
-from vramcast.formulas.optimizers import implementation, state_bytes, temporaries, version
+from vramcast.formulas.optimizers import implementation, is_paged, state_bytes, temporaries, version
 from vramcast.formulas.overheads import context_entries, workspace_entries
 from vramcast.formulas.recipe import RECIPES
 from vramcast.formulas.regime import attention_kernel, regime_of
 from vramcast.formulas.replay import Replayed, Script, replay
 from vramcast.formulas.states import States, from_count, gradient_bytes, state_entries, unique
-from vramcast.formulas.step import Step, describe_activations, entries_of
+from vramcast.formulas.step import Step, describe_activations, entries_of, loss_apart
 from vramcast.formulas.timeline import Stamped
 from vramcast.job import Job
-from vramcast.ledger import EDIT, EVAL, PHASES, ROLLOUT, STEP, Category, Entry, Ledger, Level, Origin
+from vramcast.ledger import BACKWARD, EDIT, EVAL, LOSS, PHASES, ROLLOUT, STEP, Category, Entry, Ledger, Level, Origin
 from vramcast.models.config import Config
 from vramcast.models.families import record
+from vramcast.models.families.litgpt import TARGETS
 from vramcast.models.loss import add_loss
 from vramcast.models.program import Program, Sizes
 from vramcast.models.read import read_model
@@ -82,7 +83,7 @@ def _whole(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Fo
     companions = reference_lines(job, config, program, DEVICE)
     entries = (
         *state_entries(states, DEVICE), *entries_of(lines), *companions.entries,
-        *workspace_entries(job, gpu, DEVICE), *context_entries(gpu, DEVICE),
+        *workspace_entries(job, gpu, DEVICE), *context_entries(job, gpu, DEVICE),
     )  # fmt: skip
     replayed = _replayed(_script(step, stream, companions.resident), gpu, job)
     level = Level.PROCESS if gpu else Level.RESERVED  # the context depends on the card
@@ -111,6 +112,11 @@ def recorded(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Program
 def _check_targets(job: Job, params: list[Param], program: Program) -> None:
     """A target that matches nothing is silently skipped by PEFT, and then less is trained than was meant."""
     if job.lora_rank is None:
+        return
+    if job.framework == "litgpt":
+        for target in job.lora_targets:
+            if target not in (*TARGETS, "all-linear"):
+                raise unknown("lora-targets of litgpt", target, (*TARGETS, "all-linear"))
         return
     adapted = {param.name.partition(".base_layer")[0] for param in params if ".base_layer." in param.name}
     missing = [
@@ -153,7 +159,7 @@ def _script(step: Step, first: list[Stamped], resident: tuple[int, ...]) -> Scri
     """The job for the allocator: tensor by tensor, two steps."""
     states, job = step.states, step.job
     item = states.recipe.states.nbytes if states.recipe.states else None
-    halves = (state_bytes(param, job, item) // 2 for param in states.trained)
+    halves = (state_bytes(param, job, item) // 2 for param in states.trained if not is_paged(job, param))
     pairs = tuple(half for each in halves for half in (each, each))
     total = temporaries(states.trained, job, item)[0]
     numel = sum(param.numel for param in states.trained)
@@ -164,9 +170,10 @@ def _script(step: Step, first: list[Stamped], resident: tuple[int, ...]) -> Scri
         weights += tuple(gradient_bytes(param, states.recipe) for param in states.trained)
     if states.recipe.master:
         weights += tuple(4 * param.numel for param in states.trained)
-    later = first if job.accumulate == 1 else step.stream(fresh=False)
+    later = first if job.accumulate == 1 and not step.zeroed_in_place else step.stream(fresh=False)
     return Script(
         weights=(*weights, *resident), first=first, later=later, states=pairs, step_temporaries=listed,
+        old_until=LOSS if loss_apart(job) else BACKWARD,
         zero_grad_first=not step.grads_in_forward and job.accumulate == 1,
     )  # fmt: skip
 
@@ -174,7 +181,7 @@ def _script(step: Step, first: list[Stamped], resident: tuple[int, ...]) -> Scri
 def _replayed(script: Script, gpu: Gpu | None, job: Job) -> Replayed:
     """On the card if it suffices there (a full card makes torch give cached blocks back), else on one without limit."""
     if gpu is not None and gpu.total_bytes is not None:
-        context = sum(entry.nbytes for entry in context_entries(gpu, DEVICE))
+        context = sum(entry.nbytes for entry in context_entries(job, gpu, DEVICE))
         replayed = replay(script, capacity_bytes=gpu.total_bytes - context, conf=job.alloc_conf)
         if not replayed.out_of_memory:
             return replayed

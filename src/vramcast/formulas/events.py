@@ -24,7 +24,7 @@ class Event:
     sign: int
     key: Hashable
     nbytes: Number
-    kind: str  # activation, kv cache, weight copy, working, gradient
+    kind: str  # activation, kv cache, pinned, weight copy, working, gradient
     label: str
 
 
@@ -115,6 +115,8 @@ def _kind(value: Value, saved: bool = True) -> str:
         return "weight copy"
     if value.is_cache:
         return "kv cache"
+    if value.is_pinned and saved:
+        return "pinned"
     return "activation" if saved else "working"
 
 
@@ -181,17 +183,18 @@ def backward_events(
     )  # fmt: skip
     for op in reversed(section.ops):
         flowing = grads.pop(id(op.output), None)
-        if flowing is not None:
+        if op.grad_in_place_of_saved:
             books.passing(op.backward_temp_bytes, f"{op.name} backward workspace")
+            _let_go(op, holds, books, entry)
+        if flowing is not None:
+            if not op.grad_in_place_of_saved:
+                books.passing(op.backward_temp_bytes, f"{op.name} backward workspace")
             for value in op.inputs:
                 if value.requires_grad:
                     flow.into(value, flowing, op)
             flow.release(flowing)
-        for value in op.saved:
-            if id(value) in holds:
-                holds[id(value)] -= 1
-                if holds[id(value)] == 0:
-                    books.dies(_key(value, entry))
+        if not op.grad_in_place_of_saved:
+            _let_go(op, holds, books, entry)
     left = grads.get(id(entry))
     elsewhere = flow.exists.difference(has_grad, (id(param) for param in section.params))
     return Backward(events=books.events, grad_in=left.key if left else None, given=frozenset(elsewhere))
@@ -207,6 +210,15 @@ def _imported_gradients(
             key = ("outer", id(value))
             books.alive[key] = Event(1, key, value.nbytes, "working", f"gradient of {value.label}")
             grads[id(value)] = _Gradient(key, 1)
+
+
+def _let_go(op: Op, holds: Counter[int], books: _Books, entry: Value) -> None:
+    """What the op saved, where no other op needs it any more."""
+    for value in op.saved:
+        if id(value) in holds:
+            holds[id(value)] -= 1
+            if holds[id(value)] == 0:
+                books.dies(_key(value, entry))
 
 
 def _key(storage: Value, entry: Value) -> Hashable:

@@ -14,6 +14,8 @@ from vramcast.job import Job
 from vramcast.models.tape import Param
 
 SMALL_8BIT = 4096  # bitsandbytes min_8bit_size: smaller tensors keep fp32 states
+TRAINER_8BIT_FROM = (4, 19)  # transformers: its Trainer makes 8-bit optimizers and keeps embeddings at 32 bit
+FOREACH_FROM = (2, 0)  # torch: foreach became the default where all parameters are on CUDA
 PAGED_FROM = 100_000  # bitsandbytes: smaller tensors are not paged
 
 
@@ -46,7 +48,8 @@ def _came(param: Param, item: int, job: Job) -> int:
 
 
 def _eight_bit(param: Param, item: int, job: Job) -> int:
-    if param.numel < SMALL_8BIT or (param.kind == "embedding" and job.framework in ("hf", "trl")):
+    by_trainer = job.framework in ("hf", "trl") and version(job.transformers_version) >= TRAINER_8BIT_FROM
+    if param.numel < SMALL_8BIT or (param.kind == "embedding" and by_trainer):
         return 2 * param.numel * 4
     return 2 * (param.numel + 4 * -(-param.numel // job.optimizer_block))
 
@@ -80,6 +83,12 @@ KNOWN = {
     "sgd": Optimizer(states="none", source=TORCH, state_bytes=_full(0), loop_tensors=0),
     "sgd-momentum": Optimizer(states="momentum_buffer", source=TORCH, state_bytes=_full(1), loop_tensors=0),
     "adamw-8bit": Optimizer(states="8-bit exp_avg, exp_avg_sq", source=BNB, state_bytes=_eight_bit, loop_tensors=0),
+    "paged-adamw": Optimizer(
+        states="exp_avg, exp_avg_sq in fp32",
+        source="bitsandbytes optim/optimizer.py: 32-bit states whatever the parameter's dtype",
+        state_bytes=lambda param, item, job: 2 * 4 * param.numel,
+        loop_tensors=0,
+    ),
     "paged-adamw-8bit": Optimizer(
         states="8-bit exp_avg, exp_avg_sq", source=BNB, state_bytes=_eight_bit, loop_tensors=0
     ),
@@ -121,8 +130,15 @@ def implementation(job: Job) -> str:
         return "loop"
     if job.framework in ("torchtitan", "megatron", "deepspeed"):
         return "fused"
+    if version(job.torch_version) < FOREACH_FROM:
+        return "loop"
     fused_by_default = version(job.transformers_version) >= (4, 54) and version(job.torch_version) >= (2, 8)
     return "fused" if job.framework in ("hf", "trl") and job.optimizer == "adamw" and fused_by_default else "foreach"
+
+
+def is_paged(job: Job, param: Param) -> bool:
+    """bitsandbytes puts the states of larger tensors into unified memory, which the driver may move to the host."""
+    return job.optimizer.startswith("paged-") and param.numel >= PAGED_FROM
 
 
 def version(text: str) -> tuple[int, int]:
@@ -142,4 +158,11 @@ def temporaries(trained: Iterable[Param], job: Job, states_dtype_bytes: int | No
     if how in ("fused", "foreach"):
         return 0, f"{how} {job.optimizer} works in place"
     largest = max((param.numel * (states_dtype_bytes or param.dtype.nbytes) for param in params), default=0)
-    return optimizer.loop_tensors * largest, f"{optimizer.loop_tensors} temporaries of the largest parameter"
+    tensors = 1 if _torch_adafactor(job) else optimizer.loop_tensors
+    return tensors * largest, f"{tensors} temporaries of the largest parameter"
+
+
+def _torch_adafactor(job: Job) -> bool:
+    """torch.optim.Adafactor (since 2.5) makes one matrix and works on it in place; transformers' makes two."""
+    own = job.framework in ("plain", "lightning", "accelerate") and version(job.torch_version) >= (2, 5)
+    return job.optimizer == "adafactor" and own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vramcast.catalog.gpus import Gpu
+from vramcast.catalog.gpus import Gpu, eager_context
 from vramcast.formulas.optimizers import version
 from vramcast.job import Job
 from vramcast.ledger import PHASES, Category, Entry, Level, Origin
@@ -35,14 +35,20 @@ def workspace_entries(job: Job, gpu: Gpu | None, place: str) -> Iterator[Entry]:
     )  # fmt: skip
 
 
-def context_entries(gpu: Gpu | None, place: str) -> Iterator[Entry]:
+LAZY_FROM = (1, 13)  # torch: wheels with CUDA 11.7, CUDA_MODULE_LOADING=LAZY by default
+
+
+def context_entries(job: Job, gpu: Gpu | None, place: str) -> Iterator[Entry]:
     if gpu is None or gpu.context_bytes is None:
         return
-    low, high = gpu.context_range_bytes or (gpu.context_bytes, gpu.context_bytes + KERNELS_BYTES)
-    nbytes = min(max(gpu.context_bytes + KERNELS_BYTES, low), high)
+    bare, kernels = gpu.context_bytes, KERNELS_BYTES
+    low, high = gpu.context_range_bytes or (bare, bare + kernels)
+    source, component = gpu.context_source, "with loaded kernels"
+    eager = eager_context(gpu) if version(job.torch_version) < LAZY_FROM else None
+    if eager is not None:
+        (bare, (low, high), source), kernels, component = eager, 0, "with all kernels loaded at once"
     yield Entry(
-        category=Category.CONTEXT, component="with loaded kernels", place=place, phases=PHASES,
-        nbytes=nbytes, origin=Origin.ASSUMED, level=Level.PROCESS, source=gpu.context_source,
-        formula=f"{gpu.context_bytes / MiB:.0f} MiB bare + {KERNELS_BYTES / MiB:.0f} MiB kernels",
-        range_bytes=(low, high),
+        category=Category.CONTEXT, component=component, place=place, phases=PHASES,
+        nbytes=min(max(bare + kernels, low), high), origin=Origin.ASSUMED, level=Level.PROCESS, source=source,
+        formula=f"{bare / MiB:.0f} MiB bare + {kernels / MiB:.0f} MiB kernels", range_bytes=(low, high),
     )  # fmt: skip

@@ -41,6 +41,13 @@ RECIPES = {
     Precision.FP32: Recipe(weights=F32, gradients=F32, states=None, whose="plain fp32"),
     Precision.BF16_TRUE: _true(BF16),
     Precision.FP16_TRUE: _true(F16),
+    Precision.BF16_AUTOCAST: Recipe(
+        weights=BF16,
+        gradients=BF16,
+        states=None,
+        autocast=BF16,
+        whose="Hugging Face Trainer's bf16=True over a model loaded in bf16: autocast, everything stored in bf16",
+    ),
     Precision.BF16_MIXED: _mixed(BF16),
     Precision.FP16_MIXED: _mixed(F16),
     Precision.BF16_MASTER: _master(BF16),

@@ -15,6 +15,8 @@ from vramcast.models.tape import BF16, DTYPES, F16, F32, Dtype, Lora, Quantized,
 
 NO_GQA_BEFORE = (4, 54)  # transformers repeated key and value heads itself before
 GROUPED_EXPERTS_FROM = (5, 0)  # before, experts ran one by one
+OWN_CODE = ("litgpt",)  # frameworks whose modelling code is described apart from transformers'
+PINS_INPUT_BEFORE = (0, 44)  # bitsandbytes: MatMul4Bit wrote its input into ctx.tensors and never needed it
 
 
 def regime_of(job: Job, config: Config, gpu: Gpu | None) -> Regime:
@@ -25,6 +27,8 @@ def regime_of(job: Job, config: Config, gpu: Gpu | None) -> Regime:
         gqa_in_kernel=version(job.transformers_version) >= NO_GQA_BEFORE,
         kv_cache=kv_cache(job, config),
         experts="grouped" if version(job.transformers_version) >= GROUPED_EXPERTS_FROM else "loop",
+        softmax_keeps_input=version(job.torch_version) < (1, 11),  # github.com/pytorch/pytorch/pull/65242
+        code=job.framework if job.framework in OWN_CODE else "transformers",
         trainable=_trainable(job), lora=_lora(job), quantized=_quantized(job), upcast=_upcast(job),
     )  # fmt: skip
 
@@ -97,7 +101,17 @@ def _quantized(job: Job) -> Quantized | None:
         )
     recipe = RECIPES[job.precision]
     compute = recipe.autocast or recipe.weights
-    return Quantized(matches=lambda name, kind: kind == "linear", stored_bytes=STORED[job.quantize], compute=compute)
+    kinds = ("linear", "head") if job.framework == "litgpt" else ("linear",)  # Fabric replaces every nn.Linear
+    return Quantized(
+        matches=lambda name, kind: kind in kinds, stored_bytes=STORED[job.quantize], compute=compute,
+        pins_input=job.quantize != "int8" and version(job.bitsandbytes_version) < PINS_INPUT_BEFORE,
+        via_half=job.quantize != "int8" and compute != F16 and _quantised_from_half(job),
+    )  # fmt: skip
+
+
+def _quantised_from_half(job: Job) -> bool:
+    """bitsandbytes before 0.43 quantised `weight.half()`, and so dequantises to fp16; Fabric's plugin still does."""
+    return version(job.bitsandbytes_version) < (0, 43) or job.framework == "litgpt"
 
 
 STORED: dict[str, Callable[[int], int]] = {

@@ -27,6 +27,7 @@ class Script:
     later: list[Stamped]
     states: tuple[int, ...]
     step_temporaries: tuple[int, ...]
+    old_until: str = BACKWARD  # the phase before which a variable lets go of the last step's outputs
     zero_grad_first: bool  # gradients are dropped before the next forward
     small: tuple[int, ...] = ()  # workspaces and inputs
 
@@ -34,7 +35,7 @@ class Script:
 def replay(script: Script, *, capacity_bytes: int | None, conf: str) -> Replayed:
     """Load, one whole step, a second one."""
     allocator = Allocator(capacity_bytes=capacity_bytes, settings=AllocatorSettings.parse(conf))
-    run = _Run(allocator)
+    run = _Run(allocator, script.old_until)
     try:
         run.hold("weights", script.weights)
         run.hold("small", script.small)
@@ -53,8 +54,8 @@ HELD = ("weights", "small", "states", "old")
 
 
 class _Run:
-    def __init__(self, allocator: Allocator) -> None:
-        self.allocator = allocator
+    def __init__(self, allocator: Allocator, old_until: str) -> None:
+        self.allocator, self.old_until = allocator, old_until
         self.blocks: dict[Hashable, object] = {}
         self.requested = self.peak_requested = 0
         self.sizes: dict[Hashable, int] = {}
@@ -86,7 +87,7 @@ class _Run:
 
     def play(self, stream: list[Stamped]) -> None:
         for item in stream:
-            if item.phase == BACKWARD and self.old:
+            if self.old and item.phase in (self.old_until, BACKWARD):
                 self.drop_old()
             if item.event.sign > 0:
                 self.take(item.key, int(item.event.nbytes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from vramcast.formulas.optimizers import KNOWN, PAGED_FROM, state_bytes
+from vramcast.formulas.optimizers import KNOWN, is_paged, state_bytes
 from vramcast.formulas.recipe import RECIPES, Recipe
 from vramcast.job import Job
 from vramcast.ledger import HOST, PHASES, STEP, Category, Entry, Origin
@@ -87,9 +87,8 @@ def optimizer_entries(states: States, place: str) -> Iterator[Entry]:
     """The states appear in the first step. Paged ones live in unified memory, which the driver may move to the host."""
     job, optimizer = states.job, KNOWN[states.job.optimizer]
     item = states.recipe.states.nbytes if states.recipe.states else None
-    paged = job.optimizer == "paged-adamw-8bit"
-    here = [param for param in states.trained if not (paged and param.numel >= PAGED_FROM)]
-    away = [param for param in states.trained if paged and param.numel >= PAGED_FROM]
+    here = [param for param in states.trained if not is_paged(job, param)]
+    away = [param for param in states.trained if is_paged(job, param)]
     for params, where, note in ((here, place, ""), (away, HOST, ", paged")):
         nbytes, numel = sum(state_bytes(param, job, item) for param in params), sum(param.numel for param in params)
         if nbytes:

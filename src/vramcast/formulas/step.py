@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from vramcast.errors import InputError
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.kept import kept
-from vramcast.formulas.optimizers import implementation, temporaries
+from vramcast.formulas.optimizers import implementation, temporaries, version
 from vramcast.formulas.states import States
 from vramcast.formulas.timeline import Mode, PhasePeak, Stamped, alive_at, phase_peaks, step_events
 from vramcast.job import Job
@@ -30,6 +30,14 @@ from vramcast.models.program import Program
 from vramcast.models.tape import Placed
 
 NEXT = {FORWARD: NEXT_FORWARD, LOSS: NEXT_LOSS, BACKWARD: NEXT_BACKWARD}
+
+
+LOGITS = (Category.LOGITS, "logits")
+LEFTOVERS = {
+    "": LOGITS,
+    "kv cache": (Category.CACHE, "past_key_values"),
+    "pinned": (Category.ACTIVATIONS, "inputs in the graph"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +61,12 @@ class Step:
     @property
     def grads_in_forward(self) -> bool:
         """Are the last step's gradients alive in the next forward? Lightning's closure zeroes them only after it."""
-        return self.job.framework == "lightning"
+        return self.job.framework == "lightning" or self.zeroed_in_place
+
+    @property
+    def zeroed_in_place(self) -> bool:
+        """zero_grad filled gradients with zeros, and so kept them, until torch 2.0 made set_to_none the default."""
+        return version(self.job.torch_version) < (2, 0) and implementation(self.job) != "in-backward"
 
     def stream(self, *, fresh: bool = True) -> list[Stamped]:
         return list(step_events(self.program, self.mode(fresh=fresh)))
@@ -68,7 +81,9 @@ class Step:
             for phase in (peak.phase, NEXT[peak.phase]):
                 bill.add(peak, phase, gradients)
         if self.job.accumulate > 1:
-            self._accumulating(bill, gradients)
+            self._accumulating(bill, gradients, tuple(NEXT))
+        elif self.zeroed_in_place:
+            self._accumulating(bill, gradients, ())
         self._leftovers(bill, first)
         return [*bill.lines.values(), gradients, self._step_temporaries()], first
 
@@ -90,13 +105,13 @@ class Step:
             line.add(phase, total if always or forward else 0)
         return line
 
-    def _accumulating(self, bill: _Bill, gradients: Amounts) -> None:
-        """From the second micro-batch on, every gradient exists in every phase."""
+    def _accumulating(self, bill: _Bill, gradients: Amounts, first: tuple[str, ...]) -> None:
+        """From the second micro-batch on (in `first` phases too), every gradient exists in every phase."""
         total = self.states.gradient_bytes
         if implementation(self.job) == "in-backward":
             raise InputError("accumulate cannot be combined with an optimizer that steps inside backward")
         for peak in phase_peaks(self.stream(fresh=False), self.program.placed):
-            for phase in (peak.phase, NEXT[peak.phase]):
+            for phase in (*(name for name in first if name == peak.phase), NEXT[peak.phase]):
                 before = bill.total(phase) + gradients.by_phase.get(phase, 0)
                 if peak.nbytes + total > before:
                     bill.clear(phase)
@@ -107,16 +122,14 @@ class Step:
         """What `outputs` still holds lives through the step and until the next forward has returned."""
         if not keeps_outputs(self.job):
             return
-        held = {Category.LOGITS: 0, Category.CACHE: 0}
+        held = dict.fromkeys(LEFTOVERS.values(), 0)
         for item in alive_at(stream, len(stream) - 1):
-            if item.event.kind == "kv cache":
-                held[Category.CACHE] += int(item.event.nbytes)
-            elif item.event.kind != "gradient":
-                held[Category.LOGITS] += int(item.event.nbytes)
-        for category, what in ((Category.LOGITS, "logits"), (Category.CACHE, "past_key_values")):
+            if item.event.kind != "gradient":
+                held[LEFTOVERS.get(item.event.kind, LOGITS)] += int(item.event.nbytes)
+        for (category, what), nbytes in held.items():
             line = bill.line(category, f"{what} that `outputs` still holds")
-            for phase in (STEP, NEXT_FORWARD, NEXT_LOSS, NEXT_STEP):
-                line.add(phase, held[category])
+            for phase in (STEP, NEXT_FORWARD, NEXT_STEP) if loss_apart(self.job) else (*NEXT.values(), STEP, NEXT_STEP):
+                line.add(phase, nbytes if phase != NEXT_BACKWARD else 0)
 
     def _step_temporaries(self) -> Amounts:
         item = self.states.recipe.states.nbytes if self.states.recipe.states else None
@@ -138,8 +151,13 @@ def _gradient_dtype(states: States) -> str:
 
 
 def keeps_outputs(job: Job) -> bool:
-    """A plain loop writes `outputs = model(...)`; trainers return only the loss."""
-    return job.framework == "plain" if job.keep_outputs is None else job.keep_outputs
+    """A plain loop writes `outputs = model(...)`, litgpt `logits = model(...)`; trainers return only the loss."""
+    return job.framework in ("plain", "litgpt") if job.keep_outputs is None else job.keep_outputs
+
+
+def loss_apart(job: Job) -> bool:
+    """Is the loss computed after the model has returned, and with it the last step's outputs gone?"""
+    return job.framework == "litgpt"
 
 
 def recompute_rule(job: Job) -> Callable[[Placed], str]:
@@ -198,7 +216,7 @@ class _Bill:
             return Category.CACHE, "keys and values of this step (use_cache)"
         if placed.name in ("loss", "head") and ("logits" in item.event.label or placed.name == "loss"):
             return Category.LOGITS, f"{item.event.label}"
-        if item.event.kind == "activation" or item.key == ("border", item.section + 1):
+        if item.event.kind in ("activation", "pinned") or item.key == ("border", item.section + 1):
             return Category.ACTIVATIONS, stack_name(placed)
         return (
             Category.TEMPORARY,

@@ -13,6 +13,7 @@ from vramcast.models.tape import F32, Tape, Value
 Version = tuple[int, int]
 
 CHUNKS = 8  # torchtune's CEWithChunkedOutputLoss and its like
+LITGPT_ROWS = 128  # tokens per chunk, litgpt/utils.py chunked_cross_entropy
 
 
 def add_loss(program: Program, *, transformers: Version, kind: str = "full") -> None:
@@ -21,6 +22,9 @@ def add_loss(program: Program, *, transformers: Version, kind: str = "full") -> 
     if program.loss == "none" or "loss" in t.regime.fused:
         return
     with t.part("loss", logits) as part:
+        if t.regime.code == "litgpt":
+            part.outputs = (_litgpt(t, logits),)
+            return
         part.outputs = (_chunked(t, logits) if kind == "chunked" else _full(t, logits, program.loss, transformers),)
 
 
@@ -38,8 +42,24 @@ def cross_entropy(t: Tape, x: Value) -> Value:
     """log_softmax keeps its output, nll_loss needs it too. Autocast runs both in fp32."""
     if t.regime.autocast:
         x = t.cast(x, F32, "logits fp32")
-    log_probs = t.op("log_softmax", (x,), x.shape, x.dtype, saves_output=True, label="log-probabilities")
+    saves = (x,) if t.regime.softmax_keeps_input else ()
+    log_probs = t.op("log_softmax", (x,), x.shape, x.dtype, saves=saves, saves_output=True, label="log-probabilities")
     return t.op("nll_loss", (log_probs,), (), F32, saves=(log_probs,), label="loss")
+
+
+def _litgpt(t: Tape, logits: Value) -> Value:
+    """chunked_cross_entropy in the dtype of the logits. With adapters the head itself is chunked along the sequence;
+    else the shifted logits are copied and cut into rows."""
+    b, s, vocab = logits.shape
+    x, rows = logits, b * LITGPT_ROWS
+    if t.regime.lora is None:
+        x, rows = t.copy(logits, (b, s - 1, vocab), "shifted logits"), LITGPT_ROWS
+    log_probs = Value(x.shape, x.dtype, label="log-probabilities")
+    chunk = rows * vocab * x.dtype.nbytes
+    return t.op(
+        "chunked cross entropy", (x,), (), F32, saves=(log_probs,), label="loss", backward_temp_bytes=chunk,
+        grad_in_place_of_saved=True,
+    )  # fmt: skip
 
 
 def _chunked(t: Tape, logits: Value) -> Value:

@@ -94,6 +94,7 @@ class Op:
     saved: tuple[Value, ...] = ()
     forward_temp_bytes: Number = 0
     backward_temp_bytes: Number = 0
+    grad_in_place_of_saved: bool = False  # chunk by chunk: what is saved goes as the gradient of the input comes
     passes_grad: bool = False  # the gradient of each input is the gradient of the output, or a view of it
     flops: Number = 0
 
@@ -149,6 +150,7 @@ class Quantized:
     stored_bytes: Callable[[int], int]  # of a weight with that many elements
     compute: Dtype
     pins_input: bool = False  # bitsandbytes before 0.44 wrote the input into ctx.tensors
+    via_half: bool = False  # dequantised to fp16 and then cast: two tensors of the weight's size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +168,7 @@ class Regime:
     kv_cache: str = "none"  # transformers fills a cache in training too: "alias" of keys and values, or "copy"
     experts: str = "grouped"  # grouped (one grouped matmul) or loop (expert by expert)
     code: str = "transformers"  # whose modelling code: transformers, litgpt or torchtune
+    softmax_keeps_input: bool = False  # torch before 1.11 saved it and never used it
     cuda: bool = True  # CUDA kernels; False: what the CPU kernels keep, for checks against real runs
     trainable: Callable[[str], bool] = lambda name: True
     upcast: Callable[[str, str], bool] = lambda name, kind: False  # parameters kept in fp32 whatever `weights` says
@@ -360,6 +363,9 @@ class Tape:
         """Keeps its output. CUDA's autocast runs it in fp32."""
         raised = self.regime.autocast is not None and self.regime.cuda and dtype is None
         dtype = F32 if raised else dtype or x.dtype
+        if self.regime.softmax_keeps_input:
+            x = self.cast(x, dtype)
+            return self.op("softmax", (x,), x.shape, dtype, saves=(x,), saves_output=True, label=label)
         return self.op("softmax", (x,), x.shape, dtype, saves_output=True, label=label)
 
     def dropout(self, x: Value, p: float, label: str = "dropout") -> Value:
@@ -440,7 +446,8 @@ class Tape:
 
     def _matmul_weight(self, x: Value, w: Value, b: Value | None, out: int, label: str) -> Value:
         quantized = w.param is not None and w.param.stored_bytes is not None
-        dequantized = w.nbytes if quantized else 0
+        via_half = self.regime.quantized is not None and self.regime.quantized.via_half
+        dequantized = w.nbytes * (1 + via_half) if quantized else 0
         if quantized and self.regime.autocast is None:
             x = self.cast(x, w.dtype)
         x, w = self.autocasted(x), w if quantized else self.autocasted(w)

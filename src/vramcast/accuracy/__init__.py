@@ -1,0 +1,1 @@
+"""What others measured, against what the formula engine says: rows in, errors out."""

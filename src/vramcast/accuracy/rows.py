@@ -1,0 +1,91 @@
+"""Measured rows: YAML files, one per source, each row a job, a peak in bytes and where it comes from.
+
+Knows the form of the files and nothing about engines. A row with `pending` is transcribed but cannot be run yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vramcast.errors import InputError
+
+METRICS = ("allocated", "active", "reserved", "nvml")
+CONFIDENCES = ("high", "medium", "low")
+ELSEWHERE = "not_expressed.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One published peak. `job` has the keys of a job file; `config` describes a model that the catalog lacks."""
+
+    id: str
+    source: str  # the file's name
+    job: Mapping[str, Any]
+    peak_bytes: int
+    metric: str
+    confidence: str
+    tolerance: float  # largest accepted |predicted / measured - 1|
+    gpu: str = ""
+    versions: str = ""
+    note: str = ""
+    explanation: str = ""  # why the prediction is off, where it is
+    config: Mapping[str, Any] | None = None
+    pending: str = ""
+    parallel: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One file: where its rows were published, under which licence."""
+
+    name: str
+    published: str
+    license: str
+    rows: tuple[Row, ...]
+
+
+def load_sources(folder: Path) -> tuple[Source, ...]:
+    paths = sorted(path for path in folder.glob("*.yaml") if path.name != ELSEWHERE)
+    if not paths:
+        raise InputError(f"{folder}: no measured rows (*.yaml) here. Run from the repository, or give --rows FOLDER.")
+    return tuple(_source(path) for path in paths)
+
+
+def load_not_expressed(folder: Path) -> dict[str, str]:
+    """Ids of rows that no Job can express, with the reason."""
+    return {item["id"]: item["reason"] for item in _read(folder / ELSEWHERE)}
+
+
+def _source(path: Path) -> Source:
+    document = _read(path)
+    rows = tuple(_row(path, item) for item in document["rows"])
+    return Source(name=path.stem, published=document["source"], license=document["license"], rows=rows)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error})") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: not YAML ({error})") from None
+
+
+def _row(path: Path, item: Mapping[str, Any]) -> Row:
+    try:
+        row = Row(source=path.stem, **item)
+    except TypeError as error:
+        raise InputError(f"{path}: row {item.get('id', '?')}: {error}") from None
+    if row.metric not in METRICS or row.confidence not in CONFIDENCES:
+        raise InputError(
+            f"{path}: row {row.id}: metric must be one of {', '.join(METRICS)} and confidence one of "
+            f"{', '.join(CONFIDENCES)}, not {row.metric!r} and {row.confidence!r}"
+        )
+    if type(row.peak_bytes) is not int or row.peak_bytes <= 0 or not 0 < row.tolerance < 1:
+        raise InputError(f"{path}: row {row.id}: peak_bytes must be a positive int and tolerance lie between 0 and 1")
+    return row

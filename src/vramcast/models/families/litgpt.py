@@ -1,0 +1,179 @@
+"""litgpt's own model code (litgpt/model.py, lora.py, utils.py): one decoder for every family it converts.
+
+Differs from transformers where memory is concerned: one fused qkv projection, keys and values always repeated to all
+heads, queries and keys joined anew behind rotary positions in fp32, an embedding that is never tied to the head (before
+0.5.4), adapters on parts of the fused projection, and Fabric's fp32 copy of what the model returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vramcast.errors import UnsupportedError
+from vramcast.models.config import Config, exact_division
+from vramcast.models.dims import Dim
+from vramcast.models.layers import Heads, attend, by_head, gated, rms_norm, rope
+from vramcast.models.program import Program, Sizes
+from vramcast.models.tape import F32, I64, Tape, Value
+
+TARGETS = ("query", "key", "value", "projection", "mlp", "head")  # where litgpt puts adapters: lora_query …
+
+Norm = Callable[[Tape, str, Value], Value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """litgpt's Config, as far as memory is concerned."""
+
+    h: Dim
+    f: Dim
+    heads: Heads
+    rotary: int  # rope_n_elem
+    act: str
+    gated: bool  # LLaMAMLP or GemmaMLP against GptNeoxMLP
+    norm: Norm
+    bias: bool = False
+    head_bias: bool = False
+    parallel: bool = False
+    shared_norm: bool = False
+    post_norms: bool = False  # Gemma 2
+    scaled: bool = False  # embeddings times sqrt(h): Gemma
+    softcap: bool = False
+
+
+def _layer_norm(t: Tape, name: str, x: Value) -> Value:
+    return t.layer_norm(name, x)
+
+
+LLAMA_LIKE = ("llama", "mistral", "phi3", "gemma", "gemma2", "qwen2", "qwen3")
+
+
+def read_shape(c: Config) -> Shape:
+    """A Hugging Face config as litgpt's."""
+    h = c.dim("hidden_size", "h")
+    num = c.dim("num_attention_heads", "a")
+    kv = c.dim("num_key_value_heads", "g", default=int(num))
+    width = c.dim("head_dim", "d", default=int(exact_division(h, num, f"{c.where}: hidden_size by heads")))
+    heads = Heads(num=num, num_kv=kv, width=width)
+    if c.model_type in LLAMA_LIKE:
+        gemma = c.model_type.startswith("gemma")
+        return Shape(
+            h=h, f=c.dim("intermediate_size", "f"), heads=heads, rotary=int(width),
+            act=c.word("hidden_act", "gelu_pytorch_tanh" if gemma else "silu", "hidden_activation"), gated=True,
+            norm=rms_norm, scaled=gemma, post_norms=c.model_type == "gemma2", softcap=c.model_type == "gemma2",
+        )  # fmt: skip
+    if c.model_type == "falcon":
+        one = Heads(num=num, num_kv=Dim(1, "g"), width=width)
+        return Shape(
+            h=h, f=c.dim("ffn_hidden_size", "f", default=4 * int(h)), heads=one, rotary=int(width), act="gelu",
+            gated=False, norm=_layer_norm, parallel=True, shared_norm=True,
+        )  # fmt: skip
+    if c.model_type in ("gpt_neox", "phi"):
+        phi = c.model_type == "phi"
+        part = c.number("partial_rotary_factor", c.number("rotary_pct", 0.5 if phi else 0.25))
+        return Shape(
+            h=h, f=c.dim("intermediate_size", "f"), heads=heads, rotary=int(int(width) * part), act="gelu",
+            gated=False, norm=_layer_norm, bias=True, head_bias=phi, parallel=True, shared_norm=phi,
+        )  # fmt: skip
+    raise UnsupportedError(
+        f"{c.where}: how litgpt runs model_type {c.model_type!r} is not described. "
+        f"Known: {', '.join((*LLAMA_LIKE, 'falcon', 'gpt_neox', 'phi'))}."
+    )
+
+
+def litgpt(t: Tape, c: Config, sizes: Sizes) -> Program:
+    shape = read_shape(c)
+    ids = t.input("input ids", (sizes.batch, sizes.seq), I64)
+    vocab = c.dim("vocab_size", "V")
+    with t.part("embedding", ids) as part, t.scope("transformer"):
+        x = t.lookup(t.table("wte", vocab, shape.h), ids)
+        part.outputs = (t.scale(x) if shape.scaled else x,)
+        x = part.outputs[0]
+    table = Value((sizes.seq, 2 * shape.rotary), F32, label="cos, sin")
+    with t.scope("transformer"):
+        x = t.stack("h", ["block"] * c.dim("num_hidden_layers", "L"), lambda y, kind: _block(t, shape, y, table), x)
+    with t.part("head", x) as part:
+        with t.scope("transformer"):
+            x = shape.norm(t, "ln_f", x)
+        logits = dense(t, "lm_head", x, vocab, target="head", bias=shape.head_bias, kind="head")
+        part.outputs = (t.cast(logits, F32, "logits fp32"),)
+    labels = t.input("labels", (sizes.batch, sizes.seq), I64)
+    return Program(tape=t, output=part.outputs[0], labels=labels, loss="causal")
+
+
+def _block(t: Tape, shape: Shape, x: Value, table: Value) -> Value:
+    normed = shape.norm(t, "norm_1", x)
+    attended = _attention(t, shape, normed, table)
+    if shape.post_norms:
+        attended = shape.norm(t, "post_attention_norm", attended)
+    if shape.parallel:
+        normed = normed if shape.shared_norm else shape.norm(t, "norm_2", x)
+        return t.add(t.add(_mlp(t, shape, normed), attended, "branches"), x, "residual stream")
+    x = t.add(attended, x, "residual stream")
+    y = _mlp(t, shape, shape.norm(t, "norm_2", x))
+    if shape.post_norms:
+        y = shape.norm(t, "post_mlp_norm", y)
+    return t.add(y, x, "residual stream")
+
+
+def _attention(t: Tape, shape: Shape, x: Value, table: Value) -> Value:
+    heads = shape.heads
+    with t.scope("attn"):
+        widths = [heads.num * heads.width, heads.num_kv * heads.width, heads.num_kv * heads.width]
+        qkv = _fused_qkv(t, x, widths, bias=shape.bias)
+        q, k, v = (t.slice(qkv, width) for width in widths)
+        q, k, v = by_head(t, q, heads.num), by_head(t, k, heads.num_kv), by_head(t, v, heads.num_kv)
+        if heads.groups > 1:
+            full = (*q.shape[:2], heads.num, heads.width)
+            q, k, v = t.copy(q, full, "q"), t.copy(k, full, "k repeated"), t.copy(v, full, "v repeated")
+        q, k = _positions(t, q, table, shape.rotary), _positions(t, k, table, shape.rotary)
+        alike = Heads(num=heads.num, num_kv=heads.num, width=heads.width)
+        kernel = "eager" if shape.softcap else None
+        y = attend(t, q, k, v, alike, softcap=shape.softcap, heads_first=True, kernel=kernel)
+        return dense(t, "proj", y, shape.h, target="projection", bias=shape.bias)
+
+
+def _positions(t: Tape, x: Value, table: Value, rotary: int) -> Value:
+    """apply_rope on the first `rotary` columns in fp32, back to x's dtype, joined with the rest in a new tensor."""
+    turned = t.cast(rope(t, t.slice(x, rotary), table), x.dtype)
+    return t.op("cat", (turned, x), x.shape, x.dtype, label=f"{x.label} with positions")
+
+
+def _mlp(t: Tape, shape: Shape, x: Value) -> Value:
+    with t.scope("mlp"):
+        if shape.gated:
+            one = dense(t, "fc_1", x, shape.f, target="mlp", bias=shape.bias)
+            two = dense(t, "fc_2", x, shape.f, target="mlp", bias=shape.bias)
+            return dense(t, "proj", gated(t, one, two, shape.act), shape.h, target="mlp", bias=shape.bias)
+        wide = dense(t, "fc", x, shape.f, target="mlp", bias=shape.bias)
+        return dense(t, "proj", t.activation(wide, shape.act), shape.h, target="mlp", bias=shape.bias)
+
+
+def dense(t: Tape, name: str, x: Value, out: int, *, target: str, bias: bool, kind: str = "linear") -> Value:
+    """LoRALinear: the frozen product, plus dropout(x)·Aᵀ·Bᵀ scaled. `target` is litgpt's word for the place."""
+    with t.scope(name):
+        y = t.linear("linear" if t.regime.lora else "", x, out, bias=bias, label=name, kind=kind, adapt=False)
+        lora = t.regime.lora
+        if lora is None or not lora.matches(target, kind):
+            return y
+        low = t.low_rank("lora_A", t.dropout(x, lora.dropout, "lora dropout"), lora.rank)
+        return t.add(y, t.scale(t.low_rank("lora_B", low, out), "lora scaled"), "adapted")
+
+
+def _fused_qkv(t: Tape, x: Value, widths: list[int], *, bias: bool) -> Value:
+    """LoRAQKVLinear: one A for the enabled parts, a grouped 1×1 convolution for B, padded with zeros to the whole."""
+    lora, out = t.regime.lora, sum(widths)
+    with t.scope("attn"):
+        y = t.linear("linear" if lora else "", x, out, bias=bias, label="qkv", adapt=False)
+        if lora is None:
+            return y
+        parts = [w for name, w in zip(("query", "key", "value"), widths, strict=True) if lora.matches(name, "linear")]
+        if not parts:
+            return y
+        low = t.low_rank("lora_A", t.dropout(x, lora.dropout, "lora dropout"), lora.rank * len(parts))
+        part = t.slice(low, lora.rank)
+        wide = t.low_rank("lora_B", part, sum(parts))
+        if len(parts) < 3:  # index_copy keeps its source
+            wide = t.op("index_copy", (wide,), y.shape, wide.dtype, saves=(wide,), label="zero-padded")
+        return t.add(y, t.scale(wide, "lora scaled"), "adapted")
