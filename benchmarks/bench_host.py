@@ -3,8 +3,8 @@
     python benchmarks/bench_host.py --rows 5000 200000 2000000 --folder /tmp/bench > benchmarks/host.md
 
 Every row is a process of its own with a DataLoader over a generated parquet file, measured in its steady state: private
-memory, shared memory and mapped files of the process and its workers, each shared page once. In mode mmap the prediction
-counts the share of the file that was read.
+memory, shared memory and mapped files of the process and its workers, each shared page once. In mode mmap the
+prediction counts the share of the file that was read.
 """
 
 from __future__ import annotations
