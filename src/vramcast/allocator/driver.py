@@ -44,11 +44,11 @@ class SimulatedDriver:
 
     __slots__ = ("_next_address", "_used_bytes", "capacity_bytes", "taken_bytes")
 
-    def __init__(self, capacity_bytes: int | None, taken_bytes: int = 0) -> None:
+    def __init__(self, capacity_bytes: int | None, taken_bytes: int = 0, first_address: int = _FIRST_ADDRESS) -> None:
         self.capacity_bytes = capacity_bytes
         self.taken_bytes = taken_bytes
         self._used_bytes = 0
-        self._next_address = _FIRST_ADDRESS
+        self._next_address = first_address
 
     def malloc(self, nbytes: int) -> int | None:
         return self._new_addresses(nbytes) if self._take(nbytes) else None

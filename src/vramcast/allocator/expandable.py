@@ -18,8 +18,7 @@ def allocate(pool: BlockPool, stream: int, nbytes: int, driver: Driver, page_byt
         return None
     while block.size < nbytes:
         unmapped = block.next
-        assert unmapped is not None  # _lowest_room counted it
-        if not _map(unmapped, min(nbytes - block.size, unmapped.size), driver):
+        if unmapped is None or not _map(unmapped, min(nbytes - block.size, unmapped.size), driver):
             return None
         block = unmapped  # mapping merged the free block before it
     pool.remove(block)
@@ -108,7 +107,7 @@ def _map(block: Block, nbytes: int, driver: Driver) -> bool:
     """Back the start of an unmapped block, in whole pages, and merge it with free neighbours."""
     segment, pool = block.expandable, block.pool
     assert segment is not None
-    mapped_bytes = round_up(nbytes, segment.page_bytes)
+    mapped_bytes = min(round_up(nbytes, segment.page_bytes), block.size)
     if not driver.map(block.address, mapped_bytes):
         return False
     pool.remove_unmapped(block)

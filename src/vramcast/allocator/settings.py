@@ -16,7 +16,7 @@ from vramcast.allocator.constants import (
     ROUNDUP_INTERVALS,
     ROUNDUP_START_LOG2,
 )
-from vramcast.errors import InputError, UnsupportedError, unknown
+from vramcast.errors import InputError, UnsupportedError, VramcastError, unknown
 from vramcast.units import MiB
 
 
@@ -37,42 +37,68 @@ class AllocatorSettings:
         """`expandable_segments:True,max_split_size_mb:128`; a leading `PYTORCH_ALLOC_CONF=` is tolerated."""
         settings = cls()
         for key, value in _pairs(re.sub(r"^\s*PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF\s*=", "", text).strip().strip("\"'")):
-            if key == "backend":
-                _check_backend(value)
-            if key in _WITHOUT_EFFECT:
-                continue
-            if key not in _READERS:
-                raise unknown("allocator setting", key, [*_READERS, *_WITHOUT_EFFECT])
-            field, read = _READERS[key]
-            settings = replace(settings, **{field: read(key, value)})  # type: ignore[arg-type]
-            _check_against_segment(settings, field)
+            settings = settings._with(key, value)
+        return settings
+
+    def _with(self, key: str, value: str) -> AllocatorSettings:
+        if key == "backend" and value != "native":
+            raise UnsupportedError(f"backend:{value} is not modelled, only native is: it decides in the driver.")
+        if key in _WITHOUT_EFFECT:
+            return self
+        if key not in _READERS:
+            raise unknown("allocator setting", key, [*_READERS, *_WITHOUT_EFFECT])
+        field, read = _READERS[key]
+        settings = replace(self, **{field: read(key, value)})  # type: ignore[arg-type]
+        _check_against_segment(settings, field)
         return settings
 
     @classmethod
-    def from_snapshot(cls, recorded: Mapping[object, object]) -> AllocatorSettings:
-        """The `allocator_settings` of a snapshot: its text first, then what a running job can change."""
+    def from_snapshot(cls, recorded: Mapping[object, object]) -> tuple[AllocatorSettings, tuple[str, ...]]:
+        """The `allocator_settings` of a snapshot, and what of it is not understood here.
+
+        Its text comes first, then what a running job can change. The memory fraction is left out: its card is unknown.
+        """
         text = recorded.get("PYTORCH_ALLOC_CONF") or recorded.get("PYTORCH_CUDA_ALLOC_CONF") or ""
-        settings = cls.parse(text) if isinstance(text, str) else cls()
-        max_split = recorded.get("max_split_size")
-        if isinstance(max_split, int) and max_split > 0:
-            settings = replace(settings, max_split_bytes=max_split)
-        threshold = recorded.get("garbage_collection_threshold")
-        if isinstance(threshold, float) and 0 < threshold < 1:
-            settings = replace(settings, garbage_collection_threshold=threshold)
-        expandable = recorded.get("expandable_segments")
-        if isinstance(expandable, bool):
-            settings = replace(settings, expandable_segments=expandable)
-        divisions = recorded.get("roundup_power2_divisions")
-        if isinstance(divisions, Mapping) and len(divisions) == ROUNDUP_INTERVALS:
-            values = tuple(value for value in divisions.values() if isinstance(value, int))
-            if len(values) == ROUNDUP_INTERVALS:
-                settings = replace(settings, roundup_power2_divisions=values)
-        return settings
+        settings, ignored = cls._understood(text) if isinstance(text, str) else (cls(), ())
+        changes = _recorded_changes(recorded)
+        return replace(settings, per_process_memory_fraction=1.0, **changes), ignored  # type: ignore[arg-type]
+
+    @classmethod
+    def _understood(cls, text: str) -> tuple[AllocatorSettings, tuple[str, ...]]:
+        """As much of a text as is known here: a newer torch may have settings that we have not heard of."""
+        settings, ignored = cls(), []
+        try:
+            for key, value in _pairs(text):
+                try:
+                    settings = settings._with(key, value)
+                except VramcastError:
+                    ignored.append(f"{key}:{value}")
+        except InputError:
+            ignored.append(text)
+        return settings, tuple(ignored)
 
     def divisions_for(self, nbytes: int) -> int:
         """How many steps lie between two powers of two at this size; 0 or 1 is plain 512-byte rounding."""
         index = max(0, nbytes.bit_length() - 1 - ROUNDUP_START_LOG2)
         return self.roundup_power2_divisions[min(index, ROUNDUP_INTERVALS - 1)]
+
+
+def _recorded_changes(recorded: Mapping[object, object]) -> dict[str, object]:
+    """The figures of a snapshot's allocator_settings; what is not set is negative or empty there."""
+    changes: dict[str, object] = {}
+    max_split, threshold = recorded.get("max_split_size"), recorded.get("garbage_collection_threshold")
+    if isinstance(max_split, int) and max_split > 0:
+        changes["max_split_bytes"] = max_split
+    if isinstance(threshold, float) and 0 < threshold < 1:
+        changes["garbage_collection_threshold"] = threshold
+    if isinstance(recorded.get("expandable_segments"), bool):
+        changes["expandable_segments"] = recorded["expandable_segments"]
+    divisions = recorded.get("roundup_power2_divisions")
+    if isinstance(divisions, Mapping) and len(divisions) == ROUNDUP_INTERVALS:
+        values = tuple(value for value in divisions.values() if isinstance(value, int))
+        if len(values) == ROUNDUP_INTERVALS:
+            changes["roundup_power2_divisions"] = values
+    return changes
 
 
 def _check_against_segment(settings: AllocatorSettings, field: str) -> None:
@@ -158,13 +184,6 @@ def _power_of_two(key: str, value: str) -> int:
     if number == 0 or number & (number - 1):
         raise InputError(f"{key} takes powers of two, not {value!r}.")
     return number
-
-
-def _check_backend(value: str) -> None:
-    if value != "native":
-        raise UnsupportedError(
-            f"backend:{value} is not modelled, only native is: cudaMallocAsync decides in the driver."
-        )
 
 
 _READERS: dict[str, tuple[str, Callable[[str, str], object]]] = {

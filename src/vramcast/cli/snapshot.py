@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.top < 0:
         raise InputError(f"--top {args.top}: give a number of holders, 0 or more.")
-    others = [(text, AllocatorSettings.parse(text)) for text in args.alloc_conf]
+    others = [(text, _settings(text)) for text in args.alloc_conf]
     snapshot = read_snapshot(args.file, _progress())
     device = _device(snapshot, args.device)
     analysis = analyse(snapshot, device, with_replay=args.replay or args.json, other_settings=others)
@@ -44,6 +44,15 @@ def run(args: argparse.Namespace) -> int:
     render = snapshot_json.render if args.json else snapshot_text.render
     print(render(analysis, name, args.top))
     return 0
+
+
+def _settings(text: str) -> AllocatorSettings:
+    settings = AllocatorSettings.parse(text)
+    if settings.per_process_memory_fraction < 1:
+        raise InputError(
+            f"--alloc-conf {text}: a snapshot does not say how large the card is, so a fraction means nothing."
+        )
+    return settings
 
 
 def _device(snapshot: Snapshot, asked: int | None) -> int:

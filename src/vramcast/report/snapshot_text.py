@@ -25,15 +25,15 @@ def render(analysis: Analysis, file_name: str, top: int) -> str:
         _categories(analysis.holders),
         _replay(analysis.replay),
         _alternatives(analysis.alternatives),
-        tuple(f"note: {note}" for note in analysis.notes),
+        tuple(f"note: {_printable(note)}" for note in analysis.notes),
     )
     return "\n\n".join("\n".join(lines) for section in sections if (lines := tuple(section)))
 
 
 def _header(analysis: Analysis, file_name: str) -> Iterator[str]:
     yield (
-        f"{file_name}: cuda:{analysis.device}, {analysis.events:,} events in {analysis.duration_us / 1e6:,.2f} s, "
-        f"allocator settings: {analysis.settings_text or 'defaults'}"
+        f"{_printable(file_name)}: cuda:{analysis.device}, {analysis.events:,} events in "
+        f"{analysis.duration_us / 1e6:,.2f} s, allocator settings: {_printable(analysis.settings_text) or 'defaults'}"
     )
     others = [f"cuda:{device}" for device in analysis.devices if device != analysis.device]
     if others:
@@ -81,7 +81,7 @@ def _fragmentation(analysis: Analysis) -> Iterator[str]:
     unused = what.reserved_bytes - what.allocated_bytes
     share = unused / what.reserved_bytes if what.reserved_bytes else 0.0
     reserved = format_gib(what.reserved_bytes)
-    yield f"at the allocated peak {format_bytes(unused)} of {reserved} reserved were not allocated ({share:.1%})"
+    yield f"fragmentation: {format_bytes(unused)} of {reserved} reserved not allocated ({share:.1%}) at that peak"
     for nbytes, text in (
         (what.stuck_bytes, "free pieces of segments in use"),
         (what.releasable_bytes, "whole free segments, which empty_cache() would return"),
@@ -151,7 +151,7 @@ def _alternatives(alternatives: Sequence[Alternative]) -> Iterator[str]:
     for other in alternatives:
         yield (
             f"  peak reserved {format_gib(other.peak_reserved_bytes):>11}  "
-            f"{_signed(other.peak_reserved_bytes - base):>13}  {other.settings_text}"
+            f"{_signed(other.peak_reserved_bytes - base):>13}  {_printable(other.settings_text)}"
         )
 
 
@@ -161,9 +161,14 @@ def _signed(nbytes: int) -> str:
 
 def shorten(frame: str) -> str:
     """A path from its installed package on, otherwise its last folder and file."""
+    frame = _printable(frame)
     for folder in ("site-packages/", "dist-packages/"):
         _, found, rest = frame.rpartition(folder)
         if found and len(rest) <= _LONGEST_FRAME:
             return rest
     parts = frame.split("/")
     return frame if len(parts) <= 3 or "(" in frame else "…/" + "/".join(parts[-2:])
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "�" for character in text)

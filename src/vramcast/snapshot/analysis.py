@@ -117,7 +117,7 @@ def analyse(
         unexplained_events=survey.unexplained,
         replay=replay(history) if with_replay else None,
         alternatives=tuple(alternatives),
-        notes=_notes(survey, history),
+        notes=(*_notes(survey, history), *_settings_notes(snapshot)),
     )
 
 
@@ -216,6 +216,11 @@ def _fragmentation(walk: Walk) -> Fragmentation:
         largest_free_bytes=largest,
         rounding_bytes=walk.active_bytes - walk.requested_bytes,
     )
+
+
+def _settings_notes(snapshot: Snapshot) -> tuple[str, ...]:
+    ignored = ", ".join(snapshot.ignored_settings)
+    return (f"Allocator settings not understood here and left out: {ignored[:200]}",) if ignored else ()
 
 
 def _notes(survey: _Survey, history: History) -> tuple[str, ...]:

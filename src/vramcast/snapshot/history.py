@@ -79,8 +79,10 @@ class Walk:
         elif action == FREE_COMPLETED:
             self._complete_free(address)
         elif action in (SEGMENT_ALLOC, SEGMENT_MAP):
-            self.layout.add_span(span_of(row, self._trace))
-            self.reserved_bytes += nbytes
+            if self.layout.add_span(span_of(row, self._trace)):
+                self.reserved_bytes += nbytes
+            else:
+                self.unexplained += 1
         elif action in (SEGMENT_FREE, SEGMENT_UNMAP):
             if self.layout.remove_span(address, address + nbytes):
                 self.reserved_bytes -= nbytes

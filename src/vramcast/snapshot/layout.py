@@ -64,8 +64,9 @@ class Layout:
     # Blocks
 
     def add_block(self, block: LiveBlock) -> None:
+        if block.address not in self.blocks:
+            insort(self._addresses, block.address)
         self.blocks[block.address] = block
-        insort(self._addresses, block.address)
 
     def remove_block(self, address: int) -> LiveBlock | None:
         block = self.blocks.pop(address, None)
@@ -106,8 +107,12 @@ class Layout:
         span = self.span_at(address)
         return DEFAULT_POOL if span is None else span.pool
 
-    def add_span(self, span: Span) -> None:
-        """Add memory; a piece of an expandable segment joins the pieces it touches."""
+    def add_span(self, span: Span) -> bool:
+        """Add memory; a piece of an expandable segment joins the pieces it touches. False if some is there already."""
+        index = bisect_right(self._starts, span.start)
+        overlaps_next = index < len(self._starts) and self._starts[index] < span.end
+        if span.start >= span.end or overlaps_next or self.span_at(span.start) is not None:
+            return False
         if span.is_expandable:
             below = self.span_at(span.start - 1)
             if below is not None and below.is_expandable and below.end == span.start and below.stream == span.stream:
@@ -119,11 +124,17 @@ class Layout:
                 span = replace(span, end=above.end)
         self.spans[span.start] = span
         insort(self._starts, span.start)
+        return True
 
     def remove_span(self, start: int, end: int) -> bool:
         """Take memory away; of an expandable segment also from the middle. False if it was not there."""
         span = self.span_at(start)
-        if span is None or end > span.end or (not span.is_expandable and (span.start, span.end) != (start, end)):
+        if (
+            span is None
+            or end > span.end
+            or start >= end
+            or (not span.is_expandable and (span.start, span.end) != (start, end))
+        ):
             return False
         self._drop(span.start)
         if span.start < start:

@@ -18,6 +18,7 @@ from vramcast.errors import SnapshotError
 _CHUNK_BYTES = 1 << 22
 _LOOKAHEAD_BYTES = 1 << 16  # at least this much is in the buffer when an opcode starts, unless the file ends
 _LONGEST_NUMBER = 32  # characters or bytes; torch writes 64-bit integers
+_UNSIGNED_4 = struct.Struct("<I")
 _PACKED = object()  # stands in the memo for a dict that was packed
 
 _REFUSED = {
@@ -60,7 +61,7 @@ class PickleStream:
         *,
         absorb: Callable[[dict[Any, Any]], object | None],
         absorb_list: Callable[[list[Any]], object | None],
-        progress: Callable[[int], None],
+        progress: Callable[[int, int], None],
     ) -> None:
         self._file = file
         self._file_bytes = file_bytes
@@ -89,9 +90,9 @@ class PickleStream:
                 if code == 0x2E:  # STOP
                     return self._stack.pop()
                 handlers[code]()
-        except IndexError:
+        except (IndexError, struct.error):
             self._fail("ends too early or is damaged")
-        except (TypeError, ValueError, AttributeError, UnicodeDecodeError, struct.error) as error:
+        except (TypeError, ValueError, AttributeError) as error:
             self._fail(f"is damaged ({type(error).__name__})")
 
     # Bytes
@@ -103,7 +104,7 @@ class PickleStream:
         self._buffer = self._buffer[self._pos :] + chunk
         self._pos = 0
         self._refill_at = len(self._buffer) - _LOOKAHEAD_BYTES if chunk else len(self._buffer)
-        self._progress(self._buffer_start)
+        self._progress(self._buffer_start, self._file_bytes)
 
     def _read(self, nbytes: int) -> bytes:
         end = self._pos + nbytes
@@ -130,7 +131,12 @@ class PickleStream:
         return line
 
     def _unsigned(self, nbytes: int) -> int:
-        return int.from_bytes(self._read(nbytes), "little")
+        """A small number that belongs to an opcode: it is in the buffer, unless the file ends."""
+        data = self._buffer[self._pos : self._pos + nbytes]
+        if len(data) != nbytes:
+            self._fail("ends in the middle: the file is truncated")
+        self._pos += nbytes
+        return int.from_bytes(data, "little")
 
     def _fail(self, reason: str) -> NoReturn:
         raise SnapshotError(
@@ -386,7 +392,8 @@ class PickleStream:
         self._pos += 1
 
     def _op_long_binget(self) -> None:
-        self._stack.append(self._recall(self._unsigned(4)))
+        self._stack.append(self._recall(_UNSIGNED_4.unpack_from(self._buffer, self._pos)[0]))
+        self._pos += 4
 
     def _op_proto(self) -> None:
         version = self._unsigned(1)

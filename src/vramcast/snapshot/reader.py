@@ -34,6 +34,7 @@ _STATES = {
     "active_allocated": ALLOCATED, "active_pending_free": PENDING, "active_awaiting_free": PENDING, "inactive": FREE,
 }  # fmt: skip
 _MOST_DEVICES = 1024
+_LARGEST_BYTES = 1 << 40
 _OTHER_FORMATS = {
     b"PK": "a zip archive (torch.save makes those)", b"\x1f\x8b": "a gzip file: unpack it first",
     b"<h": "an HTML page", b"<!": "an HTML page", b'{"': "JSON",
@@ -49,15 +50,21 @@ def read_snapshot(path: str | Path, progress: Callable[[int, int], None] | None 
             if not start or start in _OTHER_FORMATS:
                 raise SnapshotError(f"it is {_OTHER_FORMATS.get(start, 'empty')}, not a pickle.")
             intake = Intake()
-            report = (lambda done: progress(done, file_bytes)) if progress else (lambda done: None)
+            report = progress or _no_progress
             stream = PickleStream(
                 file, file_bytes, absorb=intake.absorb, absorb_list=intake.stack_reference, progress=report
             )
-            return intake.snapshot(stream.load())
+            loaded = stream.load()
+            report(file_bytes, file_bytes)
+            return intake.snapshot(loaded)
     except VramcastError as error:
         raise SnapshotError(f"{path}: {error}") from None
     except OSError as error:
         raise SnapshotError(f"{path}: {error.strerror or error}") from None
+
+
+def _no_progress(done_bytes: int, file_bytes: int) -> None:
+    """Nobody is watching."""
 
 
 class StackReference:
@@ -100,6 +107,8 @@ class Intake:
         action = ACTIONS.get(name) if isinstance(name, str) else None
         if action is None:
             raise SnapshotError(f"unknown event {str(name)[:40]!r}. Known: {', '.join(ACTIONS)}.")
+        if action != OOM and not 0 <= _integer(fields.get("size"), f"size of an {name} event") <= _LARGEST_BYTES:
+            raise SnapshotError(f"an event {name!r} is about more bytes than any card has.")
         address = fields.get("device_free", fields.get("addr", 0)) if action == OOM else fields.get("addr", 0)
         pool = fields.get("pool_id", fields.get("segment_pool_id"))
         try:
@@ -115,7 +124,7 @@ class Intake:
                 )
             )
         except (struct.error, KeyError):
-            raise SnapshotError(f"an event {name!r} has no size or address that fits 64 bits.") from None
+            raise SnapshotError(f"an event {name!r} has no size, address or time that fits 64 bits.") from None
 
     def _frame(self, fields: dict[Any, Any]) -> Frame:
         filename, line, name = fields["filename"], fields["line"], fields.get("name", "")
@@ -133,10 +142,14 @@ class Intake:
             frames = history[0].get("frames", frames)
             requested = history[0].get("real_size") if requested is None else requested
         size = _size(fields["size"], "block size")
+        if state == "inactive":
+            requested = 0  # torch leaves an old figure there
+        elif requested is not None and _size(requested, "requested size") > size:
+            raise SnapshotError(f"a block of {size} bytes claims that {requested} were asked for.")
         return BlockRecord(
             address=_size(fields.get("address", 0), "address"),
             size=size,
-            requested=size if requested is None else _size(requested, "requested size"),
+            requested=size if requested is None else requested,
             state=_STATES[state],
             stack=self._stack_number(frames),
         )
@@ -179,12 +192,14 @@ class Intake:
         recorded = content.get("allocator_settings")
         recorded = recorded if isinstance(recorded, dict) else {}
         text = recorded.get("PYTORCH_ALLOC_CONF") or recorded.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+        settings, ignored = AllocatorSettings.from_snapshot(recorded)
         return Snapshot(
             segments=tuple(segments),
             traces=self._traces(content.get("device_traces", [])),
             stacks=tuple(self._stacks),
-            settings=AllocatorSettings.from_snapshot(recorded),
+            settings=settings,
             settings_text=text if isinstance(text, str) else "",
+            ignored_settings=ignored,
         )
 
     def _traces(self, lists: object) -> tuple[Trace, ...]:

@@ -104,6 +104,7 @@ class Snapshot:
     stacks: tuple[Stack, ...]
     settings: AllocatorSettings
     settings_text: str
+    ignored_settings: tuple[str, ...]  # recorded, but not understood here
 
     def devices(self) -> tuple[int, ...]:
         """Devices that hold memory or have events."""

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from vramcast.allocator import Allocator, AllocatorSettings, Block, PoolId, SimulatedDriver
+from vramcast.allocator import DEFAULT_POOL, Allocator, AllocatorSettings, Block, PoolId, SimulatedDriver
 from vramcast.allocator.restore import restore
 from vramcast.allocator.steer import adopt_segment, malloc_at, map_range, preview, release_at, unmap_at
 from vramcast.snapshot.history import History
+from vramcast.snapshot.layout import Layout, Span
 from vramcast.snapshot.player import Player, play_from_empty
 from vramcast.snapshot.record import ALLOC, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, Row
 from vramcast.snapshot.rewind import expandable_bases
+
+_MADE_UP_ADDRESSES = 1 << 62  # where no recording has been
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +49,7 @@ class Alternative:
 
 def replay(history: History) -> Replay:
     """From the state at the start of the recording, through all its events, under the recorded settings."""
-    driver = RecordedDriver()
+    driver = RecordedDriver(history.start)
     allocator = Allocator(settings=history.rules.settings, driver=driver)
     live = restore(allocator, history.start.held(), expandable_bases(history.start, history.trace))
     checker = Checker(allocator, driver, history, live)
@@ -126,7 +129,8 @@ class Checker(Player):
         """Put the request where torch put it, or where we would, if that place is not free here."""
         if self._driver.recorded and not self.allocator.settings.expandable_segments:
             start, size = self._driver.recorded.popleft()
-            return adopt_segment(self.allocator, start, size, stream, pool, nbytes)
+            if size >= self.allocator.rounded(nbytes) and self._driver.hold(start, size):
+                return adopt_segment(self.allocator, start, size, stream, pool, nbytes)
         self._take_recorded(stream, pool)
         block = malloc_at(self.allocator, address, nbytes, stream, pool)
         return block if block is not None else self.allocator.malloc(nbytes, stream, pool)
@@ -141,24 +145,33 @@ class Checker(Player):
 class RecordedDriver:
     """Hands out the segments of the recording, in its order. Asked for one that is not there, it makes one up."""
 
-    def __init__(self) -> None:
+    def __init__(self, layout: Layout) -> None:
         self.recorded: deque[tuple[int, int]] = deque()
         self.asked = self.matched = 0
-        self._made_up = SimulatedDriver(None)
+        self._held = layout.copy()
+        self._made_up = SimulatedDriver(None, first_address=_MADE_UP_ADDRESSES)
 
     def malloc(self, nbytes: int) -> int | None:
         self.asked += 1
-        if self.recorded and self.recorded[0][1] == nbytes:
+        if self.recorded and self.recorded[0][1] == nbytes and self.hold(*self.recorded[0]):
             self.matched += 1
             return self.recorded.popleft()[0]
         return self._made_up.malloc(nbytes)
 
+    def hold(self, address: int, nbytes: int) -> bool:
+        """Note that a range is in use; False if some of it was: a recording can contradict itself."""
+        return self._held.add_span(
+            Span(start=address, end=address + nbytes, stream=0, is_small=False, is_expandable=False, pool=DEFAULT_POOL)
+        )
+
     def free(self, address: int, nbytes: int) -> None:
-        pass
+        self._held.remove_span(address, address + nbytes)
 
     def reserve_addresses(self, page_bytes: int) -> tuple[int, int]:
         base, space = self._made_up.reserve_addresses(page_bytes)
-        return (self.recorded[0][0] if self.recorded else base), space
+        if self.recorded and self.hold(self.recorded[0][0], 1):
+            base = self.recorded[0][0]
+        return base, space
 
     def map(self, address: int, nbytes: int) -> bool:
         self.asked += 1

@@ -73,6 +73,7 @@ def rewind(snapshot: Snapshot, device: int, rules: Allocator) -> Start:
         if removed is not None and removed.lasts:
             lasting.add(index)
     uncertain = _find_sizes(layout, trace, rules)
+    _drop_contradictions(layout)
     return Start(layout=layout, lasting=frozenset(lasting), uncertain_blocks=uncertain)
 
 
@@ -152,6 +153,17 @@ def _find_sizes(start: Layout, trace: Trace, rules: Allocator) -> int:
         # A free block follows: what it began as, and so where this one ended, was not seen.
         uncertain += room > block.size and not rules.splits(pool, rounded, MIN_BLOCK_BYTES)
     return uncertain
+
+
+def _drop_contradictions(start: Layout) -> None:
+    """Where events are missing, blocks can lie outside all memory or reach into one another; the walk reports it."""
+    for address in sorted(start.blocks):
+        room = start.room_at(address)
+        if room is None:
+            start.remove_block(address)
+        else:
+            block = start.blocks[address]
+            block.size = min(block.size or 0, room)
 
 
 def _seen_ends(start: Layout, trace: Trace, unknown: set[int]) -> dict[int, int]:
