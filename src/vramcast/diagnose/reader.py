@@ -14,7 +14,7 @@ from typing import Any
 
 from vramcast.diagnose.observation import Figure, Moment, Observation
 from vramcast.diagnose.quantity import NUMBER, UNIT, is_gb_word, to_bytes
-from vramcast.diagnose.stream import Line, Passage
+from vramcast.diagnose.stream import Line, Passage, clean
 
 EXCERPT_CHARS = 200
 # unit of a clause that is no size → what it multiplies by, and the unit of the figure
@@ -135,9 +135,10 @@ def with_reserved(fields: dict[str, Any]) -> dict[str, Any]:
 
 def observe(passage: Passage, **fields: Any) -> Observation:
     """An observation with where it stood."""
-    text = passage.text()
     fields.setdefault("rank", rank_of(passage.line))
-    return Observation(line=passage.line.number, excerpt=excerpt(text), **fields)
+    return Observation(
+        line=passage.line.number, excerpt=excerpt(clean(passage.line.raw[: 4 * EXCERPT_CHARS])), **fields
+    )
 
 
 def excerpt(text: str) -> str:

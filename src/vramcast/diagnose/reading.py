@@ -32,7 +32,9 @@ GATES = (
 # word → the readers that asked for it, in their order.
 _ASKED = {word: [index for index, reader in enumerate(READERS) if word in reader.words] for word in WORDS}
 KEPT_PER_KIND = 32
-FLOOD_READS, FLOOD_ASKED, FLOOD_STRIDE = 4_000, 200_000, 64
+# A reader that has read so many observations, or been asked about so much text, is asked about every 64th line only.
+FLOOD_READS, FLOOD_CHARS, FLOOD_STRIDE = 4_000, 32_000_000, 64
+ASKING_CHARS = 150  # asking costs about as much as reading so many characters
 MAX_FRAMES = 8
 MAX_LOOKS = 8  # failures whose surroundings are searched for a traceback
 MAX_CONTEXT_LINES, MAX_CONTEXT_CHARS = 16, 400
@@ -85,7 +87,8 @@ class _Scan:
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._read_until = [0] * len(READERS)
-        self._asked = [0] * len(READERS)
+        self._turns = [0] * len(READERS)
+        self._asked_chars = [0] * len(READERS)
         self._reads = [0] * len(READERS)
         self._last_kind = [""] * len(READERS)
         self.passed_over: Counter[str] = Counter()
@@ -96,7 +99,7 @@ class _Scan:
             for index in sorted({index for word in passage.words for index in _ASKED[word]}):
                 if READERS[index].is_fallback and understood:
                     continue
-                if self._read_until[index] >= passage.line.number or self._is_flooded(index):
+                if self._read_until[index] >= passage.line.number or self._is_flooded(index, passage):
                     understood = True
                     continue
                 for read in READERS[index].read(passage):
@@ -104,11 +107,12 @@ class _Scan:
                     self._note(index, read)
                     yield passage, read.observation
 
-    def _is_flooded(self, index: int) -> bool:
-        self._asked[index] += 1
-        if self._reads[index] < FLOOD_READS and self._asked[index] < FLOOD_ASKED:
+    def _is_flooded(self, index: int, passage: Passage) -> bool:
+        self._turns[index] += 1
+        self._asked_chars[index] += ASKING_CHARS + len(passage.line.raw)
+        if self._reads[index] < FLOOD_READS and self._asked_chars[index] < FLOOD_CHARS:
             return False
-        if self._asked[index] % FLOOD_STRIDE == 0:
+        if self._turns[index] % FLOOD_STRIDE == 0:
             return False
         if self._last_kind[index]:
             self.passed_over[self._last_kind[index]] += 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from vramcast.diagnose.observation import Moment, Observation, ProcessUse
 from vramcast.diagnose.quantity import to_bytes
 from vramcast.diagnose.reader import Read, Reader, observe
-from vramcast.diagnose.stream import Passage
+from vramcast.diagnose.stream import Passage, clean
 
 _USAGE = re.compile(r"(\d{1,9}|N/A|\?\?)\s*(MiB|MB)?\s*/\s*(\d{1,9}|N/A|\?\?)\s*(MiB|MB)")
 _UNSUPPORTED = re.compile(r"\|\s*Not Supported\s*\|")
@@ -146,13 +146,14 @@ def _mib(cell: str) -> int | None:
     return to_bytes(match.group(1), "MiB") if match else None
 
 
+MAX_ROW_CHARS = 2_000  # a card and all its users; longer lines are something else
 _GPUSTAT = re.compile(r"\[(\d{1,3})\] ?(.{2,60}?)\|.{0,60}?\|\s*(\d{1,9}|\?\?)\s*/\s*(\d{1,9}|\?\?)\s*MB")
 _GPUSTAT_USER = re.compile(r"([\w.-]{1,32})(?::[\w.-]{1,40})?(?:/(\d{1,10}))?\((\d{1,9})M\)")
 
 
 def read_gpustat(passage: Passage) -> Iterator[Read]:
     """`[0] name | 40°C, 70 % | 6999 / 40960 MB | user(6989M)`: NVML bytes divided by 2^20, printed as MB."""
-    text = passage.text()
+    text = clean(passage.line.raw[:MAX_ROW_CHARS])
     match = _GPUSTAT.search(text)
     if match is None:
         return

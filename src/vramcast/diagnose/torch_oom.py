@@ -19,6 +19,7 @@ from vramcast.diagnose.stream import Line, Passage, clean, without_prefix
 
 MAX_MESSAGE_CHARS = 4000
 MAX_MESSAGE_LINES = 40
+MAX_MESSAGES_PER_LINE = 16
 
 # What begins a message. The name of the exception class is not one: it stands before a message that says it again.
 _START = re.compile(
@@ -80,7 +81,7 @@ def squeeze(text: str) -> str:
 def read(passage: Passage) -> Iterator[Read]:
     """Every message that begins on this line."""
     first, rest = _opening(passage)
-    begins = _beginnings(first)
+    begins = _beginnings(first)[:MAX_MESSAGES_PER_LINE]
     for index, start in enumerate(begins):
         is_last = index + 1 == len(begins)
         head = first[start.start() :] if is_last else first[start.start() : begins[index + 1].start()]
@@ -155,7 +156,8 @@ def _found(text: str) -> dict[str, tuple[str, str]]:
 
 def _observation(passage: Passage, text: str, start: re.Match[str]) -> Observation:
     end = _END.search(text)
-    printed = _found(text[: end.end()] if end else text)
+    message = text[: end.end()] if end else text
+    printed = _found(message)
     backend = (start["backend"] or "cuda").lower()
     is_mps = backend == "mps"
     values = {field: to_bytes(number, unit, binary=is_mps) for field, (number, unit) in printed.items()}
@@ -166,11 +168,12 @@ def _observation(passage: Passage, text: str, start: re.Match[str]) -> Observati
     if "requested_bytes" in printed:
         fields["requested_range_bytes"] = printed_range(*printed["requested_bytes"], binary=is_mps)
     others = tuple(
-        ProcessUse(pid=int(pid), nbytes=to_bytes(number, unit)) for pid, number, unit in _OTHERS.findall(text)
+        ProcessUse(pid=int(pid), nbytes=to_bytes(number, unit)) for pid, number, unit in _OTHERS.findall(message)
     )
-    kind = _kind(backend, start, _generation(text.lower(), printed))
+    kind = _kind(backend, start, _generation(message.lower(), printed))
+    place = _place(backend, start, message)
     return observe(
-        passage, kind=kind, moment=Moment.FAILURE, place=_place(backend, start, text), other_processes=others or None,
+        passage, kind=kind, moment=Moment.FAILURE, place=place, other_processes=others or None,
         marks=_marks(passage, text, printed), **_completed(kind, fields, printed),
     )  # fmt: skip
 
@@ -199,7 +202,7 @@ def _place(backend: str, start: re.Match[str], text: str) -> str | None:
 
 
 def _marks(passage: Passage, text: str, printed: dict[str, tuple[str, str]]) -> tuple[str, ...]:
-    hinted = text + squeeze("".join(line.raw for line in passage.after[:4]))[:800]
+    hinted = text[:MAX_MESSAGE_CHARS] + squeeze("".join(line.raw[:400] for line in passage.after[:4]))
     marks = [name for name, pattern in _HINTS if pattern.search(hinted)]
     if "capacity_bytes" not in printed and "allowed_bytes" not in printed:
         marks.append("truncated")
