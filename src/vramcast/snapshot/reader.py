@@ -35,9 +35,11 @@ _STATES = {
 }  # fmt: skip
 _MOST_DEVICES = 1024
 _LARGEST_BYTES = 1 << 40
+# A protocol number, or in protocols 0 and 1 a mark, an empty dict or list, or an import, to be refused with its reason.
+_FIRST_BYTES = (b"\x80", b"(", b"}", b"]", b"c", b"P")
 _OTHER_FORMATS = {
     b"PK": "a zip archive (torch.save makes those)", b"\x1f\x8b": "a gzip file: unpack it first",
-    b"<h": "an HTML page", b"<!": "an HTML page", b'{"': "JSON",
+    b"": "empty", b"<h": "an HTML page", b"<!": "an HTML page", b'{"': "JSON",
 }  # fmt: skip
 
 
@@ -47,8 +49,8 @@ def read_snapshot(path: str | Path, progress: Callable[[int, int], None] | None 
         with open(path, "rb") as file:
             file_bytes = os.fstat(file.fileno()).st_size
             start = file.peek(2)[:2]
-            if not start or start in _OTHER_FORMATS:
-                raise SnapshotError(f"it is {_OTHER_FORMATS.get(start, 'empty')}, not a pickle.")
+            if start in _OTHER_FORMATS or start[:1] not in _FIRST_BYTES:
+                raise SnapshotError(f"it is {_OTHER_FORMATS.get(start, 'text or something else')}, not a pickle.")
             intake = Intake()
             report = progress or _no_progress
             stream = PickleStream(
