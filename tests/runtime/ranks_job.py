@@ -11,6 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from small_models import DynamicMoe, counting_text, next_token_loss
@@ -19,6 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from vramcast.errors import InputError
 from vramcast.runtime import (
     AuxCollector,
     FunctionalEdit,
@@ -130,6 +132,11 @@ def reference_loss(how: str, ids: torch.Tensor, path: Path) -> torch.Tensor:
     cache = precompute_reference(ReferenceModel.copy_of(policy, "cpu"), [batch], path)
     reference = ReferenceModel(cache, "precomputed")
     model = wrapped(policy, how)
+    if how == "ddp":
+        assert torch.equal(ReferenceModel.copy_of(model).logprobs(batch).total, reference.logprobs(batch).total)
+    if how == "fsdp2":
+        with pytest.raises(InputError, match="shards"):
+            ReferenceModel.copy_of(model)
     loss = npo_loss(sequence_logprobs(model(ids), ids).total, reference.logprobs(batch).total, beta=0.1)
     loss.backward()
     assert not any("reference" in name for name in model.state_dict())

@@ -101,6 +101,12 @@ def test_a_failing_counter_is_reported_once_and_the_run_goes_on():
     assert sum("memory monitor stopped" in str(w.message) for w in caught) == 1
 
 
+def test_a_gpu_that_is_not_there_is_reported_and_the_host_is_not_lost_to_an_exception():
+    with pytest.warns(RuntimeWarning, match="memory monitor stopped"), MemoryMonitor("cuda:7") as monitor:
+        monitor.end_step()
+    assert monitor.failure is not None
+
+
 def test_a_failing_writer_does_not_end_the_run():
     def full(step, metrics):
         raise OSError("disk full")

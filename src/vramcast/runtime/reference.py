@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from vramcast.errors import InputError
 from vramcast.ledger import BACKWARD, FORWARD, HOST, LOAD, LOSS, STEP, Category, Entry, Ledger, Origin
@@ -48,11 +49,15 @@ class ReferenceModel:
         cls, policy: nn.Module, placement: str | int = "cpu", *, dtype: torch.dtype | None = None
     ) -> ReferenceModel:
         """A reference equal to the policy as it is now. Copied tensor by tensor straight to its place."""
-        return cls(copy_to(policy, _device_of(placement), dtype=dtype), "same")._at(placement)
-
-    def _at(self, placement: str | int) -> ReferenceModel:
-        self.placement = str(placement)
-        return self
+        whole = policy.module if isinstance(policy, DistributedDataParallel) else policy
+        if sharded := [name for name, p in whole.named_parameters() if hasattr(p, "placements") or p.numel() == 0]:
+            raise InputError(
+                f"{len(sharded)} parameters of the policy are shards ({sharded[0]}), so a copy would be in pieces. "
+                "Make the reference before fully_shard or the ZeRO-3 engine, or precompute it there."
+            )
+        reference = cls(copy_to(whole, _device_of(placement), dtype=dtype), "same")
+        reference.placement = str(placement)
+        return reference
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ReferenceModel:
         return self  # frozen, so a copy of the training module may share it
