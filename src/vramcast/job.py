@@ -86,6 +86,7 @@ class Job:
     checkpointing: str = option(
         "activation checkpointing: none, full, selective (every second block), every-N, offload", "none", group="recipe"
     )
+    compile: bool = option("torch.compile around the model, its blocks or its loss", False, kind="flag", group="recipe")
     loss: str = option("how the loss is computed", "full", choices=("full", "chunked", "fused"), group="recipe")
     kernels: tuple[str, ...] = option(
         "fused kernels that keep inputs only (Liger and alike): norm, rope, mlp", (), kind="list",

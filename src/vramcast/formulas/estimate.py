@@ -23,8 +23,7 @@ from vramcast.formulas.timeline import Stamped
 from vramcast.job import Job
 from vramcast.ledger import BACKWARD, EDIT, EVAL, LOSS, PHASES, ROLLOUT, STEP, Category, Entry, Ledger, Level, Origin
 from vramcast.models.config import Config
-from vramcast.models.families import record
-from vramcast.models.families.litgpt import TARGETS
+from vramcast.models.families import own_targets, record
 from vramcast.models.loss import add_loss
 from vramcast.models.program import Program, Sizes
 from vramcast.models.read import read_model
@@ -113,10 +112,11 @@ def _check_targets(job: Job, params: list[Param], program: Program) -> None:
     """A target that matches nothing is silently skipped by PEFT, and then less is trained than was meant."""
     if job.lora_rank is None:
         return
-    if job.framework == "litgpt":
+    if program.regime.code != "transformers":
+        known = (*own_targets(program.regime.code), "all-linear")
         for target in job.lora_targets:
-            if target not in (*TARGETS, "all-linear"):
-                raise unknown("lora-targets of litgpt", target, (*TARGETS, "all-linear"))
+            if target not in known:
+                raise unknown(f"lora-targets of {program.regime.code}", target, known)
         return
     adapted = {param.name.partition(".base_layer")[0] for param in params if ".base_layer." in param.name}
     missing = [

@@ -159,6 +159,8 @@ def temporaries(trained: Iterable[Param], job: Job, states_dtype_bytes: int | No
         return 0, f"{how} {job.optimizer} works in place"
     largest = max((param.numel * (states_dtype_bytes or param.dtype.nbytes) for param in params), default=0)
     tensors = 1 if _torch_adafactor(job) else optimizer.loop_tensors
+    if how == "in-backward" and optimizer.foreach_copies and version(job.torch_version) >= FOREACH_FROM:
+        tensors = optimizer.foreach_copies  # one optimizer per parameter, each stepping by foreach
     return tensors * largest, f"{tensors} temporaries of the largest parameter"
 
 

@@ -15,7 +15,7 @@ from vramcast.models.tape import BF16, DTYPES, F16, F32, Dtype, Lora, Quantized,
 
 NO_GQA_BEFORE = (4, 54)  # transformers repeated key and value heads itself before
 GROUPED_EXPERTS_FROM = (5, 0)  # before, experts ran one by one
-OWN_CODE = ("litgpt",)  # frameworks whose modelling code is described apart from transformers'
+OWN_CODE = ("litgpt", "torchtune")  # frameworks whose modelling code is described apart from transformers'
 PINS_INPUT_BEFORE = (0, 44)  # bitsandbytes: MatMul4Bit wrote its input into ctx.tensors and never needed it
 
 
@@ -27,10 +27,18 @@ def regime_of(job: Job, config: Config, gpu: Gpu | None) -> Regime:
         gqa_in_kernel=version(job.transformers_version) >= NO_GQA_BEFORE,
         kv_cache=kv_cache(job, config),
         experts="grouped" if version(job.transformers_version) >= GROUPED_EXPERTS_FROM else "loop",
+        compiled=_compiled(job), chunked_loss=job.loss == "chunked",
         softmax_keeps_input=version(job.torch_version) < (1, 11),  # github.com/pytorch/pytorch/pull/65242
         code=job.framework if job.framework in OWN_CODE else "transformers",
         trainable=_trainable(job), lora=_lora(job), quantized=_quantized(job), upcast=_upcast(job),
     )  # fmt: skip
+
+
+def _compiled(job: Job) -> str:
+    """torchtune compiles layer by layer and the loss; elsewhere `torch.compile(model)`."""
+    if not job.compile:
+        return "none"
+    return "blocks" if job.framework in ("torchtune", "torchtitan") else "model"
 
 
 def kv_cache(job: Job, config: Config) -> str:

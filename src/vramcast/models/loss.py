@@ -22,10 +22,17 @@ def add_loss(program: Program, *, transformers: Version, kind: str = "full") -> 
     if program.loss == "none" or "loss" in t.regime.fused:
         return
     with t.part("loss", logits) as part:
-        if t.regime.code == "litgpt":
-            part.outputs = (_litgpt(t, logits),)
-            return
-        part.outputs = (_chunked(t, logits) if kind == "chunked" else _full(t, logits, program.loss, transformers),)
+        part.outputs = (_loss(t, logits, program.loss, transformers, kind),)
+
+
+def _loss(t: Tape, logits: Value, loss: str, transformers: Version, kind: str) -> Value:
+    if t.regime.code == "litgpt":
+        return _litgpt(t, logits)
+    if t.regime.compiled != "none":
+        return _compiled(t, logits, chunked=kind == "chunked")
+    if kind == "chunked":
+        return _chunked(t, logits)
+    return cross_entropy(t, logits) if t.regime.code == "torchtune" else _full(t, logits, loss, transformers)
 
 
 def _full(t: Tape, logits: Value, loss: str, transformers: Version) -> Value:
@@ -68,5 +75,14 @@ def _chunked(t: Tape, logits: Value) -> Value:
     log_probs = Value(logits.shape, F32, label="log-probabilities")
     return t.op(
         "chunked cross entropy", (logits,), (), F32, saves=(log_probs,), label="loss",
-        forward_temp_bytes=chunk, backward_temp_bytes=2 * chunk,
+        forward_temp_bytes=chunk, backward_temp_bytes=2 * chunk, grad_in_place_of_saved=True,
+    )  # fmt: skip
+
+
+def _compiled(t: Tape, logits: Value, *, chunked: bool) -> Value:
+    """One kernel each way: the logits and two numbers per row are kept, log-probabilities are computed again."""
+    rows = Value((*logits.shape[:-1], 2), F32, label="maximum and sum of each row")
+    return t.op(
+        "compiled cross entropy", (logits,), (), F32, saves=(logits, rows), label="loss",
+        grad_in_place_of_saved=chunked,
     )  # fmt: skip

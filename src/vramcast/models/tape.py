@@ -168,6 +168,8 @@ class Regime:
     kv_cache: str = "none"  # transformers fills a cache in training too: "alias" of keys and values, or "copy"
     experts: str = "grouped"  # grouped (one grouped matmul) or loop (expert by expert)
     code: str = "transformers"  # whose modelling code: transformers, litgpt or torchtune
+    compiled: str = "none"  # torch.compile around the "blocks", or around the "model" and its loss
+    chunked_loss: bool = False  # the head leaves its logits as they are for a loss in chunks
     softmax_keeps_input: bool = False  # torch before 1.11 saved it and never used it
     cuda: bool = True  # CUDA kernels; False: what the CPU kernels keep, for checks against real runs
     trainable: Callable[[str], bool] = lambda name: True

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from vramcast.errors import UnsupportedError
+from vramcast.models.compiled import compile_program
 from vramcast.models.config import Config
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import Regime, Tape
@@ -43,15 +44,22 @@ def attention_for(config: Config, asked: str) -> str:
 
 def record(config: Config, regime: Regime, sizes: Sizes) -> Program:
     """Run the config's family, or the framework's own code for it."""
-    if regime.code != "transformers":
-        return own_code(regime.code)(Tape(regime), config, sizes)
-    return family_of(config)(Tape(regime), config, sizes)
+    family = family_of(config) if regime.code == "transformers" else own_code(regime.code)
+    program = family(Tape(regime), config, sizes)
+    compile_program(program)
+    return program
 
 
 def own_code(name: str) -> Family:
     """The one function with which a framework describes every model it knows."""
     family: Family = getattr(import_module(f"vramcast.models.families.{name}"), name)
     return family
+
+
+def own_targets(name: str) -> tuple[str, ...]:
+    """The framework's words for the places that can have adapters."""
+    targets: tuple[str, ...] = import_module(f"vramcast.models.families.{name}").TARGETS
+    return targets
 
 
 def family_of(config: Config) -> Family:
