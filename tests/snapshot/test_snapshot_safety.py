@@ -18,6 +18,7 @@ from recordings import record
 from vramcast.cli import main
 from vramcast.errors import SnapshotError
 from vramcast.snapshot.reader import read_snapshot
+from vramcast.snapshot.record import ACTIONS
 
 MARKER = "VRAMCAST_GADGET_RAN"
 
@@ -169,6 +170,49 @@ def test_flipped_bytes_are_read_or_refused_but_never_crash(tmp_path: Path) -> No
         path.write_bytes(damaged)
         refused += main(["snapshot", str(path)]) != 0
     assert 0 < refused <= 600
+
+
+def contradict(content: dict[str, Any], rng: random.Random) -> None:
+    """Lose, move or falsify a few events, or lose a segment."""
+    events, segments = content["device_traces"][0], content["segments"]
+    for _ in range(rng.choice([1, 2, 5])):
+        event = rng.choice(events)
+        match rng.randrange(6):
+            case 0:
+                events.remove(event)
+            case 1:
+                event["addr"] = rng.choice([0, rng.randrange(1 << 64), rng.choice(events).get("addr", 5) ^ 512])
+            case 2:
+                event["size"] = rng.choice([0, 1, rng.randrange(1 << 40)])
+            case 3:
+                event["action"] = rng.choice(sorted(ACTIONS))
+            case 4:
+                segments.pop(rng.randrange(len(segments)))
+            case _:
+                events.insert(rng.randrange(len(events)), dict(event))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_recordings_that_contradict_themselves_are_survived(seed: int, tmp_path: Path) -> None:
+    rng, path = random.Random(seed), tmp_path / "s.pickle"
+    whole = pickle.dumps(
+        record("expandable_segments:True", seed=seed, steps=80, expandable=True, delays=True, streams=(0, 3)).content()
+        if seed % 2
+        else record("max_split_size_mb:32", seed=seed, steps=80, private=True, max_split=1 << 25, keep=90).content()
+    )
+    for _ in range(60):
+        content = pickle.loads(whole)
+        contradict(content, rng)
+        path.write_bytes(pickle.dumps(content))
+        arguments = [
+            "--replay",
+            "--json",
+            "--alloc-conf",
+            "expandable_segments:True",
+            "--html",
+            str(tmp_path / "page.html"),
+        ]
+        assert main(["snapshot", str(path), *arguments]) in (0, 2)
 
 
 def one_event(event: dict[str, Any]) -> bytes:
