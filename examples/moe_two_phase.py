@@ -26,6 +26,7 @@ from vramcast.runtime import (
     Routing,
     SurpriseTracker,
     TwoPhaseStep,
+    held_between_phases,
 )
 
 STEPS = {"two-phase": TwoPhaseStep, "retain-graph": RetainGraphStep, "joint": JointStep}
@@ -101,6 +102,14 @@ def make_step(args: argparse.Namespace, model: torch.nn.Module, stack: ExitStack
     )
 
 
+def predicted_bytes(args: argparse.Namespace) -> int:
+    ledger = held_between_phases(
+        num_layers=args.layers, tokens=args.batch * args.sequence, hidden=args.hidden, experts=args.experts, top_k=2,
+        dtype_bytes=4, tracked=True,
+    )  # fmt: skip
+    return ledger.peak("cuda:0").allocated_bytes
+
+
 def main() -> None:
     args = arguments()
     cuda = torch.cuda.is_available()
@@ -120,6 +129,9 @@ def main() -> None:
                 print(
                     f"step {number}: main {losses.main.item():.3f} gating {losses.gating.item():.4f} {monitor.metrics}"
                 )
+        if args.scheme == "two-phase":
+            step.main_phase(lambda: model(input_ids=ids, labels=ids).loss)
+            print(f"held between the phases: {step.collector.held_bytes()} bytes, predicted {predicted_bytes(args)}")
     if args.parallel != "none":
         dist.destroy_process_group()
 

@@ -285,18 +285,21 @@ def inside_backward() -> bool:
 
 
 def held_between_phases(
-    *, num_layers: int, tokens: int, hidden: int, experts: int, top_k: int, dtype_bytes: int, place: str = "cuda:0"
-) -> Ledger:
-    """What TwoPhaseStep holds after the first phase, before anything ran."""
-    alive = (BACKWARD, STEP)
-    lines = (
-        ("gate inputs", hidden, dtype_bytes, f"L·T·h·{dtype_bytes} = {num_layers}·{tokens}·{hidden}·{dtype_bytes}"),
-        ("router logits", experts, dtype_bytes, f"L·T·E·{dtype_bytes} = {num_layers}·{tokens}·{experts}·{dtype_bytes}"),
-        ("routing weights", top_k, dtype_bytes, f"L·T·k·{dtype_bytes} = {num_layers}·{tokens}·{top_k}·{dtype_bytes}"),
-        ("expert indices", top_k, 8, f"L·T·k·8 = {num_layers}·{tokens}·{top_k}·8"),
-    )
+    *, num_layers: int, tokens: int, hidden: int, experts: int, top_k: int, dtype_bytes: int, tracked: bool = False,
+    place: str = "cuda:0",
+) -> Ledger:  # fmt: skip
+    """What TwoPhaseStep holds after the first phase, before anything ran; `tracked` where surprise is measured."""
+    lines = [
+        ("gate inputs", "h", hidden, dtype_bytes),
+        ("router logits", "E", experts, dtype_bytes),
+        ("routing weights", "k", top_k, dtype_bytes),
+        ("expert indices", "k", top_k, 8),
+    ]
+    if tracked:
+        lines.append(("surprise", "E", experts, 4))
     return Ledger(entries=tuple(
-        Entry(category=Category.ACTIVATIONS, component=name, place=place, phases=alive, origin=Origin.FORMULA,
-              nbytes=num_layers * tokens * width * size, formula=formula, needed_by="gate phase")
-        for name, width, size, formula in lines
+        Entry(category=Category.ACTIVATIONS, component=name, place=place, phases=(BACKWARD, STEP),
+              nbytes=num_layers * tokens * width * size, origin=Origin.FORMULA, needed_by="gate phase",
+              formula=f"L·T·{sign}·{size} = {num_layers}·{tokens}·{width}·{size}")
+        for name, sign, width, size in lines
     ))  # fmt: skip
