@@ -38,6 +38,8 @@ OPTIMIZERS = (
 FRAMEWORKS = (
     "plain", "hf", "lightning", "accelerate", "trl", "torchtune", "torchtitan", "litgpt", "megatron", "deepspeed",
 )  # fmt: skip
+LOOPS = ("plain", "retain-graph", "aux-outputs", "one-pass", "joint", "scores-only")
+PLACES = ("none", "same", "cpu", "cuda:1")
 
 
 def option(
@@ -84,7 +86,11 @@ class Job:
         choices=("sdpa", "eager", "math", "efficient", "flash", "cudnn"), group="recipe",
     )  # fmt: skip
     checkpointing: str = option(
-        "activation checkpointing: none, full, selective (every second block), every-N, offload", "none", group="recipe"
+        "activation checkpointing: none, full, selective (products are kept), every-N (every Nth block), "
+        "offload (full, block inputs on the host)", "none", group="recipe",
+    )  # fmt: skip
+    reentrant: bool | None = option(
+        "checkpointing with use_reentrant; default as transformers does: true before 5.0", kind="flag", group="recipe"
     )
     compile: bool = option("torch.compile around the model, its blocks or its loss", False, kind="flag", group="recipe")
     loss: str = option("how the loss is computed", "full", choices=("full", "chunked", "fused"), group="recipe")
@@ -111,6 +117,9 @@ class Job:
     ema: str = option("an averaged copy of the weights", "none", choices=("none", "same", "cpu"), group="adapter")
 
     framework: str = option("whose training loop it is", "plain", choices=FRAMEWORKS, group="loop")
+    loop: str = option(
+        "how the gate of a mixture of experts is trained beside the main loss", "plain", choices=LOOPS, group="loop"
+    )
     keep_outputs: bool | None = option(
         "whether a variable holds the model's outputs during the step", kind="flag", group="loop"
     )
@@ -123,7 +132,106 @@ class Job:
         choices=("fp32", "bf16", "fp16"),
         group="loop",
     )
-    evaluate: bool = option("evaluation between steps, with logits of the same batch", False, kind="flag", group="loop")
+    reward: str = option("a frozen reward model that scores rollouts", "none", choices=PLACES, group="companions")
+    reward_model: str | None = option("its model; default the trained one", group="companions")
+    critic: str = option("a value model trained beside the policy", "none", choices=PLACES, group="companions")
+    critic_model: str | None = option("its model; default the trained one", group="companions")
+    teacher: str = option(
+        "a frozen teacher whose logits the loss compares with", "none", choices=PLACES, group="companions"
+    )
+    teacher_model: str | None = option("its model; default the trained one", group="companions")
+    companion_dtype: str | None = option(
+        "dtype of reward and teacher weights; default that of the trained ones", choices=("fp32", "bf16", "fp16"),
+        group="companions",
+    )  # fmt: skip
+
+    rollout_tokens: int | None = option(
+        "tokens generated per sample before each step; the prompt is the rest of seq", kind="int", group="phases"
+    )
+    rollout_batch: int | None = option("sequences generated at once; default batch", kind="int", group="phases")
+    evaluate: bool = option("evaluation between steps", False, kind="flag", group="phases")
+    eval_batch: int | None = option("batch of the evaluation; default batch", kind="int", group="phases")
+    eval_kept: int = option(
+        "batches whose logits stay on the GPU until evaluation ends (compute_metrics without eval_accumulation_steps)",
+        0, kind="int", least=0, group="phases",
+    )  # fmt: skip
+    resume: str = option(
+        "start from a checkpoint that torch.load puts on the host (cpu) or on the GPU (same)", "none",
+        choices=("none", "cpu", "same"), group="phases",
+    )  # fmt: skip
+
+    edit: tuple[str, ...] = option(
+        "model editing: names or patterns of the inner parameters; everything else is frozen", (), kind="list",
+        group="editing",
+    )  # fmt: skip
+    edit_rank: int = option("rank of the editor's layers (MEND)", 1920, kind="int", group="editing")
+    edit_hidden: int = option("hidden layers of the editor", 1, kind="int", least=0, group="editing")
+    edit_forwards: int = option("forward passes of the edited model per step", 5, kind="int", group="editing")
+    edit_gradients: str = option(
+        "what the inner backward gives gradients to: only the inner parameters, or every parameter after the first one",
+        "inner", choices=("inner", "all-after"), group="editing",
+    )  # fmt: skip
+    edit_graph: str = option(
+        "joint: all edited forwards in one graph; cut: one at a time, their gradients summed at the edited weights",
+        "joint", choices=("joint", "cut"), group="editing",
+    )  # fmt: skip
+    sub_device: str | None = option(
+        "a second device for the layers from the first edited one on (1, cuda:1)", group="editing"
+    )
+
+    gpus: int = option("GPUs of the whole job", 1, kind="int", group="many gpus")
+    gpus_per_node: int = option("GPUs of one machine", 8, kind="int", group="many gpus")
+    strategy: str | None = option(
+        "data parallelism; default ddp where copies of the model exist", group="many gpus",
+        choices=("none", "ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3"),
+    )  # fmt: skip
+    shard_size: int | None = option(
+        "GPUs that share one sharded copy (HSDP); default all data-parallel ones", kind="int", group="many gpus"
+    )
+    tp: int = option("tensor-parallel GPUs", 1, kind="int", group="many gpus")
+    sequence_parallel: bool | None = option(
+        "norms and residuals split over tp as well; default as the framework does", kind="flag", group="many gpus"
+    )
+    loss_parallel: bool | None = option(
+        "logits stay split over tp by vocabulary; default as the framework does", kind="flag", group="many gpus"
+    )
+    pp: int = option("pipeline stages", 1, kind="int", group="many gpus")
+    schedule: str = option(
+        "pipeline schedule", "1f1b", choices=("gpipe", "1f1b", "interleaved", "zero-bubble"), group="many gpus"
+    )
+    virtual_stages: int = option("model chunks per GPU of an interleaved schedule", 1, kind="int", group="many gpus")
+    first_stage_layers: int | None = option("layers of the first stage", kind="int", least=0, group="many gpus")
+    last_stage_layers: int | None = option("layers of the last stage", kind="int", least=0, group="many gpus")
+    cp: int = option("context-parallel GPUs", 1, kind="int", group="many gpus")
+    cp_style: str = option(
+        "how attention crosses context-parallel GPUs", "ring", choices=("ring", "allgather", "ulysses"),
+        group="many gpus",
+    )  # fmt: skip
+    ep: int = option("expert-parallel GPUs", 1, kind="int", group="many gpus")
+    expert_tp: int | None = option(
+        "tensor-parallel GPUs within an expert; default as the framework does", kind="int", group="many gpus"
+    )
+    expert_load: int = option(
+        "rows on the fullest GPU's experts, in percent of an even share", 100, kind="int", least=100, group="many gpus"
+    )
+    offload: str = option(
+        "what lives in host memory", "none", choices=("none", "optimizer", "params", "activations", "all"),
+        group="many gpus",
+    )  # fmt: skip
+    bucket_view: bool = option("DDP's gradient_as_bucket_view", False, kind="flag", group="many gpus")
+    reshard: bool = option("FSDP reshards a block after its forward", True, kind="flag", group="many gpus")
+    units: str | None = option(
+        "FSDP units beside the blocks: one root, or embedding and head apart; default as the framework does",
+        choices=("root", "ends"), group="many gpus",
+    )  # fmt: skip
+    reduce_bucket: int | None = option(
+        "DeepSpeed's reduce_bucket_size in elements; default 5e8, or hidden² as Hugging Face's auto", kind="count",
+        group="many gpus",
+    )  # fmt: skip
+    vocab_multiple: int | None = option(
+        "the vocabulary is padded to a multiple of this times tp; default as the framework does", kind="int",
+        group="many gpus",
+    )  # fmt: skip
 
     gpu: str | None = option("card, such as rtx4090 or a100-80gb; or a size such as 24GiB", group="hardware")
     torch_version: str = option("torch the job will run with", "2.13", group="versions")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from vramcast.ledger import Category, Entry, Level, Origin
+from vramcast.models.dims import Number
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,14 +24,14 @@ class Amounts:
     formula: str = ""
     source: str = ""
     needed_by: str = ""
-    by_phase: dict[str, int] = field(default_factory=dict)
+    by_phase: dict[str, Number] = field(default_factory=dict)  # grids in a sweep, whole numbers in a bill
 
-    def add(self, phase: str, nbytes: int) -> None:
+    def add(self, phase: str, nbytes: Number) -> None:
         self.by_phase[phase] = self.by_phase.get(phase, 0) + nbytes
 
     def entries(self) -> Iterator[Entry]:
         below = 0
-        for height in sorted({nbytes for nbytes in self.by_phase.values() if nbytes}):
+        for height in sorted({int(nbytes) for nbytes in self.by_phase.values() if nbytes}):
             phases = tuple(phase for phase, nbytes in self.by_phase.items() if nbytes >= height)
             yield Entry(
                 category=self.category, component=self.component, place=self.place, phases=phases,

@@ -1,63 +1,190 @@
-"""Models beside the trained one: where their weights lie and what their forward passes need while they run."""
+"""Models beside the trained one: where their weights lie and what their passes need while they run.
+
+A reference, reward model or teacher is frozen and runs without graph; a critic is trained. What a companion on the host
+takes is billed there. Nothing here knows how a loss uses them, only which of their results it must hold.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
 
+from vramcast.errors import InputError
 from vramcast.formulas.amounts import Amounts
-from vramcast.formulas.timeline import Mode, phase_peaks, step_events
-from vramcast.job import Job
-from vramcast.ledger import FORWARD, HOST, LOSS, NEXT_LOSS, PHASES, Category, Entry, Origin
+from vramcast.formulas.optimizers import KNOWN, implementation, state_bytes, temporaries
+from vramcast.formulas.setting import Beside, Setting, backbone, kept_after_forward, peak_of, without_graph
+from vramcast.formulas.states import AFTER_STEP, States
+from vramcast.ledger import (
+    BACKWARD,
+    FORWARD,
+    HOST,
+    LOAD,
+    LOSS,
+    NEXT_BACKWARD,
+    NEXT_FORWARD,
+    NEXT_LOSS,
+    NEXT_STEP,
+    PHASES,
+    ROLLOUT,
+    STEP,
+    Category,
+)
 from vramcast.models.config import Config
+from vramcast.models.dims import Number, product_text
 from vramcast.models.families import record
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import DTYPES, Dtype
+from vramcast.models.program import Program
+from vramcast.models.read import read_model
+from vramcast.models.tape import DTYPES, F32, Dtype, Param
+
+PASSES = (FORWARD, LOSS, BACKWARD, NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD)
+WITH_GRADIENTS = (BACKWARD, STEP, NEXT_BACKWARD, NEXT_STEP)
+NO_GRAPH = "one layer's tensors and the output; nothing is kept"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Companions:
-    entries: tuple[Entry, ...] = ()
-    resident: tuple[int, ...] = ()  # sizes of weight tensors on the training device, for the allocator
-    assumptions: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+def companions(setting: Setting) -> Beside:
+    job = setting.job
+    found = Beside()
+    if job.reference not in ("none", "precomputed"):
+        found += _reference(setting)
+    if job.reference == "precomputed":
+        found += Beside(assumptions=("reference log-probabilities are precomputed: the reference is not loaded",))
+    if job.reward != "none":
+        found += _reward(setting)
+    if job.critic != "none":
+        found += _critic(setting)
+    if job.teacher != "none":
+        found += _teacher(setting)
+    return found
 
 
-def reference_lines(job: Job, config: Config, program: Program, device: str) -> Companions:
-    """A frozen copy for DPO, NPO or KL: weights where it is placed, and a forward without graph beside the policy's."""
-    if job.reference in ("none", "precomputed"):
-        note = ("reference log-probabilities are precomputed: the reference is not loaded",)
-        return Companions(assumptions=note if job.reference == "precomputed" else ())
-    place = {"same": device, "cpu": HOST}.get(job.reference, job.reference)
-    dtype = DTYPES[job.reference_dtype] if job.reference_dtype else program.regime.weights
-    sizes = tuple(param.numel * dtype.nbytes for param in program.params() if param.kind != "adapter")
-    weights = Entry(
-        category=Category.COMPANION, component=f"reference model, {dtype.name}", place=place, phases=PHASES,
-        nbytes=sum(sizes), origin=Origin.FORMULA, source="a frozen copy; no gradients, no states",
-        formula=f"{sum(sizes) // dtype.nbytes:,} parameters × {dtype.nbytes} B",
-    )  # fmt: skip
-    transient = _forward_line(config, program, dtype, place)
-    return Companions(
-        entries=(weights, *transient.entries()), resident=sizes if place == device else (),
-        assumptions=("the reference runs after the policy's forward, while its graph is alive",),
-    )  # fmt: skip
+def _place(asked: str, setting: Setting) -> str:
+    return {"same": setting.device, "cpu": HOST}.get(asked, asked)
 
 
-def _forward_line(config: Config, program: Program, dtype: Dtype, place: str) -> Amounts:
-    regime = replace(program.regime, weights=dtype, grad=False, training=False, lora=None, quantized=None)
-    sizes = _sizes(program)
-    reference = record(config, regime, sizes)
-    stream = list(step_events(reference, Mode(recompute=lambda placed: "none")))
-    line = Amounts(
-        category=Category.COMPANION, component="reference model's forward (no graph)", place=place,
-        formula="one layer's tensors and the logits; nothing is kept", source="torch.no_grad",
-    )  # fmt: skip
-    for peak in phase_peaks(stream, reference.placed):
-        if peak.phase == FORWARD:
-            for phase in (LOSS, NEXT_LOSS):
-                line.add(phase, peak.nbytes)
+def line(component: str, place: str, formula: str, source: str, category: Category = Category.COMPANION) -> Amounts:
+    return Amounts(category=category, component=component, place=place, formula=formula, source=source)
+
+
+def during(line: Amounts, phases: Iterable[str], nbytes: Number) -> Amounts:
+    for phase in phases:
+        line.add(phase, nbytes)
     return line
 
 
-def _sizes(program: Program) -> Sizes:
-    ids = program.tape.inputs[0]
-    return Sizes(batch=ids.shape[0], seq=ids.shape[1], target_seq=ids.shape[1])
+def _config(setting: Setting, name: str | None) -> Config:
+    if name is None:
+        return setting.config
+    config = read_model(name).config
+    if config is None:
+        raise InputError(f"{name}: only a parameter table is known; a companion needs a config to run")
+    return config
+
+
+def _frozen(name: str, params: Iterable[Param], dtype: Dtype, place: str, setting: Setting) -> Beside:
+    sizes = tuple(param.numel * dtype.nbytes for param in params if param.kind != "adapter")
+    text = f"{sum(sizes) // dtype.nbytes:,} parameters × {dtype.nbytes} B"
+    weights = line(f"{name}, {dtype.name}", place, text, "frozen; no gradients, no states")
+    return Beside(lines=(during(weights, PHASES, sum(sizes)),), resident=sizes if place == setting.device else ())
+
+
+def _behind_forward(program: Program) -> tuple[str, str]:
+    """The phase in which the policy's graph is complete and nothing of it is gone."""
+    has_loss = any(placed.name == "loss" for placed in program.placed)
+    return (LOSS, NEXT_LOSS) if has_loss else (FORWARD, NEXT_FORWARD)
+
+
+def _reference(setting: Setting) -> Beside:
+    """A frozen copy for DPO, NPO or KL: weights where it is placed, and a forward without graph beside the policy's."""
+    job, program = setting.job, setting.program
+    place = _place(job.reference, setting)
+    dtype = DTYPES[job.reference_dtype] if job.reference_dtype else program.regime.weights
+    found = _frozen("reference model", program.params(), dtype, place, setting)
+    passing = line("reference model's forward (no graph)", place, NO_GRAPH, "torch.no_grad")
+    during(passing, _behind_forward(program), peak_of(without_graph(setting, setting.config, dtype=dtype)))
+    both = sum(param.numel for param in program.params() if param.kind != "adapter") * program.regime.weights.nbytes
+    copying = line(
+        "the model while it is copied", HOST, "the trained model's own weights, before they move to the GPU",
+        "copy.deepcopy on the CPU: model and reference are there together",
+    )  # fmt: skip
+    during(copying, (LOAD,), both if place == HOST else 2 * both)
+    return found + Beside(
+        lines=(passing, copying),
+        assumptions=(
+            "the reference runs after the policy's forward, while its graph is alive",
+            "the reference is a deepcopy made on the host before the model moves to the GPU",
+        ),
+    )  # fmt: skip
+
+
+def _headless(program: Program) -> list[Param]:
+    """Parameters without the head over the vocabulary; a score's single row is left out too."""
+    return [param for param in program.params() if param.kind != "head"]
+
+
+def _reward(setting: Setting) -> Beside:
+    """Scores the rollout: runs over whole sequences without graph, with one number as output."""
+    job = setting.job
+    place = _place(job.reward, setting)
+    dtype = DTYPES[job.companion_dtype] if job.companion_dtype else setting.program.regime.weights
+    model = without_graph(setting, _config(setting, job.reward_model), dtype=dtype)
+    params = _headless(model)
+    passing = line("reward model's forward (no graph)", place, NO_GRAPH, "torch.no_grad")
+    when = (ROLLOUT,) if job.rollout_tokens else _behind_forward(setting.program)
+    during(passing, when, peak_of(backbone(model)))
+    return _frozen("reward model", params, dtype, place, setting) + Beside(lines=(passing,))
+
+
+def _critic(setting: Setting) -> Beside:
+    """A value model with its own gradients and states, in the policy's recipe; its graph lives beside the policy's."""
+    job = setting.job
+    if job.critic == "cpu":
+        raise InputError("a critic is trained on a GPU: critic must be none, same or cuda:1")
+    if implementation(job) == "in-backward":
+        raise InputError("a critic beside an optimizer that steps inside backward is not modelled")
+    place = _place(job.critic, setting)
+    model = record(_config(setting, job.critic_model), setting.program.regime, setting.sizes)
+    params = _headless(model)
+    states = States(params=tuple(params), job=job)
+    kept = line("critic: kept for backward", place, "", "its graph, until its own backward has run")
+    during(kept, PASSES, kept_after_forward(backbone(model)))
+    return Beside(
+        lines=(*_trained("critic", states, place), kept),
+        resident=tuple(param.nbytes for param in params) if place == setting.device else (),
+        assumptions=("policy and critic share one loss: both graphs are alive together (TRL's PPO)",),
+    )  # fmt: skip
+
+
+def _trained(name: str, states: States, place: str) -> Iterator[Amounts]:
+    """Weights, gradients, states and the step's temporaries of a second trained model."""
+    job, recipe = states.job, states.recipe
+    item = recipe.states.nbytes if recipe.states else None
+    count = f"{sum(param.numel for param in states.trained):,} trained parameters"
+    made = sum(state_bytes(param, job, item) for param in states.trained)
+    weights = sum(param.nbytes for param in states.params) + recipe.master * 4 * sum(p.numel for p in states.trained)
+    yield during(line(f"{name}: weights", place, count, recipe.whose), PHASES, weights)
+    yield during(line(f"{name}: gradients", place, count, recipe.whose), WITH_GRADIENTS, states.gradient_bytes)
+    yield during(line(f"{name}: optimizer states", place, count, KNOWN[job.optimizer].source), AFTER_STEP, made)
+    passing, why = temporaries(states.trained, job, item)
+    yield during(line(f"{name}: optimizer step", place, why, "torch/optim"), (STEP, NEXT_STEP), passing)
+
+
+def _teacher(setting: Setting) -> Beside:
+    """Distillation: the teacher's logits and their softmax stay until backward, on the trained model's device."""
+    job, out = setting.job, setting.program.output
+    place = _place(job.teacher, setting)
+    dtype = DTYPES[job.companion_dtype] if job.companion_dtype else setting.program.regime.weights
+    model = without_graph(setting, _config(setting, job.teacher_model), dtype=dtype)
+    passing = line("teacher's forward (no graph)", place, NO_GRAPH, "torch.no_grad")
+    during(passing, _behind_forward(setting.program), peak_of(model))
+    logits = line(
+        "teacher's logits", setting.device, product_text(out.shape, model.output.dtype.nbytes),
+        "held by the loop while the loss needs them", Category.LOGITS,
+    )  # fmt: skip
+    target = line(
+        "teacher's probabilities", setting.device, product_text(out.shape, F32.nbytes),
+        "kl_div keeps its target for backward", Category.LOGITS,
+    )  # fmt: skip
+    elements = out.nbytes // out.dtype.nbytes
+    held = (LOSS, BACKWARD, NEXT_LOSS, NEXT_BACKWARD)
+    during(logits, held, elements * model.output.dtype.nbytes)
+    during(target, held, elements * F32.nbytes)
+    return _frozen("teacher", model.params(), dtype, place, setting) + Beside(lines=(passing, logits, target))

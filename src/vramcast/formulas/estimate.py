@@ -11,17 +11,33 @@ from dataclasses import replace
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError, UnsupportedError, unknown
 from vramcast.forecast import Forecast, ModelSummary
-from vramcast.formulas.companions import reference_lines
+from vramcast.formulas.beside import beside
 from vramcast.formulas.optimizers import implementation, is_paged, state_bytes, temporaries, version
 from vramcast.formulas.overheads import context_entries, workspace_entries
 from vramcast.formulas.recipe import RECIPES
 from vramcast.formulas.regime import attention_kernel, regime_of
 from vramcast.formulas.replay import Replayed, Script, replay
+from vramcast.formulas.setting import Setting
 from vramcast.formulas.states import States, from_count, gradient_bytes, state_entries, unique
 from vramcast.formulas.step import Step, describe_activations, entries_of, loss_apart
 from vramcast.formulas.timeline import Stamped
 from vramcast.job import Job
-from vramcast.ledger import BACKWARD, EDIT, EVAL, LOSS, PHASES, ROLLOUT, STEP, Category, Entry, Ledger, Level, Origin
+from vramcast.ledger import (
+    BACKWARD,
+    EDIT,
+    EVAL,
+    GATING,
+    LOSS,
+    PHASES,
+    RESUME,
+    ROLLOUT,
+    STEP,
+    Category,
+    Entry,
+    Ledger,
+    Level,
+    Origin,
+)
 from vramcast.models.config import Config
 from vramcast.models.families import own_targets, record
 from vramcast.models.loss import add_loss
@@ -79,19 +95,21 @@ def _whole(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Fo
     texts = dict(describe_activations(program, job))
     for line in lines:
         line.formula = line.formula or texts.get(line.component, "")
-    companions = reference_lines(job, config, program, DEVICE)
+    extra = beside(Setting(job=job, config=config, gpu=gpu, sizes=sizes, program=program, states=states, device=DEVICE))
+    devices = dict.fromkeys((DEVICE, *(line.place for line in extra.lines if line.place.startswith("cuda"))))
     entries = (
-        *state_entries(states, DEVICE), *entries_of(lines), *companions.entries,
-        *workspace_entries(job, gpu, DEVICE), *context_entries(job, gpu, DEVICE),
+        *state_entries(states, DEVICE), *entries_of(lines), *entries_of(extra.lines),
+        *(entry for device in devices for entry in workspace_entries(job, gpu, device)),
+        *(entry for device in devices for entry in context_entries(job, gpu, device)),
     )  # fmt: skip
-    replayed = _replayed(_script(step, stream, companions.resident), gpu, job)
+    replayed = _replayed(_script(step, stream, extra.resident), gpu, job)
     level = Level.PROCESS if gpu else Level.RESERVED  # the context depends on the card
     ledger = Ledger(entries=_within((*entries, *_slack(replayed)), job_phases(job)), top_level=level)
     ledger.check()
     return Forecast(
         model=_summary(source.name, states, config.model_type, _layers(program)), job=job, gpu=gpu, ledger=ledger,
-        assumptions=(*assumptions(job, config), *companions.assumptions),
-        warnings=(*source.notes, *source.warnings, *companions.warnings),
+        assumptions=(*assumptions(job, config), *extra.assumptions),
+        warnings=(*source.notes, *source.warnings),
     )  # fmt: skip
 
 
@@ -189,8 +207,11 @@ def _replayed(script: Script, gpu: Gpu | None, job: Job) -> Replayed:
 
 
 def job_phases(job: Job) -> tuple[str, ...]:
-    absent = {ROLLOUT, EDIT} | (set() if job.evaluate else {EVAL})
-    return tuple(phase for phase in PHASES if phase not in absent)
+    has = {
+        EVAL: job.evaluate, ROLLOUT: job.rollout_tokens is not None, RESUME: job.resume != "none",
+        EDIT: bool(job.edit), GATING: job.loop in ("retain-graph", "aux-outputs"),
+    }  # fmt: skip
+    return tuple(phase for phase in PHASES if has.get(phase, True))
 
 
 def _within(entries: tuple[Entry, ...], phases: tuple[str, ...]) -> tuple[Entry, ...]:

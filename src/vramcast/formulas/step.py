@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from vramcast.errors import InputError
 from vramcast.formulas.amounts import Amounts
+from vramcast.formulas.checkpointing import changes_of, recompute_rule
 from vramcast.formulas.kept import kept
 from vramcast.formulas.optimizers import implementation, temporaries, version
 from vramcast.formulas.states import States
@@ -15,12 +15,15 @@ from vramcast.formulas.timeline import Mode, PhasePeak, Stamped, alive_at, phase
 from vramcast.job import Job
 from vramcast.ledger import (
     BACKWARD,
+    EVAL,
     FORWARD,
     LOSS,
     NEXT_BACKWARD,
     NEXT_FORWARD,
     NEXT_LOSS,
     NEXT_STEP,
+    ROLLOUT,
+    SAVE,
     STEP,
     Category,
     Entry,
@@ -51,7 +54,10 @@ class Step:
 
     def mode(self, *, fresh: bool) -> Mode:
         fresh = fresh and not self.accumulates_apart and implementation(self.job) != "in-backward"
-        return Mode(recompute=recompute_rule(self.job), fresh_grads=fresh, keep_logits=keeps_outputs(self.job))
+        return Mode(
+            recompute=recompute_rule(self.job), fresh_grads=fresh, keep_logits=keeps_outputs(self.job),
+            changes=changes_of(self.job),
+        )  # fmt: skip
 
     @property
     def accumulates_apart(self) -> bool:
@@ -100,6 +106,10 @@ class Step:
         for phase in (STEP, NEXT_STEP):
             line.add(phase, total)
         always = self.accumulates_apart
+        between = self.grads_in_forward or always  # Lightning evaluates before it zeroes
+        line.add(EVAL, total if between else 0)
+        for phase in (ROLLOUT, SAVE):
+            line.add(phase, total if always else 0)
         for phase in (FORWARD, LOSS, BACKWARD, NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD):
             forward = phase in (NEXT_FORWARD, NEXT_LOSS) and self.grads_in_forward
             line.add(phase, total if always or forward else 0)
@@ -158,24 +168,6 @@ def keeps_outputs(job: Job) -> bool:
 def loss_apart(job: Job) -> bool:
     """Is the loss computed after the model has returned, and with it the last step's outputs gone?"""
     return job.framework == "litgpt"
-
-
-def recompute_rule(job: Job) -> Callable[[Placed], str]:
-    """Which sections checkpointing recomputes."""
-    how = job.checkpointing
-    if how == "none":
-        return lambda placed: "none"
-    if how in ("full", "offload"):
-        return lambda placed: "full" if placed.section.is_block else "none"
-    if how == "selective":
-        return lambda placed: "selective" if placed.section.is_block else "none"
-    match = re.fullmatch(r"every-([1-9][0-9]{0,4})", how)
-    if not match:
-        raise InputError(
-            f"checkpointing must be none, full, selective, every-N (such as every-2) or offload, not {how!r}"
-        )
-    every = int(match.group(1))
-    return lambda placed: "full" if placed.section.is_block and (placed.index or 0) % every == 0 else "none"
 
 
 class _Bill:
@@ -245,6 +237,6 @@ def describe_activations(program: Program, job: Job) -> Iterator[tuple[str, str]
             yield name, f"{count} × {each:,} B" if count > 1 else f"{each:,} B"
 
 
-def entries_of(lines: list[Amounts]) -> Iterator[Entry]:
+def entries_of(lines: Iterable[Amounts]) -> Iterator[Entry]:
     for line in lines:
         yield from line.entries()

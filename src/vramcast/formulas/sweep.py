@@ -11,16 +11,19 @@ from numpy.typing import NDArray
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError
 from vramcast.forecast import Forecast
-from vramcast.formulas.companions import reference_lines
-from vramcast.formulas.estimate import DEVICE, estimate, recorded
+from vramcast.formulas.amounts import Amounts
+from vramcast.formulas.beside import beside
+from vramcast.formulas.estimate import DEVICE, estimate, job_phases, recorded
 from vramcast.formulas.optimizers import implementation, temporaries
 from vramcast.formulas.overheads import context_entries, workspace_entries
+from vramcast.formulas.setting import Setting
 from vramcast.formulas.states import States, state_entries, unique
 from vramcast.formulas.step import Step, keeps_outputs, loss_apart
 from vramcast.formulas.timeline import Fold, fold
 from vramcast.job import Job
-from vramcast.ledger import BACKWARD, FORWARD, LOSS, STEP, Entry, Level
+from vramcast.ledger import BACKWARD, EVAL, FORWARD, LOSS, NEXT_STEP, RESUME, ROLLOUT, STEP, Entry, Level
 from vramcast.models.config import Config
+from vramcast.models.dims import Number
 from vramcast.models.program import Sizes
 from vramcast.models.read import read_model
 
@@ -69,18 +72,34 @@ class GridStep:
         images = 1 if job.images is None else job.images
         target = s if job.target_seq is None else job.target_seq
         self.gpu, self.shape = gpu, b.shape
-        self.program = recorded(job, config, gpu, Sizes(batch=b, seq=s, target_seq=target, images=images))
+        self.config, self.sizes = config, Sizes(batch=b, seq=s, target_seq=target, images=images)
+        self.program = recorded(job, config, gpu, self.sizes)
         self.params = unique(self.program.params())
-        resident = reference_lines(job, config, self.program, DEVICE) if job.reference == "same" else None
-        self.companions = sum(resident.resident) if resident else 0
         self._folds: dict[bool, Fold] = {}
 
     def allocated(self, job: Job) -> Grid:
         step = Step(job=job, program=self.program, states=States(params=self.params, job=job), place=DEVICE)
         lying = (*state_entries(step.states, DEVICE), *workspace_entries(job, self.gpu, DEVICE))
-        moments = [*self._passes(step, lying), self._update(step, lying)]
-        peak: Grid = numpy.maximum.reduce([numpy.broadcast_to(moment, self.shape) for moment in moments])
-        return peak + self.companions
+        extra = beside(
+            Setting(
+                job=job, config=self.config, gpu=self.gpu, sizes=self.sizes, program=self.program, states=step.states,
+                device=DEVICE,
+            )
+        ).lines  # fmt: skip
+        moments = {**self._passes(step, lying), NEXT_STEP: self._update(step, lying), **self._between(step, lying)}
+        grids = [numpy.broadcast_to(moment + _beside(extra, phase), self.shape) for phase, moment in moments.items()]
+        peak: Grid = numpy.maximum.reduce(grids)
+        return peak
+
+    def _between(self, step: Step, lying: Sequence[Entry]) -> dict[str, Grid]:
+        """Phases outside of the step, of which only what lies there is not in `beside`."""
+        always = step.states.gradient_bytes if step.accumulates_apart else 0
+        found = {}
+        for phase in (RESUME, ROLLOUT, EVAL):
+            if phase in job_phases(step.job):
+                held = step.states.gradient_bytes if phase == EVAL and step.grads_in_forward else always
+                found[phase] = numpy.asarray(_lying(lying, phase) + held, numpy.int64)
+        return found
 
     def _fold(self, step: Step, *, fresh: bool) -> Fold:
         mode = step.mode(fresh=fresh)
@@ -88,20 +107,20 @@ class GridStep:
             self._folds[mode.fresh_grads] = fold(self.program, mode)
         return self._folds[mode.fresh_grads]
 
-    def _passes(self, step: Step, lying: Sequence[Entry]) -> list[Grid]:
+    def _passes(self, step: Step, lying: Sequence[Entry]) -> dict[str, Grid]:
         """Forward, loss and backward once the optimizer's states exist."""
         fresh = step.job.accumulate == 1
         folded = self._fold(step, fresh=fresh)
         in_backward = implementation(step.job) == "in-backward"
         gradients = 0 if in_backward else step.states.gradient_bytes
-        moments = []
+        moments = {}
         for phase in (FORWARD, LOSS, BACKWARD):
             if phase in folded.peaks:
                 early = step.grads_in_forward and phase != BACKWARD
                 held = gradients if not fresh or step.accumulates_apart or early else 0
                 old = folded.left if keeps_outputs(step.job) and phase in _old_outputs(step.job) else 0
                 made = _temporaries(step) if in_backward and phase == BACKWARD else 0
-                moments.append(folded.peaks[phase] + held + old + made + _lying(lying, f"next {phase}"))
+                moments[f"next {phase}"] = folded.peaks[phase] + held + old + made + _lying(lying, f"next {phase}")
         return moments
 
     def _update(self, step: Step, lying: Sequence[Entry]) -> Grid:
@@ -111,6 +130,10 @@ class GridStep:
         held = self._fold(step, fresh=step.job.accumulate == 1).left if keeps_outputs(step.job) else 0
         grid: Grid = numpy.asarray(_lying(lying, STEP) + made + held, numpy.int64)
         return grid
+
+
+def _beside(lines: Sequence[Amounts], phase: str) -> Number:
+    return sum((line.by_phase.get(phase, 0) for line in lines if line.place == DEVICE), 0)
 
 
 def _temporaries(step: Step) -> int:

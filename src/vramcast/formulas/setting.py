@@ -1,0 +1,86 @@
+"""What the parts of the bill beside the step need to know: the job, its model as recorded, and where it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from vramcast.catalog.gpus import Gpu
+from vramcast.formulas.amounts import Amounts
+from vramcast.formulas.states import States
+from vramcast.formulas.timeline import Mode, passes, peak_by_phase
+from vramcast.job import Job
+from vramcast.ledger import FORWARD, LOSS
+from vramcast.models.config import Config
+from vramcast.models.dims import Number, maximum
+from vramcast.models.families import record
+from vramcast.models.program import Program, Sizes
+from vramcast.models.tape import Dtype
+
+KEPT = Mode(recompute=lambda placed: "none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    job: Job
+    config: Config
+    gpu: Gpu | None
+    sizes: Sizes
+    program: Program
+    states: States
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Lines of the bill whose bytes may be grids, sizes of tensors that lie on the training device, and remarks."""
+
+    lines: tuple[Amounts, ...] = ()
+    resident: tuple[int, ...] = ()
+    assumptions: tuple[str, ...] = ()
+
+    def __add__(self, other: Beside) -> Beside:
+        return Beside(
+            lines=(*self.lines, *other.lines), resident=(*self.resident, *other.resident),
+            assumptions=(*self.assumptions, *other.assumptions),
+        )  # fmt: skip
+
+
+def without_graph(
+    setting: Setting, config: Config, *, sizes: Sizes | None = None, dtype: Dtype | None = None, head: bool = True,
+    kv_cache: str | None = None,
+) -> Program:  # fmt: skip
+    """A model recorded under no_grad and eval(). `dtype`: a companion's own weights, without the policy's adapters."""
+    own = setting.program.regime
+    regime = replace(own, grad=False, training=False, fused=own.fused - {"loss"})
+    if kv_cache is not None:
+        regime = replace(regime, kv_cache=kv_cache)
+    if dtype is not None:
+        regime = replace(regime, weights=dtype, lora=None, quantized=None)
+    program = record(config, regime, sizes or setting.sizes)
+    return program if head else backbone(program)
+
+
+def backbone(program: Program) -> Program:
+    """Without the head over the vocabulary: what a reward or value model runs."""
+    names = [placed.name for placed in program.placed]
+    if "head" in names:
+        del program.placed[names.index("head") :]
+    return program
+
+
+def peak_of(program: Program) -> Number:
+    """The largest moment of a pass without graph."""
+    peaks = peak_by_phase(program, KEPT)
+    return maximum(peaks[FORWARD], peaks[LOSS]) if LOSS in peaks else peaks[FORWARD]
+
+
+def kept_after_forward(program: Program) -> Number:
+    """What a forward pass with graph leaves alive."""
+    level: Number = 0
+    known: dict[int, Number] = {}
+    for chunk in passes(program, KEPT):
+        if chunk.phase in (FORWARD, LOSS):
+            if id(chunk.events) not in known:
+                known[id(chunk.events)] = sum((event.sign * event.nbytes for event in chunk.events), 0)
+            level = level + known[id(chunk.events)]
+    return level
