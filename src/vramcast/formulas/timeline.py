@@ -42,7 +42,6 @@ class Mode:
     fresh_grads: bool = True
     keep_logits: bool = False  # a variable of the training loop holds the model's outputs until the next iteration
     changes: tuple[Change, ...] = ()  # what a loop or an offload does to the stream (see `loops`, `checkpointing`)
-    changes: tuple[Change, ...] = ()  # what a loop or an offload does to the stream (see `loops`, `checkpointing`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +53,6 @@ class Chunk:
     events: list[Event]
     incoming: Hashable | None = None
     again: bool = False  # a recomputation: its output is not the border value
-
-
-Change = Callable[["Program", "Mode", Iterator[Chunk]], Iterator[Chunk]]
 
 
 Change = Callable[["Program", "Mode", Iterator[Chunk]], Iterator[Chunk]]
@@ -310,14 +306,6 @@ def _clean_up(section: Section, how: str, input_kept: bool, exported: frozenset[
             if op.name in PRODUCTS and id(value) not in saved | exported and value is not out:
                 events.append(Event(-1, id(value), value.nbytes, "activation", value.label))
     return events
-
-
-def passes(program: Program, mode: Mode) -> Iterator[Chunk]:
-    """The chunks as the job's loop has them."""
-    stream = chunks(program, mode)
-    for change in mode.changes:
-        stream = change(program, mode, stream)
-    return stream
 
 
 def passes(program: Program, mode: Mode) -> Iterator[Chunk]:
