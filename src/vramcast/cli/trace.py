@@ -22,6 +22,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("arguments", nargs="*", help="what the script itself is given; put them after --")
     parser.add_argument("--gpu", required=True, metavar="NAME", help="a card of the catalog, or a size such as 24GiB")
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="how many of them the script sees (default 1)")
+    parser.add_argument(
+        "--rank",
+        type=int,
+        default=None,
+        metavar="R",
+        help="run as this rank of a job over --gpus, as torchrun would start it",
+    )
     parser.add_argument("--steps", type=int, default=None, metavar="N", help="stop after N optimizer steps")
     parser.add_argument(
         "--empty-weights", action="store_true", help="from_pretrained needs a config only, no weights on disk"
@@ -47,7 +54,12 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as error:
         raise InputError(f"vramcast trace needs torch ({error}). Install it: pip install 'vramcast[trace]'") from error
     gpu = virtual_gpu(
-        args.gpu, count=args.gpus, steps=args.steps, kernels=args.kernels, empty_weights=args.empty_weights
+        args.gpu,
+        count=args.gpus,
+        steps=args.steps,
+        kernels=args.kernels,
+        empty_weights=args.empty_weights,
+        rank=args.rank,
     )
     with contextlib.redirect_stdout(sys.stderr):  # the report alone goes to stdout
         ended = run_script(args.script, args.arguments, gpu)
@@ -61,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
             for form in data:
                 form["trace"]["formula"] = forecast_json(formula)
-        print_json(data[0] if len(gpu.places) == 1 else data)
+        print_json(data[0] if args.gpus == 1 or args.rank is not None else data)
     else:
         from vramcast.report.trace import render_trace
 

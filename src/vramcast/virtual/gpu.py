@@ -29,6 +29,7 @@ from vramcast.virtual.patches import Patches
 from vramcast.virtual.phases import Phases
 from vramcast.virtual.storages import HOST_PLACE, NOWHERE, Record, Storages
 
+GPUS_PER_NODE = 8
 _active: list[VirtualGpu] = []
 
 
@@ -43,6 +44,8 @@ class VirtualGpu:
         cuda_kernels: bool = True,
         steps: int | None = None,
         empty_weights: bool = False,
+        rank: int | None = None,
+        world_size: int = 1,
     ) -> None:
         check_card(card)
         self.card = card
@@ -64,6 +67,7 @@ class VirtualGpu:
         self.mode = VirtualMode(self)
         self.step_limit = steps
         self._empty_weights = empty_weights
+        self._rank, self._world_size = rank, world_size
         self.current_index = 0
         self.clock = 0
         self.cause = ""
@@ -94,6 +98,10 @@ class VirtualGpu:
             if self._empty_weights:
                 libraries.install_empty_weights(self, patches)
             libraries.forget_devices()
+            if self._rank is not None:
+                from vramcast.virtual.distributed import as_rank
+
+                self.exit.enter_context(as_rank(self._rank, self._world_size, self.count, patches))
             self.exit.enter_context(self.kernels)
             self.exit.enter_context(autocast.Autocast(self, patches))
             special.install(self)
@@ -202,13 +210,27 @@ class VirtualGpu:
 
 
 def virtual_gpu(
-    name: str, *, count: int = 1, kernels: str = "cuda", steps: int | None = None, empty_weights: bool = False
+    name: str,
+    *,
+    count: int = 1,
+    kernels: str = "cuda",
+    steps: int | None = None,
+    empty_weights: bool = False,
+    rank: int | None = None,
 ) -> VirtualGpu:
-    """Virtual cards by catalog name or size: `with virtual_gpu("a100-80gb", count=2) as gpu: ...`."""
+    """Virtual cards by catalog name or size: `with virtual_gpu("a100-80gb", count=2) as gpu: ...`.
+
+    With a rank, `count` is the world size of a distributed job, and the script runs as that one of its processes.
+    """
     if kernels not in ("cuda", "cpu"):
         raise InputError(f"kernels {kernels!r} is neither cuda nor cpu.")
     for word, number in (("count", count), ("steps", steps)):
         if number is not None and number < 1:
             raise InputError(f"{word} {number} is not a positive number.")
-    card = find_gpu(name)
-    return VirtualGpu(card, count=count, cuda_kernels=kernels == "cuda", steps=steps, empty_weights=empty_weights)
+    if rank is not None and not 0 <= rank < count:
+        raise InputError(f"rank {rank} is not one of the {count} ranks 0 to {count - 1}.")
+    visible = count if rank is None else min(count, GPUS_PER_NODE)
+    return VirtualGpu(
+        find_gpu(name), count=visible, cuda_kernels=kernels == "cuda", steps=steps, empty_weights=empty_weights,
+        rank=rank, world_size=count,
+    )  # fmt: skip

@@ -32,6 +32,7 @@ _META = torch.device("meta")
 _CPU = torch.device("cpu")
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 _Generator = torch.Generator
+_get_mode, _FAKE = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
 _numel = torch._C.TensorBase.numel
 
 
@@ -44,6 +45,7 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
         self.target: str | None = None  # the place a transfer or a factory was asked for
         self.specials: dict[Any, Special] = {}
         self.busy = False  # a kernel runs: tensors tell their true, meta device
+        self.asleep = False  # a FakeTensorMode of somebody else's works out shapes: none of our business
         self.shapes = Shapes(self.records)
         self._ops: dict[Any, Op] = {}
 
@@ -52,6 +54,8 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
         return False  # the wrapper that hides a mode from dynamo costs more than most ops here
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.asleep or _get_mode(_FAKE) is not None:
+            return func(*args, **(kwargs or {}))
         if types and any(kind not in _ORDINARY for kind in types):
             return NotImplemented  # a tensor subclass unwraps itself first
         if self.busy:
@@ -105,6 +109,8 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
         if generator is not None:
             kwargs["generator"] = None
         result = func(*args, **kwargs)
+        if "aten::empty" in op.name and place != HOST_PLACE and result.is_floating_point():
+            may_be_known = False  # nothing is in it yet; what comes is often gradients or gathered weights
         if may_be_known and self.keeps_values(result, place):
             kwargs["device"] = _CPU
             if generator is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _device
 
 from vramcast.virtual.mode import meta_twin
@@ -61,12 +62,22 @@ def _install_properties(gpu: VirtualGpu, patches: Patches) -> None:
         return true_device(tensor) if place == NOWHERE else devices[place]
 
     patches.set(torch.Tensor, "device", property(device))
-    patches.set(torch.Tensor, "is_cuda", property(lambda tensor: tensor.device.type == "cuda"))
-    patches.set(torch.Tensor, "is_meta", property(lambda tensor: tensor.device.type == "meta"))
-    patches.set(torch.Tensor, "is_cpu", property(lambda tensor: tensor.device.type == "cpu"))
+    for kind in ("cuda", "meta", "cpu"):
+        patches.set(torch.Tensor, f"is_{kind}", _is_kind(gpu, kind))
     patches.set(torch.Tensor, "get_device", lambda tensor: tensor.device.index if tensor.is_cuda else -1)
     patches.set(torch.Tensor, "is_pinned", lambda tensor, device=None: False)
     patches.set(torch, "get_device", lambda tensor: tensor.get_device())
+
+
+def _is_kind(gpu: VirtualGpu, kind: str) -> property:
+    true_answer = getattr(_TensorBase, f"is_{kind}").__get__
+
+    def answer(tensor: torch.Tensor) -> bool:
+        if gpu.mode.busy or isinstance(tensor, FakeTensor):
+            return bool(true_answer(tensor))
+        return bool(tensor.device.type == kind)
+
+    return property(answer)
 
 
 class Transfer(torch.autograd.Function):  # type: ignore[misc]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import optimizer as optimizers
 
 from vramcast.ledger import SAVE
@@ -24,6 +25,7 @@ def install(gpu: VirtualGpu, patches: Patches) -> None:
     _install_optimizers(gpu, patches)
     _install_loader(gpu, patches)
     _install_files(gpu, patches)
+    _install_fake_mode(gpu, patches)
     patches.set(torch, "compile", _uncompiled(gpu))
     patches.set(torch.nn.Module, "compile", lambda module, *args, **kwargs: gpu.note(_COMPILE_NOTE))
 
@@ -85,6 +87,21 @@ def grouped(lists: list[list[Any]], with_indices: bool = False) -> dict[Any, Any
                 column.append(values[index])
         found[1].append(index)
     return groups
+
+
+def _install_fake_mode(gpu: VirtualGpu, patches: Patches) -> None:
+    """DTensor and others propagate shapes through fake tensors of their own; those are not the script's memory."""
+    dispatch = FakeTensorMode.__torch_dispatch__
+
+    def asleep(mode: Any, *args: Any, **kwargs: Any) -> Any:
+        before = gpu.mode.asleep, gpu.mode.busy
+        gpu.mode.asleep = gpu.mode.busy = True
+        try:
+            return dispatch(mode, *args, **kwargs)
+        finally:
+            gpu.mode.asleep, gpu.mode.busy = before
+
+    patches.set(FakeTensorMode, "__torch_dispatch__", asleep)
 
 
 def _install_loader(gpu: VirtualGpu, patches: Patches) -> None:

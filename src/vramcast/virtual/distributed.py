@@ -1,0 +1,70 @@
+"""One rank of a distributed job, at any world size: torchrun's environment, and torch's fake process group.
+
+Collectives move nothing, but every buffer a framework makes for them is made, and billed. The script starts as torchrun
+would start it: RANK, WORLD_SIZE and LOCAL_RANK are set, and `init_process_group("nccl")` works.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+if TYPE_CHECKING:
+    from vramcast.virtual.patches import Patches
+
+
+@contextmanager
+def as_rank(rank: int, world_size: int, local_size: int, patches: Patches) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank % local_size), LOCAL_WORLD_SIZE=str(local_size),
+        GROUP_RANK=str(rank // local_size), MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", TORCHELASTIC_RUN_ID="none",
+    )  # fmt: skip
+    _install(rank, world_size, patches)
+    try:
+        yield
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _install(rank: int, world_size: int, patches: Patches) -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    true_init = distributed_c10d.init_process_group
+
+    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> None:
+        true_init("fake", store=FakeStore(), rank=rank, world_size=world_size)
+
+    for owner in (dist, distributed_c10d):
+        patches.set(owner, "init_process_group", init_process_group)
+        patches.set(owner, "is_nccl_available", lambda: True)
+    patches.set(torch._C, "_get_accelerator", lambda check=None: torch.device("cuda"))
+    _install_data_parallel(patches)
+
+
+def _install_data_parallel(patches: Patches) -> None:
+    """The fake group's all-reduce gives no result to DDP's reducer; the bucket itself is one."""
+    kind = torch.nn.parallel.DistributedDataParallel
+    true_init = kind.__init__
+
+    def keep(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    keep.__annotations__ = {}  # DDP wants them exact or absent
+
+    def init(model: Any, *args: Any, **kwargs: Any) -> None:
+        true_init(model, *args, **kwargs)
+        model.register_comm_hook(None, keep)
+
+    patches.set(kind, "__init__", init)
