@@ -102,8 +102,9 @@ def write_chats(path: Path, rows: int) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    prompts = [f"第{n}个问题：{n}加{n % 7}等于几？" for n in range(rows)]
-    answers = [f"{n}加{n % 7}等于{n + n % 7}。" for n in range(rows)]
+    # Longer than most --max-length, so that batches are full and memory is what full batches take.
+    prompts = [f"第{n}个问题：{n}加{n % 7}等于几？" + "请一步一步地想。" * 20 for n in range(rows)]
+    answers = [f"{n}加{n % 7}等于{n + n % 7}。" * 20 for n in range(rows)]
     pq.write_table(pa.table({"prompt": prompts, "response": answers}), path, row_group_size=1000)
 
 
@@ -190,7 +191,7 @@ def node_bytes(job: HostJob) -> int:
 
 
 class HostPeak(threading.Thread):
-    """The most this rank and its workers held, looked at twice a second."""
+    """The most this rank and its workers held, looked at ten times a second."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -205,7 +206,7 @@ class HostPeak(threading.Thread):
     def run(self) -> None:
         while self.running:
             self.look()
-            time.sleep(0.5)
+            time.sleep(0.1)
 
     def over_node(self, accelerator: Accelerator) -> int:
         """Own memory adds up over ranks; mapped files are the same ones."""
@@ -291,7 +292,7 @@ def report_before(
         f"{total:,} parameters, {trained:,} trained, {args.optimizer}; {job.ranks} rank(s)",
         *policy.reasons,
         *(f"  {entry.component:<45} {format_bytes(entry.nbytes):>11}" for entry in entries),
-        f"predicted host memory of this node while training: {format_bytes(predicted)}",
+        f"predicted host memory of this node, training on batches of full length: {format_bytes(predicted)}",
     ]
 
 
