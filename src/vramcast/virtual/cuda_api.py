@@ -143,7 +143,7 @@ def _cuda(gpu: VirtualGpu) -> dict[str, Any]:
         "get_device_properties": properties,
         "get_device_name": lambda device=None: properties(device).name,
         "get_device_capability": lambda device=None: gpu.capability,
-        "is_bf16_supported": lambda including_emulation=True: True,
+        "is_bf16_supported": lambda including_emulation=True: including_emulation or gpu.capability >= (8, 0),
         "mem_get_info": mem_get_info,
         "manual_seed": lambda seed: None,
         "manual_seed_all": lambda seed: None,
