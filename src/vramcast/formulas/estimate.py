@@ -12,6 +12,7 @@ from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError, UnsupportedError, unknown
 from vramcast.forecast import Forecast, ModelSummary
 from vramcast.formulas.beside import beside
+from vramcast.formulas.loops import TWO_PASSES, check_loop
 from vramcast.formulas.optimizers import implementation, is_paged, state_bytes, temporaries, version
 from vramcast.formulas.overheads import context_entries, workspace_entries
 from vramcast.formulas.recipe import RECIPES
@@ -117,6 +118,7 @@ def recorded(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Program
     """The model as this job runs it, loss included; adapters and frozen names are checked against what exists."""
     program = record(config, regime_of(job, config, gpu), sizes)
     add_loss(program, transformers=version(job.transformers_version), kind=job.loss)
+    check_loop(job, program)
     params = list(program.params())
     _check_targets(job, params, program)
     if job.freeze and all(param.trainable for param in params):
@@ -209,7 +211,7 @@ def _replayed(script: Script, gpu: Gpu | None, job: Job) -> Replayed:
 def job_phases(job: Job) -> tuple[str, ...]:
     has = {
         EVAL: job.evaluate, ROLLOUT: job.rollout_tokens is not None, RESUME: job.resume != "none",
-        EDIT: bool(job.edit), GATING: job.loop in ("retain-graph", "aux-outputs"),
+        EDIT: bool(job.edit), GATING: job.loop in TWO_PASSES,
     }  # fmt: skip
     return tuple(phase for phase in PHASES if has.get(phase, True))
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from vramcast.errors import InputError
 from vramcast.formulas.amounts import Amounts
-from vramcast.formulas.checkpointing import changes_of, recompute_rule
+from vramcast.formulas.checkpointing import recompute_rule
 from vramcast.formulas.kept import kept
+from vramcast.formulas.loops import changes_of
 from vramcast.formulas.optimizers import implementation, temporaries, version
 from vramcast.formulas.states import States
 from vramcast.formulas.timeline import Mode, PhasePeak, Stamped, alive_at, phase_peaks, step_events
@@ -17,6 +18,7 @@ from vramcast.ledger import (
     BACKWARD,
     EVAL,
     FORWARD,
+    GATING,
     LOSS,
     NEXT_BACKWARD,
     NEXT_FORWARD,
@@ -84,7 +86,7 @@ class Step:
         peaks = phase_peaks(first, self.program.placed)
         gradients = self._gradient_line()
         for peak in peaks:
-            for phase in (peak.phase, NEXT[peak.phase]):
+            for phase in dict.fromkeys((peak.phase, NEXT.get(peak.phase, peak.phase))):
                 bill.add(peak, phase, gradients)
         if self.job.accumulate > 1:
             self._accumulating(bill, gradients, tuple(NEXT))
@@ -108,7 +110,7 @@ class Step:
         always = self.accumulates_apart
         between = self.grads_in_forward or always  # Lightning evaluates before it zeroes
         line.add(EVAL, total if between else 0)
-        for phase in (ROLLOUT, SAVE):
+        for phase in (ROLLOUT, GATING, SAVE):
             line.add(phase, total if always else 0)
         for phase in (FORWARD, LOSS, BACKWARD, NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD):
             forward = phase in (NEXT_FORWARD, NEXT_LOSS) and self.grads_in_forward
@@ -121,7 +123,7 @@ class Step:
         if implementation(self.job) == "in-backward":
             raise InputError("accumulate cannot be combined with an optimizer that steps inside backward")
         for peak in phase_peaks(self.stream(fresh=False), self.program.placed):
-            for phase in (*(name for name in first if name == peak.phase), NEXT[peak.phase]):
+            for phase in (*(name for name in first if name == peak.phase), NEXT.get(peak.phase, peak.phase)):
                 before = bill.total(phase) + gradients.by_phase.get(phase, 0)
                 if peak.nbytes + total > before:
                     bill.clear(phase)
@@ -208,6 +210,8 @@ class _Bill:
             return Category.CACHE, "keys and values of this step (use_cache)"
         if placed.name in ("loss", "head") and ("logits" in item.event.label or placed.name == "loss"):
             return Category.LOGITS, f"{item.event.label}"
+        if peak.phase == GATING and item.event.kind == "activation":
+            return Category.ACTIVATIONS, "held for the gate's backward"
         if item.event.kind in ("activation", "pinned") or item.key == ("border", item.section + 1):
             return Category.ACTIVATIONS, stack_name(placed)
         return (

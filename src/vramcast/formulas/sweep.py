@@ -21,7 +21,7 @@ from vramcast.formulas.states import States, state_entries, unique
 from vramcast.formulas.step import Step, keeps_outputs, loss_apart
 from vramcast.formulas.timeline import Fold, fold
 from vramcast.job import Job
-from vramcast.ledger import BACKWARD, EVAL, FORWARD, LOSS, NEXT_STEP, RESUME, ROLLOUT, STEP, Entry, Level
+from vramcast.ledger import BACKWARD, EVAL, FORWARD, GATING, LOSS, NEXT_STEP, RESUME, ROLLOUT, STEP, Entry, Level
 from vramcast.models.config import Config
 from vramcast.models.dims import Number
 from vramcast.models.program import Sizes
@@ -114,13 +114,14 @@ class GridStep:
         in_backward = implementation(step.job) == "in-backward"
         gradients = 0 if in_backward else step.states.gradient_bytes
         moments = {}
-        for phase in (FORWARD, LOSS, BACKWARD):
+        for phase in (FORWARD, LOSS, BACKWARD, GATING):
             if phase in folded.peaks:
-                early = step.grads_in_forward and phase != BACKWARD
+                later = phase if phase == GATING else f"next {phase}"
+                early = step.grads_in_forward and phase in (FORWARD, LOSS)
                 held = gradients if not fresh or step.accumulates_apart or early else 0
                 old = folded.left if keeps_outputs(step.job) and phase in _old_outputs(step.job) else 0
                 made = _temporaries(step) if in_backward and phase == BACKWARD else 0
-                moments[f"next {phase}"] = folded.peaks[phase] + held + old + made + _lying(lying, f"next {phase}")
+                moments[later] = folded.peaks[phase] + held + old + made + _lying(lying, later)
         return moments
 
     def _update(self, step: Step, lying: Sequence[Entry]) -> Grid:
