@@ -1,0 +1,64 @@
+"""`vramcast plan MODEL --gpu …`: the cheapest changes that make a job fit."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
+from vramcast.errors import InputError
+from vramcast.job import Job, fields
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", nargs="?", help="catalog name, HF config.json or folder")
+    add_job_flags(parser)
+    group = parser.add_argument_group("limits")
+    group.add_argument("--keep", metavar="A,B", default="", help="job keys that must stay as they are")
+    group.add_argument(
+        "--max-slowdown", type=float, metavar="X", help="refuse plans whose step takes longer than X times"
+    )
+    group.add_argument("--global-batch", type=int, metavar="N", help="samples per optimizer step; sets accumulate")
+    group.add_argument("--write", type=Path, metavar="FILE", help="write the first plan as a job file")
+    add_output_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from vramcast.plan.search import Limits, plan
+    from vramcast.report.plan_report import plans_json, render_text
+
+    keep = frozenset(name.strip() for name in args.keep.split(",") if name.strip())
+    unknown = keep.difference(fields())
+    if unknown:
+        raise InputError(f"--keep: {', '.join(sorted(unknown))} is no job key. Known: {', '.join(fields())}")
+    if args.max_slowdown is not None and args.max_slowdown <= 0:
+        raise InputError(f"--max-slowdown must be above 0, not {args.max_slowdown:g}")
+    job = _with_global_batch(job_of(args, args.model), args.global_batch)
+    plans = plan(job, Limits(keep=keep, max_slowdown=args.max_slowdown))
+    if args.write:
+        _write(args.write, plans.fitting[0].job if plans.fitting else None)
+    if args.json:
+        print_json(plans_json(plans))
+    else:
+        print(render_text(plans, args.lang))
+    return 0 if plans.fitting or plans.base.verdict().fits else 1
+
+
+def _with_global_batch(job: Job, samples: int | None) -> Job:
+    if samples is None:
+        return job
+    if samples < 1 or samples % job.batch:
+        raise InputError(f"--global-batch {samples} is no multiple of the micro-batch {job.batch}")
+    return replace(job, accumulate=samples // job.batch)
+
+
+def _write(path: Path, job: Job | None) -> None:
+    from vramcast.jobfile import write_job
+
+    if job is None:
+        raise InputError(f"nothing fits, so {path} was not written")
+    try:
+        path.write_text(write_job(job), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error})") from None
