@@ -7,6 +7,7 @@ process: it is opened after a fork or in a spawned worker, never shared, save fo
 from __future__ import annotations
 
 import mmap
+import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import accumulate
@@ -18,9 +19,9 @@ import pyarrow.parquet as pq
 from vramcast.errors import InputError
 from vramcast.host.parquet import ParquetFacts
 from vramcast.runtime.rows import Rows
-from vramcast.units import MiB, format_bytes
+from vramcast.units import KiB, MiB, format_bytes
 
-_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)  # filled at once: no page faults
+SMALL_TABLE_BYTES = 256 * KiB  # not worth a mapping of its own: a process may have 65,530 of them (vm.max_map_count)
 SLICE_BYTES = 8 * MiB  # what `ultra` holds of a row group that is larger than this
 
 
@@ -225,12 +226,20 @@ def compacted(table: pa.Table) -> pa.Table:
     Decoding leaves buffers up to twice as large as their content in a pool that keeps what is freed, and `nbytes`
     counts neither. Memory mapped for one table is what it says and goes back to the system when the table is dropped.
     """
+    if table.nbytes < SMALL_TABLE_BYTES:
+        return table
     size = pa.MockOutputStream()
     _write_stream(size, table)
-    place = mmap.mmap(-1, size.size(), flags=_PRIVATE)
-    buffer = pa.py_buffer(place)
+    buffer = pa.py_buffer(_own_memory(size.size()))
     _write_stream(pa.FixedSizeBufferWriter(buffer), table)
     return pa.ipc.open_stream(buffer).read_all()
+
+
+def _own_memory(nbytes: int) -> mmap.mmap:
+    """Anonymous memory of this process; on Linux all pages at once, which is cheaper than a fault for each."""
+    if sys.platform == "linux":
+        return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+    return mmap.mmap(-1, nbytes)
 
 
 def _write_stream(sink: Any, table: pa.Table) -> None:
