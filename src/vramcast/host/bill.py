@@ -22,7 +22,7 @@ from vramcast.host.libraries import (
     Library,
     libraries,
 )  # fmt: skip
-from vramcast.host.parquet import DECODING_BYTES, FOOTER_OBJECTS, ParquetFacts
+from vramcast.host.parquet import DECODING_BYTES, FOOTER_OBJECTS, SLICE_BYTES, ParquetFacts
 from vramcast.ledger import (
     BACKWARD,
     FORWARD,
@@ -52,7 +52,6 @@ FORMATS = ("safetensors", "bin")
 PAGE_BYTES = 4 * KiB
 LARGE_BLOCK_BYTES = 128 * KiB  # glibc's first threshold between heap and mapping
 ID_BYTES = 8  # token ids, masks and labels are int64
-SLICE_BYTES = 8 * MiB  # what `ultra` holds of a larger row group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 # giving back after each row group would make decoding take twice as long; and RSS of an opened file per byte of footer.
 DECODING_BYTES = 32 * MiB
 FOOTER_OBJECTS = 3
+SLICE_BYTES = 8 * MiB  # what mode `ultra` holds of a row group that is larger than this
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 

@@ -24,9 +24,9 @@ from typing import Any
 import pyarrow as pa
 
 from vramcast.errors import InputError
-from vramcast.host.parquet import ParquetFacts
+from vramcast.host.parquet import SLICE_BYTES, ParquetFacts
 from vramcast.runtime.rows import Rows
-from vramcast.runtime.stores import SLICE_BYTES, SliceStore
+from vramcast.runtime.stores import SliceStore
 from vramcast.units import MiB, format_bytes
 
 VERSION = 1

@@ -17,12 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vramcast.errors import InputError
-from vramcast.host.parquet import ParquetFacts
+from vramcast.host.parquet import SLICE_BYTES, ParquetFacts
 from vramcast.runtime.rows import Rows
 from vramcast.units import KiB, MiB, format_bytes
 
 SMALL_TABLE_BYTES = 256 * KiB  # not worth a mapping of its own: a process may have 65,530 of them (vm.max_map_count)
-SLICE_BYTES = 8 * MiB  # what `ultra` holds of a row group that is larger than this
 
 
 class Store(Protocol):
