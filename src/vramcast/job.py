@@ -64,6 +64,9 @@ class Job:
     longest_seq: int | None = option(
         "length of the longest sample, when batches are padded to it", kind="int", group="data"
     )
+    mean_seq: int | None = option(
+        "mean tokens per sample where lengths vary from batch to batch; seq is the longest", kind="int", group="data"
+    )
     accumulate: int = option("micro-batches per optimizer step", 1, kind="int", group="data")
     images: int | None = option("images per sample of a vision-language model", kind="int", least=0, group="data")
     image_tokens: int | None = option("language-model tokens per image", kind="int", group="data")

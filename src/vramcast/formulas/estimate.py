@@ -12,6 +12,7 @@ from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError, UnsupportedError, unknown
 from vramcast.forecast import Forecast, ModelSummary
 from vramcast.formulas.beside import beside
+from vramcast.formulas.lengths import earlier_lengths
 from vramcast.formulas.loops import TWO_PASSES, check_loop
 from vramcast.formulas.optimizers import implementation, is_paged, state_bytes, temporaries, version
 from vramcast.formulas.overheads import context_entries, workspace_entries
@@ -103,7 +104,8 @@ def _whole(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Fo
         *(entry for device in devices for entry in workspace_entries(job, gpu, device)),
         *(entry for device in devices for entry in context_entries(job, gpu, device)),
     )  # fmt: skip
-    replayed = _replayed(_script(step, stream, extra.resident), gpu, job)
+    script = replace(_script(step, stream, extra.resident), earlier=_earlier(job, config, gpu))
+    replayed = _replayed(script, gpu, job)
     level = Level.PROCESS if gpu else Level.RESERVED  # the context depends on the card
     ledger = Ledger(entries=_within((*entries, *_slack(replayed)), job_phases(job)), top_level=level)
     ledger.check()
@@ -196,6 +198,17 @@ def _script(step: Step, first: list[Stamped], resident: tuple[int, ...]) -> Scri
         old_until=LOSS if loss_apart(job) else BACKWARD,
         zero_grad_first=not step.grads_in_forward and job.accumulate == 1,
     )  # fmt: skip
+
+
+def _earlier(job: Job, config: Config, gpu: Gpu | None) -> tuple[list[Stamped], ...]:
+    """Whole steps of the shorter batches that a run meets before its longest."""
+    longest = sizes_of(job, config)
+    streams = []
+    for length in earlier_lengths(job, int(longest.seq)):
+        program = recorded(job, config, gpu, replace(longest, seq=length, target_seq=length))
+        states = States(params=unique(program.params()), job=job)
+        streams.append(Step(job=job, program=program, states=states, place=DEVICE).stream())
+    return tuple(streams)
 
 
 def _replayed(script: Script, gpu: Gpu | None, job: Job) -> Replayed:

@@ -29,16 +29,20 @@ class Script:
     step_temporaries: tuple[int, ...]
     old_until: str = BACKWARD  # the phase before which a variable lets go of the last step's outputs
     zero_grad_first: bool  # gradients are dropped before the next forward
+    earlier: tuple[list[Stamped], ...] = ()  # steps with batches of other lengths
     small: tuple[int, ...] = ()  # workspaces and inputs
 
 
 def replay(script: Script, *, capacity_bytes: int | None, conf: str) -> Replayed:
-    """Load, one whole step, a second one."""
+    """Load, steps of other lengths if there are any, one whole step, a second one."""
     allocator = Allocator(capacity_bytes=capacity_bytes, settings=AllocatorSettings.parse(conf))
     run = _Run(allocator, script.old_until)
     try:
         run.hold("weights", script.weights)
         run.hold("small", script.small)
+        for stream in script.earlier:
+            run.play(stream)
+            run.end_step(gradients=script.zero_grad_first)
         run.play(script.first)
         run.hold("states", script.states)
         run.flash(script.step_temporaries)

@@ -1,9 +1,10 @@
 """What torch.compile keeps of a section: AOTAutograd's partitioner recomputes chains of element-wise ops.
 
 A recorded Section goes in and is rewritten in place: which values its ops keep. The partitioner's rules as of torch 2.4
-(functorch `_partitioners.py`, `min_cut_rematerialization_partition` with its defaults): products, reductions and attention
-are never recomputed; a value that a product or an attention needs in backward is kept as it is, for recomputing it would
-make it again in memory; everything else is recomputed from what is kept. Dropout is recomputed from its seed.
+(functorch `_partitioners.py`, `min_cut_rematerialization_partition` with its defaults): products, reductions and
+attention are never recomputed; a value that a product or an attention needs in backward is kept as it is, for
+recomputing it would make it again in memory; everything else is recomputed from what is kept. Dropout is recomputed
+from its seed.
 """
 
 from __future__ import annotations

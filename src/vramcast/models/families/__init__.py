@@ -23,7 +23,7 @@ MODULE_OF = {
     "vit": "vision", "deit": "vision", "dinov2": "vision", "clip": "vision", "clip_text_model": "vision",
     "clip_vision_model": "vision", "siglip": "vision", "siglip_text_model": "vision", "siglip_vision_model": "vision",
     "gemma3": "multimodal", "llava": "multimodal", "qwen2_vl": "multimodal", "qwen2_5_vl": "multimodal",
-    "internlm": "remote", "internlm2": "remote", "internlm3": "remote", "baichuan": "remote", "chatglm": "remote",
+    "internlm": "remote", "internlm2": "remote", "internlm3": "remote", "baichuan": "remote", "chatglm": "remote", "qwen": "remote",
     "resnet": "cnn", "convnext": "cnn",
     "gpt2": "gpt", "gpt_bigcode": "gpt", "gpt_neo": "gpt", "gptj": "gpt", "codegen": "gpt", "opt": "gpt",
     "gpt_neox": "neox", "phi": "neox", "stablelm": "neox", "starcoder2": "neox", "bloom": "neox", "falcon": "falcon",

@@ -1,4 +1,4 @@
-"""Llama-like decoders whose code lives beside their weights on the Hub: InternLM 1-3, Baichuan, ChatGLM 2 and 3, GLM-4.
+"""Llama-like decoders whose code lives beside their weights on the Hub: InternLM 1-3, Baichuan, ChatGLM 2-3, Qwen 1.
 
 Names are those of the published checkpoints. What is kept follows from the same building blocks as Llama; only the
 parameter tables can be checked without that code.
@@ -14,7 +14,7 @@ from vramcast.models.families.dense import paired_table, partly_rotated
 from vramcast.models.families.llama import Block, Frame, causal_lm, project_qkv, read_shape
 from vramcast.models.layers import Heads, attend, by_head, gated, gated_mlp, rms_norm, rope, split
 from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import Tape, Value
+from vramcast.models.tape import F32, Tape, Value
 
 
 def internlm(t: Tape, c: Config, sizes: Sizes) -> Program:
@@ -145,6 +145,37 @@ def _either(c: Config, ours: str, theirs: str, text: str) -> Dim:
     return c.dim(theirs, text, ours)
 
 
+def qwen(t: Tape, c: Config, sizes: Sizes) -> Program:
+    """Qwen 1: one biased matrix for q, k and v, rotary positions in fp32, half of intermediate_size per branch."""
+    shape = read_shape(c)
+    heads, inner = shape.heads, exact_division(shape.f, 2, f"{c.where}: intermediate_size by 2")
+
+    def make_block(positions: Value) -> Block:
+        table = Value(positions.shape, F32, label=positions.label)
+
+        def turned(x: Value) -> Value:
+            return t.cast(t.copy(rope(t, t.cast(x, F32), table)), x.dtype)
+
+        def block(x: Value, kind: Any) -> Value:
+            y = rms_norm(t, "ln_1", x)
+            with t.scope("attn"):
+                qkv = t.linear("c_attn", y, 3 * shape.h, bias=True, label="qkv")
+                q, k, v = (by_head(t, part, heads.num) for part in split(t, qkv, (shape.h, shape.h, shape.h)))
+                y = t.linear("c_proj", attend(t, turned(q), turned(k), v, heads), shape.h)
+            x = t.add(x, y, "residual stream")
+            y = rms_norm(t, "ln_2", x)
+            with t.scope("mlp"):
+                up, gate = t.linear("w1", y, inner, label="up"), t.linear("w2", y, inner, label="gate")
+                y = t.linear("c_proj", gated(t, gate, up, "silu"), shape.h, label="mlp output")
+            return t.add(x, y, "residual stream")
+
+        return block
+
+    frame = Frame(prefix="transformer", table="wte", layers="h", last_norm="ln_f")
+    return causal_lm(t, c, sizes, make_block, frame=frame)
+
+
 FAMILIES = {
+    "qwen": qwen,
     "internlm": internlm, "internlm2": internlm2, "internlm3": internlm, "baichuan": baichuan, "chatglm": chatglm,
 }  # fmt: skip
