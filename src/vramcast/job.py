@@ -237,6 +237,14 @@ class Job:
     )  # fmt: skip
 
     gpu: str | None = option("card, such as rtx4090 or a100-80gb; or a size such as 24GiB", group="hardware")
+    dataset: str | None = option("a parquet file, folder or pattern that is trained on", group="host")
+    dataset_mode: str = option(
+        "how it is read: whole table, row groups within a budget, mapped Arrow cache, or one row group", "row-groups",
+        choices=("table", "row-groups", "mmap", "ultra"), group="host",
+    )  # fmt: skip
+    workers: int = option("DataLoader workers per GPU", 0, kind="int", least=0, group="host")
+    prefetch: int | None = option("batches that each worker prepares; 2 where workers exist", kind="int", group="host")
+    pin_memory: bool = option("batches go through pinned memory", False, kind="flag", group="host")
     torch_version: str = option("torch the job will run with", "2.13", group="versions")
     transformers_version: str = option("transformers the job will run with", "5.0", group="versions")
     bitsandbytes_version: str = option("bitsandbytes of a quantised job", "0.49", group="versions")

@@ -57,6 +57,7 @@ class Category(Word):
     SLACK = "allocator slack"
     CONTEXT = "cuda context"
     LIBRARIES = "interpreter and libraries"
+    LOADING = "model load"
     DATA = "data pipeline"
     UNKNOWN = "unattributed"
 

@@ -12,6 +12,8 @@ from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError, UnsupportedError, unknown
 from vramcast.forecast import Forecast, ModelSummary
 from vramcast.formulas.beside import beside
+from vramcast.formulas.edit import PHASES_OF_EDITING, check_edit, edit_lines, edit_regime
+from vramcast.formulas.hostside import host_side
 from vramcast.formulas.lengths import earlier_lengths
 from vramcast.formulas.loops import TWO_PASSES, check_loop
 from vramcast.formulas.optimizers import implementation, is_paged, state_bytes, temporaries, version
@@ -50,6 +52,10 @@ from vramcast.models.tape import Param
 
 DEVICE = "cuda:0"
 DEFAULT_SEQ = 2048
+NEED_LAYERS = {
+    "lora_rank": None, "quantize": "none", "loop": "plain", "reference": "none", "reward": "none", "critic": "none",
+    "teacher": "none", "rollout_tokens": None, "edit": (), "sub_device": None,
+}  # fmt: skip
 
 
 def estimate(job: Job) -> Forecast:
@@ -61,15 +67,19 @@ def estimate(job: Job) -> Forecast:
     if source.config is None or source.params is not None:
         params = unique(source.params or ())
         return _states_only(States(params=params, job=job), job, gpu, source.name, (*source.notes, *source.warnings))
-    return _whole(job, gpu, source, source.config)
+    if job.gpus > 1:
+        from vramcast.formulas.parallel.ranks import forecast_ranks
+
+        return forecast_ranks(job, gpu, source, source.config)
+    return (_edited if job.edit else _whole)(job, gpu, source, source.config)
 
 
 def _states_only(states: States, job: Job, gpu: Gpu | None, name: str, notes: tuple[str, ...]) -> Forecast:
     """Weights, gradients and states of something whose architecture is unknown: a lower bound."""
-    if job.lora_rank is not None or job.quantize != "none":
-        raise UnsupportedError(
-            "adapters and quantisation need the model's layers: give a model, not a count of parameters"
-        )
+    asked = [name for name, value in NEED_LAYERS.items() if getattr(job, name) != value]
+    if asked:
+        names = ", ".join(name.replace("_", "-") for name in asked)
+        raise UnsupportedError(f"{names} needs the model's layers: give a model, not a table or a count of parameters")
     gradients = Entry(
         category=Category.GRADIENTS, component="of trained parameters", place=DEVICE,
         phases=PHASES[PHASES.index(STEP) :],
@@ -103,6 +113,7 @@ def _whole(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Fo
         *state_entries(states, DEVICE), *entries_of(lines), *entries_of(extra.lines),
         *(entry for device in devices for entry in workspace_entries(job, gpu, device)),
         *(entry for device in devices for entry in context_entries(job, gpu, device)),
+        *host_side(job, config, states, sizes),
     )  # fmt: skip
     script = replace(_script(step, stream, extra.resident), earlier=_earlier(job, config, gpu))
     replayed = _replayed(script, gpu, job)
@@ -116,9 +127,34 @@ def _whole(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Fo
     )  # fmt: skip
 
 
+def _edited(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Forecast:
+    """A model-editing job: other lines, other phases, perhaps two devices; no replay, so no slack is known."""
+    check_edit(job)
+    sizes = sizes_of(job, config)
+    program = recorded(job, config, gpu, sizes)
+    states = States(params=unique(program.params()), job=job)
+    extra = edit_lines(
+        Setting(job=job, config=config, gpu=gpu, sizes=sizes, program=program, states=states, device=DEVICE)
+    )
+    devices = dict.fromkeys(line.place for line in extra.lines if line.place.startswith("cuda"))
+    entries = (
+        *entries_of(extra.lines),
+        *(entry for device in devices for entry in workspace_entries(job, gpu, device)),
+    )  # fmt: skip
+    ledger = Ledger(entries=_within(entries, PHASES_OF_EDITING), top_level=Level.ALLOCATED)
+    ledger.check()
+    return Forecast(
+        model=_summary(source.name, states, config.model_type, _layers(program)), job=job, gpu=gpu, ledger=ledger,
+        assumptions=(*assumptions(job, config), *extra.assumptions), warnings=(*source.notes, *source.warnings),
+    )  # fmt: skip
+
+
 def recorded(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Program:
     """The model as this job runs it, loss included; adapters and frozen names are checked against what exists."""
-    program = record(config, regime_of(job, config, gpu), sizes)
+    regime = regime_of(job, config, gpu)
+    if job.sub_device is not None and not job.edit:
+        raise InputError("sub-device is the second device of an editing job: it needs edit")
+    program = record(config, edit_regime(job, config, regime, sizes) if job.edit else regime, sizes)
     add_loss(program, transformers=version(job.transformers_version), kind=job.loss)
     check_loop(job, program)
     params = list(program.params())
@@ -128,6 +164,10 @@ def recorded(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Program
     if not any(param.trainable for param in params):
         raise InputError(f"freeze {', '.join(job.freeze)} leaves nothing to train")
     return program
+
+
+def add_loss_to(program: Program, job: Job) -> None:
+    add_loss(program, transformers=version(job.transformers_version), kind=job.loss)
 
 
 def _check_targets(job: Job, params: list[Param], program: Program) -> None:

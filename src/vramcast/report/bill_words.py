@@ -44,6 +44,7 @@ ZH = {
     "cuda context": "CUDA 上下文",
     "interpreter and libraries": "解释器与库",
     "data pipeline": "数据管线",
+    "model load": "模型加载",
     "unattributed": "未归类",
     "load": "加载",
     "rollout": "采样",
