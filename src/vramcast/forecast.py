@@ -19,6 +19,15 @@ class ModelSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankPeak:
+    """The peak of ranks that hold alike, where a job has many."""
+
+    name: str
+    ranks: int
+    allocated_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """Does it fit? None where the card or a level is unknown."""
 
@@ -40,6 +49,8 @@ class Forecast:
     ledger: Ledger
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    ranks: tuple[RankPeak, ...] = ()  # of a job on many GPUs; the ledger is that of the fullest
+    nodes: int = 1  # host lines are for one node
 
     def verdict(self, place: str | None = None) -> Verdict:
         """The fullest device against the card's capacity as CUDA reports it."""

@@ -38,6 +38,10 @@ NEXT = {FORWARD: NEXT_FORWARD, LOSS: NEXT_LOSS, BACKWARD: NEXT_BACKWARD}
 
 
 LOGITS = (Category.LOGITS, "logits")
+ACROSS = {  # what many GPUs add to the stream (see `parallel`)
+    **dict.fromkeys(("gathered", "gather buffer", "reduce buffer", "unsharded gradient"), Category.COMMUNICATION),
+    "in flight": Category.ACTIVATIONS,
+}
 LEFTOVERS = {
     "": LOGITS,
     "kv cache": (Category.CACHE, "past_key_values"),
@@ -69,7 +73,8 @@ class Step:
     @property
     def grads_in_forward(self) -> bool:
         """Are the last step's gradients alive in the next forward? Lightning's closure zeroes them only after it."""
-        return self.job.framework == "lightning" or self.zeroed_in_place
+        by_framework = "after-forward" if self.job.framework == "lightning" else "before-forward"
+        return (self.job.zero_grad or by_framework) == "after-forward" or self.zeroed_in_place
 
     @property
     def zeroed_in_place(self) -> bool:
@@ -204,6 +209,8 @@ class _Bill:
 
     def _where(self, item: Stamped, peak: PhasePeak) -> tuple[Category, str]:
         placed = self.program.placed[item.section]
+        if item.event.kind in ACROSS:
+            return ACROSS[item.event.kind], item.event.label
         if item.event.kind == "weight copy":
             return Category.COPIES, "16-bit copies of weights (autocast)"
         if item.event.kind == "kv cache":

@@ -6,7 +6,7 @@ only what one expert's rows cost; `busiest_rows` bounds that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vramcast.models.dims import Number, minimum
 from vramcast.models.layers import split
@@ -124,14 +124,16 @@ def _drawn(t: Tape, logits: Value, scores: Value) -> Routing:
 
 def run_experts(t: Tape, x: Value, routing: Routing, e: Experts) -> Value:
     """x is [tokens, h]. The parameters are three-dimensional, one slice for each expert."""
-    h, two = int(x.shape[-1]), 2 * int(e.inner)
+    split = t.regime.split
+    e = replace(e, inner=e.inner // split.expert_tp)
+    h, two, num = int(x.shape[-1]), 2 * int(e.inner), int(e.num) // split.ep
     with t.scope("experts"):
-        shapes = (int(e.num), h, two), (int(e.num), int(e.inner), h)
+        shapes = (num, h, two), (num, int(e.inner), h)
         up_shape, down_shape = shapes if e.transposed else ((n, b, a) for n, a, b in shapes)
         up = t.param("gate_up_proj", up_shape, "experts")
-        up_bias = t.param("gate_up_proj_bias", (int(e.num), two), "experts") if e.bias else None
+        up_bias = t.param("gate_up_proj_bias", (num, two), "experts") if e.bias else None
         down = t.param("down_proj", down_shape, "experts")
-        down_bias = t.param("down_proj_bias", (int(e.num), h), "experts") if e.bias else None
+        down_bias = t.param("down_proj_bias", (num, h), "experts") if e.bias else None
         run = _grouped if t.regime.experts == "grouped" else _looped
         return run(t, x, routing, e, (up, up_bias), (down, down_bias))
 
@@ -147,18 +149,19 @@ def _grouped(t: Tape, x: Value, routing: Routing, e: Experts, up: Weights, down:
     offsets = Value((e.num,), I32, label="offsets of experts")
     chosen = _indexed(t, x, (rows, x.shape[-1]), (Value((rows,), I64, label="token of each row"),), "routed rows")
     weights = _indexed(t, routing.weights, (rows, 1), (order,), "row weights")
+    chosen = _sent(t, chosen)
 
     def linear(y: Value, w: Weights, out: int, label: str) -> Value:
         weight, bias = w
         y = t.cast(y, weight.dtype)
         saves = (y, offsets) if weight.requires_grad else (offsets,)
-        y = t.op("grouped_mm", (y, weight), (rows, out), y.dtype, saves=saves, label=label, flops=_flops(y, out))
+        y = t.op("grouped_mm", (y, weight), (y.shape[0], out), y.dtype, saves=saves, label=label, flops=_flops(y, out))
         if bias is None:
             return y
         return _plus(t, y, _indexed(t, bias, y.shape, (expert_of_row,), "bias of each row"), label)
 
     y = linear(_gated(t, linear(chosen, up, 2 * e.inner, "gate and up"), e), down, x.shape[-1], "expert output")
-    y = t.mul(y, weights, "weighted rows")
+    y = t.mul(_returned(t, y, rows), weights, "weighted rows")
     y = _indexed(t, y, y.shape, (Value((rows,), I64, label="order back"),), "weighted rows in order")
     return t.cast(t.op("sum", (y,), x.shape, y.dtype, label="mixture"), x.dtype)
 
@@ -168,18 +171,31 @@ def _looped(t: Tape, x: Value, routing: Routing, e: Experts, up: Weights, down: 
     rows = x.shape[0] * e.k
     where = Value((rows, 2), I64, label="token and place of each row")
     chosen = _indexed(t, x, (rows, x.shape[-1]), (where,), "routed rows")
+    chosen = _sent(t, chosen)
 
     def linear(y: Value, w: Weights, out: int, label: str) -> Value:
         weight, bias = w
         y, weight = t.autocasted(y), t.autocasted(weight)
         saves = tuple(kept for kept, other in ((y, weight), (weight, y)) if other.requires_grad)
-        y = t.op("linear", (y, weight), (rows, out), y.dtype, saves=saves, label=label, flops=_flops(y, out))
+        y = t.op("linear", (y, weight), (y.shape[0], out), y.dtype, saves=saves, label=label, flops=_flops(y, out))
         return y if bias is None else _plus(t, y, bias, label)
 
     y = linear(_gated(t, linear(chosen, up, 2 * e.inner, "gate and up"), e), down, x.shape[-1], "expert output")
     weights = _indexed(t, routing.weights, (rows, 1), (where,), "row weights")
-    y = t.cast(t.mul(y, weights, "weighted rows"), x.dtype)
+    y = t.cast(t.mul(_returned(t, y, rows), weights, "weighted rows"), x.dtype)
     return t.op("index_add", (y,), x.shape, x.dtype, saves=(where, y), label="mixture")
+
+
+def _sent(t: Tape, rows: Value) -> Value:
+    """All-to-all to the ranks that hold the experts: an even share comes back, or more on the fullest rank."""
+    split = t.regime.split
+    if split.ep == 1:
+        return rows
+    return t.copy(rows, (rows.shape[0] * split.expert_load // 100, rows.shape[1]), "rows received")
+
+
+def _returned(t: Tape, y: Value, rows: Number) -> Value:
+    return y if t.regime.split.ep == 1 else t.copy(y, (rows, y.shape[1]), "rows returned")
 
 
 def _indexed(t: Tape, x: Value, shape: tuple[Number, ...], index: tuple[Value, ...], label: str) -> Value:

@@ -205,11 +205,25 @@ def _fused(
     inputs = (q, k, v) if bias is None else (q, k, v, bias)
     # The gradient of a bias that learns is made for every sample, then summed over the batch.
     bias_gradient = b * heads.num * s * k.shape[1] * q.dtype.nbytes if bias is not None and bias.requires_grad else 0
-    return t.op(
+    out = t.op(
         f"{kernel} attention", inputs, (b, s, heads.num, v.shape[-1]), q.dtype, saves=tuple(saves), saves_output=True,
-        label="attention output", flops=flops,
-        backward_temp_bytes=_fused_backward_temp(t, q, k, heads, kernel) + bias_gradient,
+        label="attention output", flops=flops * t.regime.split.cp, forward_temp_bytes=_seam_bytes(t, q, k, v),
+        backward_temp_bytes=_fused_backward_temp(t, q, k, heads, kernel) + bias_gradient + 2 * _seam_bytes(t, q, k, v),
     )  # fmt: skip
+    return t.copy(out, label="attention output") if t.regime.split.cp_style == "ulysses" else out
+
+
+def _seam_bytes(t: Tape, q: Value, k: Value, v: Value) -> Number:
+    """What context-parallel attention holds beside its own share: the neighbours' keys and values (two of them in a
+    ring, all of them gathered), and fp32 partial results; Ulysses exchanges heads for tokens instead."""
+    split = t.regime.split
+    if split.cp == 1:
+        return 0
+    kv = k.nbytes + v.nbytes
+    if split.cp_style == "ulysses":
+        return q.nbytes
+    partial = 2 * q.nbytes // q.dtype.nbytes * F32.nbytes
+    return kv * (2 if split.cp_style == "ring" else split.cp) + partial
 
 
 def _fused_backward_temp(t: Tape, q: Value, k: Value, heads: Heads, kernel: str) -> Number:

@@ -72,6 +72,7 @@ class Value:
     copy_of: Param | None = None  # a low-precision copy of a weight
     is_slice: bool = False  # a view of part of its storage
     is_cache: bool = False  # held by past_key_values as well
+    scattered: bool = False  # split along the sequence over the tensor-parallel ranks
     is_pinned: bool = False  # an attribute of a custom autograd Function: lives as long as the graph, backward or not
 
     @property
@@ -154,6 +155,25 @@ class Quantized:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """How one rank's part of a model meets the other parts. Sizes that are divided (heads, inner widths, vocabulary,
+    the sequence) come divided already; here is what happens at the seams."""
+
+    tp: int = 1
+    sequence: bool = False  # norms and residuals hold 1/tp of the sequence
+    keeps_gathered: bool = True  # autograd keeps the gathered input of a linear; Megatron gathers again in backward
+    vocab_logits: bool = True  # logits stay split by vocabulary
+    cp: int = 1
+    cp_style: str = "ring"
+    ep: int = 1
+    expert_tp: int = 1
+    expert_load: int = 100  # rows of the fullest rank, in percent of an even share
+
+
+WHOLE = Split()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Regime:
     """How the model is run: everything about a job that changes which tensors exist."""
 
@@ -176,6 +196,10 @@ class Regime:
     upcast: Callable[[str, str], bool] = lambda name, kind: False  # parameters kept in fp32 whatever `weights` says
     lora: Lora | None = None
     quantized: Quantized | None = None
+    split: Split = WHOLE
+
+
+INNER_COLUMNS = ("q_b_proj", "kv_b_proj")  # behind a projection that every tensor-parallel rank computes whole
 
 
 class Tape:
@@ -189,6 +213,7 @@ class Tape:
         self._section: Section | None = None
         self._layer: int | None = None
         self._decoding = False
+        self._gathered: dict[int, tuple[Value, Value]] = {}
 
     # ---- structure
 
@@ -308,6 +333,7 @@ class Tape:
             raise InvariantError(f"{name} recorded outside of a section")
         grad = self.regime.grad and any(v.requires_grad for v in inputs) if requires_grad is None else requires_grad
         output = Value(shape, dtype, grad, label or name)
+        output.scattered = any(v.scattered for v in inputs)
         saved = (*saves, output) if saves_output else saves
         kept = tuple(v.storage for v in saved if v.param is None) if grad else ()
         self._section.ops.append(Op(name=name, module=self.path(), inputs=inputs, output=output, saved=kept, **facts))
@@ -318,6 +344,7 @@ class Tape:
         if self._section is None:
             raise InvariantError("view recorded outside of a section")
         output = Value(shape, x.dtype, x.requires_grad, x.label, x.storage, x.param, x.copy_of, x.is_slice)
+        output.scattered = x.scattered
         self._section.ops.append(Op(name="view", module=self.path(), inputs=(x,), output=output, passes_grad=True))
         return output
 
@@ -329,7 +356,7 @@ class Tape:
         """Part of x (some columns, the first token): a view forward; backward, a new tensor as large as x."""
         if self._section is None:
             raise InvariantError("select recorded outside of a section")
-        output = Value(shape, x.dtype, x.requires_grad, x.label, owner=x.storage, is_slice=True)
+        output = Value(shape, x.dtype, x.requires_grad, x.label, owner=x.storage, is_slice=True, scattered=x.scattered)
         self._section.ops.append(Op(name="select", module=self.path(), inputs=(x,), output=output))
         return output
 
@@ -417,9 +444,50 @@ class Tape:
                 w = self.tie("weight", weight) if weight is not None else self._weight(size, full, kind)
                 b = self.param("bias", (out,), "bias") if bias else None
                 if kind == "head" and "loss" in regime.fused:
-                    return self._fused_loss(x, w)
-                y = self._matmul_weight(x, w, b, out, label or name)
+                    return self._fused_loss(self._whole(x), w)
+                y = self._joined(x, w, b, out, label or name, kind)
             return self._adapted(x, y, out) if adapted else y
+
+    # ---- seams between tensor-parallel ranks
+
+    def _joined(self, x: Value, w: Value, b: Value | None, out: int, label: str, kind: str) -> Value:
+        """x·w with the collectives around it: with sequence parallelism, a column-parallel linear gathers its input and
+        a row-parallel one (its input is whole along the sequence) scatters its output."""
+        split = self.regime.split
+        if split.tp == 1 or kind in ("router", "classifier"):
+            return self._matmul_weight(x, w, b, out, label)
+        y = self._matmul_weight(self._whole(x), w, b, out, label)
+        if x.scattered and not split.keeps_gathered:
+            self._gathered_again(x)
+        if kind == "head":
+            return y if split.vocab_logits else self.copy(y, (*y.shape[:-1], out * split.tp), label)
+        is_row = not x.scattered and self._scopes[-2] not in INNER_COLUMNS
+        return self._scatter(y) if split.sequence and is_row else y
+
+    def _whole(self, x: Value) -> Value:
+        """x along the whole sequence, gathered once for all linears that read it."""
+        if not x.scattered:
+            return x
+        if id(x) not in self._gathered:
+            b, s, width = x.shape
+            y = self.op("all gather", (x,), (b, s * self.regime.split.tp, width), x.dtype, label=f"{x.label} gathered")
+            y.scattered = False
+            self._gathered[id(x)] = (x, y)
+        return self._gathered[id(x)][1]
+
+    def _gathered_again(self, x: Value) -> None:
+        """The last linear keeps x instead of what was gathered from it, which backward gathers anew."""
+        assert self._section is not None
+        op, gathered = self._section.ops[-1], self._gathered[id(x)][1]
+        op.saved = tuple(x.storage if value is gathered else value for value in op.saved)
+        op.backward_temp_bytes = op.backward_temp_bytes + gathered.nbytes
+
+    def _scatter(self, x: Value) -> Value:
+        """Partial sums over all ranks to each rank's share of the sequence."""
+        b, s, width = x.shape
+        y = self.op("reduce scatter", (x,), (b, s // self.regime.split.tp, width), x.dtype, label=x.label)
+        y.scattered = True
+        return y
 
     def _fused_loss(self, x: Value, w: Value) -> Value:
         """Linear and cross entropy in one kernel (Liger's fused_linear_cross_entropy): gradients are made in the
@@ -504,7 +572,8 @@ class Tape:
 
     def lookup(self, table: Value, ids: Value, label: str = "embeddings") -> Value:
         """Keeps the indices; the backward makes a dense gradient of the whole table."""
-        return self.op("embedding", (table, ids), (*ids.shape, table.shape[1]), table.dtype, saves=(ids,), label=label)
+        x = self.op("embedding", (table, ids), (*ids.shape, table.shape[1]), table.dtype, saves=(ids,), label=label)
+        return self._scatter(x) if self.regime.split.sequence else x
 
     def layer_norm(self, name: str, x: Value, *, bias: bool = True, affine: bool = True) -> Value:
         """Keeps its input and two fp32 statistics per row. CUDA autocast runs it in fp32."""

@@ -1,0 +1,101 @@
+"""Buffers that frameworks hold beside the tensors of a step: gradient buckets, reduction buffers, NCCL's own memory.
+
+Each is an Entry with its source. Gathered parameters and reduce-scatter inputs are not here: they come and go with the
+layers (see `windows`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vramcast.formulas.parallel.sharding import RankStates
+from vramcast.formulas.parallel.topology import Topology
+from vramcast.job import Job
+from vramcast.ledger import BACKWARD, NEXT_BACKWARD, NEXT_STEP, PHASES, STEP, Category, Entry, Level, Origin
+from vramcast.models.config import Config
+from vramcast.models.tape import Param
+from vramcast.units import MiB
+
+REDUCE_BUCKET = 500_000_000  # DeepSpeed zero/config.py reduce_bucket_size, in elements
+STEPS = (STEP, NEXT_STEP)
+BACKWARDS = (BACKWARD, NEXT_BACKWARD)
+NCCL_SOURCE = "NCCL src/include/device.h and measurements in NVIDIA/nccl issues 964, 864 and 1685"
+NCCL_FIRST = 544 * MiB  # measured for one communicator within a node (nccl#964)
+
+
+def buffer_entries(job: Job, config: Config | None, states: RankStates, topology: Topology, place: str) -> Iterator[Entry]:
+    if topology.strategy == "ddp" and topology.data * topology.cp > 1:
+        yield from _ddp(job, states, place)
+    elif topology.strategy in ("zero1", "zero2", "zero3") and job.framework != "megatron":
+        yield from _zero(job, config, states, topology, place)
+
+
+def _line(component: str, place: str, phases: tuple[str, ...], nbytes: int, formula: str, source: str) -> Entry:
+    return Entry(
+        category=Category.COMMUNICATION, component=component, place=place, phases=phases, nbytes=nbytes,
+        origin=Origin.FORMULA, formula=formula, source=source,
+    )  # fmt: skip
+
+
+def _ddp(job: Job, states: RankStates, place: str) -> Iterator[Entry]:
+    """Megatron's DDP gives gradients their buffer; torch's keeps buckets beside them unless they are views."""
+    if job.framework == "megatron" or job.bucket_view:
+        return
+    nbytes = states.gradient_bytes
+    yield _line(
+        "DDP's gradient buckets", place, PHASES, nbytes, "as large as all gradients",
+        "torch/csrc/distributed/c10d/reducer.cpp: flat buckets, 25 MiB each; gradient_as_bucket_view=True saves them",
+    )  # fmt: skip
+
+
+def reduce_bucket(job: Job, config: Config | None) -> int:
+    return job.reduce_bucket or REDUCE_BUCKET
+
+
+def _zero(job: Job, config: Config | None, states: RankStates, topology: Topology, place: str) -> Iterator[Entry]:
+    trained = [param for param in states.weights if param.trainable]
+    item = max((param.dtype.nbytes for param in trained), default=2)
+    bucket = reduce_bucket(job, config)
+    always = topology.strategy == "zero3"
+    yield _line(
+        "ZeRO's gradient bucket", place, PHASES if always else BACKWARDS, bucket * item,
+        f"reduce_bucket_size {bucket:,} × {item} B", f"deepspeed/runtime/zero/{'stage3' if always else 'stage_1_and_2'}.py",
+    )  # fmt: skip
+    if always:
+        filled = min(bucket, sum(param.numel for param in states.gradients if param.trainable) * topology.shard)
+        yield _line(
+            "ZeRO's bucket put together for reduce-scatter", place, BACKWARDS, filled * item,
+            f"up to reduce_bucket_size, {filled:,} × {item} B",
+            "deepspeed/runtime/comm/coalesced_collectives.py: torch.cat over the bucket's partitions",
+        )  # fmt: skip
+    if job.offload not in ("optimizer", "all"):
+        shard = _fp32_gradients(states.params)
+        yield _line(
+            "gradients of the rank's share in fp32", place, STEPS, shard, "4 B per element of the share",
+            "deepspeed: the flat partition is cast to the master weights' dtype in step()",
+        )  # fmt: skip
+
+
+def _fp32_gradients(params: tuple[Param, ...]) -> int:
+    """Sub-groups of 1e9 elements are updated one after the other."""
+    numel = sum(param.numel for param in params if param.trainable and param.dtype.nbytes < 4)
+    return 4 * min(numel, 1_000_000_000)
+
+
+def communicators(job: Job, topology: Topology) -> int:
+    """Process groups that move data on the GPU."""
+    sizes = (topology.data, topology.tp, topology.pp, topology.cp, topology.ep, topology.replicas)
+    return max(sum(size > 1 for size in sizes), 1)
+
+
+def nccl_entries(job: Job, topology: Topology, place: str) -> Iterator[Entry]:
+    """Outside of torch's counters. Channels and protocols depend on links and versions, so it is a range."""
+    if topology.gpus == 1:
+        return
+    groups = communicators(job, topology)
+    yield Entry(
+        category=Category.COMMUNICATION, component="NCCL's channel buffers", place=place, phases=PHASES[1:],
+        nbytes=groups * NCCL_FIRST, origin=Origin.ASSUMED, level=Level.PROCESS, source=NCCL_SOURCE,
+        formula=f"{groups} communicators × {NCCL_FIRST // MiB} MiB",
+        range_bytes=(groups * 91 * MiB, groups * 1640 * MiB),
+    )  # fmt: skip

@@ -1,0 +1,160 @@
+"""One rank's model: the config with its divided sizes, the regime with its seams, and the sections of its stage.
+
+In come the job, the model's config and a Topology; out comes a Program that records exactly what the rank runs. Tensor
+parallelism is Megatron's: columns of qkv and gate/up, rows of the output projections, the vocabulary of embedding and
+head. Knows nothing about states or buffers.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+from vramcast.catalog.gpus import Gpu
+from vramcast.errors import InputError, UnsupportedError
+from vramcast.formulas.parallel.topology import Topology
+from vramcast.formulas.recipe import RECIPES
+from vramcast.formulas.regime import regime_of
+from vramcast.job import Job
+from vramcast.models.config import Config
+from vramcast.models.dims import Dim, ceil_to
+from vramcast.models.program import Program, Sizes
+from vramcast.models.tape import Placed, Regime, Section, Split, Tape
+
+DIVIDED = ("llama", "mistral", "ministral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3_text", "olmo", "olmo2",
+           "olmo3", "glm", "glm4", "granite", "smollm3", "cohere", "cohere2", "mixtral", "qwen2_moe", "qwen3_moe",
+           "phimoe", "olmoe", "gpt_oss")  # fmt: skip
+INNER = ("intermediate_size", "shared_expert_intermediate_size")
+
+
+def rank_config(config: Config, topology: Topology, job: Job) -> Config:
+    """The config that one tensor-parallel rank would be built from."""
+    vocab = padded_vocab(config, topology, job)
+    if topology.tp == 1:
+        return config if vocab is None else Config({**config.data, "vocab_size": vocab}, config.where)
+    if config.model_type not in DIVIDED and job.framework != "megatron":
+        raise UnsupportedError(
+            f"{config.where}: tensor parallelism of model_type {config.model_type!r} is not described. "
+            f"Known: {', '.join(DIVIDED)}."
+        )
+    tp, data = topology.tp, dict(config.data)
+    heads = int(config.dim("num_attention_heads", "a"))
+    kv = int(config.dim("num_key_value_heads", "g", default=heads))
+    data["head_dim"] = data.get("head_dim") or int(config.dim("hidden_size", "h")) // heads
+    data["num_attention_heads"], data["num_key_value_heads"] = heads // tp, max(kv // tp, 1)
+    for name in INNER:
+        if isinstance(data.get(name), int):
+            data[name] = _divided(data[name], tp, f"{config.where}: {name}")
+    data["vocab_size"] = (vocab or int(config.dim("vocab_size", "V"))) // tp
+    return Config(data, config.where)
+
+
+def _divided(size: int, tp: int, what: str) -> int:
+    if size % tp:
+        raise InputError(f"{what} {size} does not divide by tp {tp}")
+    return size // tp
+
+
+def padded_vocab(config: Config, topology: Topology, job: Job) -> int | None:
+    """Megatron pads to 128 × tp; others must come out even. None: as it is."""
+    multiple = job.vocab_multiple or (128 if job.framework == "megatron" else 1)
+    if not isinstance(config.data.get("vocab_size"), int):
+        return None
+    padded = int(ceil_to(int(config.data["vocab_size"]), multiple * topology.tp))
+    return padded if padded != config.data["vocab_size"] else None
+
+
+def rank_regime(job: Job, config: Config, gpu: Gpu | None, topology: Topology) -> Regime:
+    """FSDP's mixed precision computes in 16 bit with 16-bit weights: there is nothing left for autocast to copy."""
+    regime = replace(regime_of(job, config, gpu), split=split_of(job, topology))
+    compute = RECIPES[job.precision].autocast
+    if topology.strategy in ("fsdp1", "fsdp2") and compute is not None:
+        libraries = ("hf", "trl", "accelerate", "lightning")  # these wrap forward in autocast as well
+        return replace(regime, weights=compute, autocast=compute if job.framework in libraries else None)
+    return regime
+
+
+def split_of(job: Job, topology: Topology) -> Split:
+    sequence = job.framework == "torchtitan" if job.sequence_parallel is None else job.sequence_parallel
+    own = job.framework in ("torchtitan", "megatron")
+    if job.lora_rank is not None and sequence and topology.tp > 1:
+        raise UnsupportedError("adapters under sequence parallelism are not described: give --no-sequence-parallel")
+    return Split(
+        tp=topology.tp, sequence=sequence and topology.tp > 1, keeps_gathered=job.framework != "megatron",
+        vocab_logits=own if job.loss_parallel is None else job.loss_parallel, cp=topology.cp, cp_style=job.cp_style,
+        ep=topology.ep, expert_tp=topology.expert_tp, expert_load=job.expert_load,
+    )  # fmt: skip
+
+
+def rank_sizes(sizes: Sizes, topology: Topology, split: Split) -> Sizes:
+    """Context parallelism divides the sequence; sequence parallelism needs it to divide by tp once more."""
+    seq, parts = int(sizes.seq), topology.cp * (split.tp if split.sequence else 1)
+    if seq % parts:
+        raise InputError(f"seq {seq} does not divide by {parts} (cp {topology.cp}, sequence-parallel tp {split.tp})")
+    if topology.cp == 1:
+        return sizes
+    return replace(sizes, seq=Dim(seq // topology.cp, "s/cp"))
+
+
+# ---- pipeline stages
+
+
+def layers_of_stages(layers: int, stages: int, job: Job) -> list[int]:
+    """How many layers each stage gets. Embedding and head count as a layer each where that makes stages even."""
+    if job.first_stage_layers is not None or job.last_stage_layers is not None:
+        return _given_ends(layers, stages, job)
+    ends_count = job.framework == "torchtitan" or (layers % stages and (layers + 2) % stages == 0)
+    total = layers + 2 if ends_count and stages > 1 else layers
+    counts = [total // stages + (index < total % stages) for index in range(stages)]
+    if ends_count and stages > 1:
+        counts[0], counts[-1] = counts[0] - 1, counts[-1] - 1
+    return counts
+
+
+def _given_ends(layers: int, stages: int, job: Job) -> list[int]:
+    first, last = job.first_stage_layers, job.last_stage_layers
+    left = layers - (first or 0) - (last or 0)
+    middle = stages - (first is not None) - (last is not None)
+    if left < 0 or (middle == 0 and left) or (middle and left % middle):
+        raise InputError(
+            f"{left} layers do not divide by the {middle} stages between first-stage-layers and last-stage-layers"
+        )
+    inner = [left // middle] * middle if middle else []
+    return [*([first] if first is not None else []), *inner, *([last] if last is not None else [])]
+
+
+def stage_program(program: Program, stages: list[int], which: tuple[int, ...]) -> Program:
+    """The sections of one rank: those of stages `which` (several when interleaved). A stage that does not begin the
+    model gets its input from another rank, and backward hands a gradient on."""
+    blocks = [index for index, placed in enumerate(program.placed) if placed.section.is_block]
+    first, last = blocks[0], blocks[-1]
+    starts = [sum(stages[:index]) for index in range(len(stages) + 1)]
+    chosen: list[Placed] = []
+    if 0 in which:
+        chosen += program.placed[:first]
+    else:
+        chosen.append(_received(program.placed[first]))
+    for stage in which:
+        chosen += [program.placed[index] for index in blocks[starts[stage] : starts[stage + 1]]]
+    if len(stages) - 1 in which:
+        chosen += program.placed[last + 1 :]
+    tape = copy.copy(program.tape)
+    tape.placed = chosen
+    return replace(program, tape=tape)
+
+
+def _received(block: Placed) -> Placed:
+    """What the stage before sends: a tensor like the block's input, kept as any activation."""
+    entry = block.section.inputs[0]
+    tape = Tape(Regime())
+    start = tape.input("signal", (), entry.dtype)
+    with tape.part("received", start) as part:
+        part.outputs = (entry,)
+        part.ops.append(_receive(start, entry, part))
+    return tape.placed[0]
+
+
+def _receive(start: object, entry: object, part: Section) -> object:
+    from vramcast.models.tape import Op
+
+    return Op(name="receive", module="pipeline", inputs=(start,), output=entry)  # type: ignore[arg-type]

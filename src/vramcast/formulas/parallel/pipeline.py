@@ -1,0 +1,61 @@
+"""Micro-batches in flight: how many forward passes a stage has run whose backward has not, by schedule.
+
+1F1B: stage i of p holds p - i. Interleaved (Megatron `forward_backward_pipelining_with_interleaving`): 2(p - i - 1) +
+(v - 1)p + 1 model chunks. GPipe: all. Zero-bubble (ZB-H1): weight gradients are put off, so that every stage holds p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vramcast.formulas.events import Event
+from vramcast.formulas.parallel.topology import Topology
+from vramcast.formulas.timeline import Change, Chunk, Mode, passes
+from vramcast.job import Job
+from vramcast.ledger import BACKWARD, FORWARD
+from vramcast.models.program import Program
+
+IN_FLIGHT = "in flight"
+
+
+def chunks_in_flight(job: Job, topology: Topology, stage: int) -> int:
+    """Passes through one model chunk that are alive at once; a chunk is the whole stage unless interleaved."""
+    p, most = topology.pp, job.accumulate * job.virtual_stages
+    if p == 1:
+        return 1
+    wanted = {
+        "gpipe": most,
+        "1f1b": p - stage,
+        "zero-bubble": p,
+        "interleaved": 2 * (p - stage - 1) + (job.virtual_stages - 1) * p + 1,
+    }[job.schedule]
+    return min(wanted, most)
+
+
+def stages_of_rank(job: Job, topology: Topology, stage: int) -> tuple[int, ...]:
+    """The model chunks of a rank: every p-th when interleaved."""
+    return tuple(stage + turn * topology.pp for turn in range(job.virtual_stages))
+
+
+def kept_bytes(program: Program, mode: Mode) -> int:
+    """What one micro-batch leaves behind between its forward and its backward, head and loss apart."""
+    total = 0
+    for chunk in passes(program, mode):
+        if chunk.phase == BACKWARD:
+            break
+        if program.placed[chunk.section].name not in ("head", "loss"):
+            total += sum(event.sign * int(event.nbytes) for event in chunk.events if event.kind == "activation")
+    return max(total, 0)
+
+
+def in_flight_change(others: int, each_bytes: int) -> Change:
+    """Activations of the other micro-batches: there before this one begins, replaced as it ends."""
+
+    def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
+        label = "activations of other micro-batches in flight"
+        born = [Event(1, ("outer", IN_FLIGHT, n), each_bytes, IN_FLIGHT, label) for n in range(others)]
+        yield Chunk(FORWARD, 0, born)
+        yield from stream
+        yield Chunk(BACKWARD, 0, [Event(-1, e.key, e.nbytes, e.kind, e.label) for e in born])
+
+    return change

@@ -1,0 +1,126 @@
+"""One rank's states: what of weights, gradients, master weights and optimizer states it stores, by each framework's rule.
+
+In come the parameters of the rank's part of the model (tensor- and pipeline-parallel division done), out come lists of
+Params with this rank's shapes. The first rank of a group is meant: padding makes it the largest.
+
+Rules: FSDP2 cuts each parameter along its first axis into rows of ⌈rows / n⌉ (torch.chunk); FSDP1 flattens the
+parameters of a unit and pads the whole to a multiple of n; ZeRO-3 cuts each flattened parameter and keeps those of up
+to 100,000 elements whole on top; ZeRO-1 and 2 flatten all parameters into one vector; Megatron's distributed optimizer
+shards its gradient buffer the same way. Experts are shared by fewer ranks than the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from math import prod
+
+from vramcast.formulas.parallel.topology import Topology
+from vramcast.formulas.recipe import RECIPES
+from vramcast.formulas.states import States, gradient_bytes, unique
+from vramcast.job import Job
+from vramcast.models.program import Program
+from vramcast.models.tape import Param
+
+PERSISTENT = 100_000  # DeepSpeed stage3_param_persistence_threshold, in elements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStates(States):
+    """`params` are what the optimizer updates on this rank; weights and gradients may be stored otherwise."""
+
+    weights: tuple[Param, ...]
+    gradients: tuple[Param, ...]
+
+    @property
+    def gradient_bytes(self) -> int:
+        return sum(gradient_bytes(param, self.recipe) for param in self.gradients if param.trainable)
+
+
+Shard = Callable[[Param], Param]
+
+
+def rank_states(job: Job, program: Program, topology: Topology) -> RankStates:
+    whole = tuple(_stored(param, job, topology) for param in unique(program.params()))
+    cut, strategy = _cutter(topology), topology.strategy
+    if strategy in ("none", "ddp"):
+        return RankStates(params=whole, job=job, weights=whole, gradients=whole)
+    if strategy == "fsdp1":
+        flat = _flat_units(program, whole, topology)
+        return RankStates(params=flat, job=job, weights=flat, gradients=flat)
+    shares = tuple(cut(param) for param in whole)
+    if strategy == "fsdp2":
+        return RankStates(params=shares, job=job, weights=shares, gradients=shares)
+    if strategy == "zero3":
+        kept = tuple(replace(param, name=f"{param.name} (kept whole)") for param in whole if param.numel <= PERSISTENT)
+        return RankStates(params=shares, job=job, weights=(*shares, *kept), gradients=shares)
+    flat = _flat(whole, topology)
+    return RankStates(params=flat, job=job, weights=whole, gradients=flat if strategy == "zero2" else whole)
+
+
+def _stored(param: Param, job: Job, topology: Topology) -> Param:
+    """In the dtype it is stored in, which FSDP's mixed precision does not compute in."""
+    recipe = RECIPES[job.precision]
+    mixed = topology.strategy in ("fsdp1", "fsdp2") and recipe.autocast is not None
+    if mixed and param.kind != "adapter" and param.stored_bytes is None:
+        return replace(param, dtype=recipe.weights)
+    return param
+
+
+def _ranks(param: Param, topology: Topology) -> int:
+    return topology.expert_shard if param.kind == "experts" else topology.shard
+
+
+def _cutter(topology: Topology) -> Shard:
+    """FSDP2's rows, or an even cut of the flattened parameter."""
+
+    def rows(param: Param) -> Param:
+        n = _ranks(param, topology)
+        shape = (-(-int(param.shape[0]) // n), *param.shape[1:]) if param.shape else param.shape
+        return replace(param, shape=shape, stored_bytes=_share(param, n))
+
+    def flat(param: Param) -> Param:
+        n = _ranks(param, topology)
+        return replace(param, shape=(-(-param.numel // n),), stored_bytes=_share(param, n))
+
+    return rows if topology.strategy == "fsdp2" else flat
+
+
+def _share(param: Param, n: int) -> int | None:
+    return None if param.stored_bytes is None else -(-param.stored_bytes // n)
+
+
+def _flat(params: Iterable[Param], topology: Topology) -> tuple[Param, ...]:
+    """One vector per way of storing, cut into n parts."""
+    groups: dict[tuple[bool, str, str, bool], list[Param]] = {}
+    for param in params:
+        key = (param.trainable, param.dtype.name, param.kind == "experts", param.stored_bytes is not None)
+        groups.setdefault(key, []).append(param)  # type: ignore[arg-type]
+    return tuple(_joined(group, topology) for group in groups.values())
+
+
+def _joined(group: list[Param], topology: Topology) -> Param:
+    n, numel = _ranks(group[0], topology), sum(param.numel for param in group)
+    stored = sum(param.nbytes for param in group) if group[0].stored_bytes is not None else None
+    return replace(
+        group[0], name=f"{group[0].name} and {len(group) - 1} more", shape=(-(-numel // n),),
+        stored_bytes=None if stored is None else -(-stored // n),
+    )  # fmt: skip
+
+
+def _flat_units(program: Program, stored: tuple[Param, ...], topology: Topology) -> tuple[Param, ...]:
+    """FSDP1's FlatParameters: one per block and one for the rest."""
+    by_name = {param.name: param for param in stored}
+    root: list[Param] = []
+    flat: list[Param] = []
+    for placed in program.placed:
+        params = [by_name[param.name] for param in placed.params() if param.tied_to is None]
+        if placed.section.is_block:
+            flat += _flat(params, topology)
+        else:
+            root += params
+    return (*_flat(root, topology), *flat)
+
+
+def elements(params: Iterable[Param]) -> int:
+    return sum(prod(int(n) for n in param.shape) for param in params)

@@ -1,0 +1,162 @@
+"""How the GPUs of a job are divided: sizes that multiply to the world, checked against the model and the framework.
+
+In comes a Job and the model's config, out comes a Topology or an error that names the sizes. Knows nothing about bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from vramcast.errors import InputError
+from vramcast.job import Job
+from vramcast.models.config import Config
+
+SHARDED = ("fsdp1", "fsdp2", "zero1", "zero2", "zero3")
+GATHERING = ("fsdp1", "fsdp2", "zero3")  # parameters themselves are sharded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """`data` counts data-parallel groups; with context parallelism, FSDP and ZeRO shard over data × cp ranks."""
+
+    gpus: int
+    gpus_per_node: int
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    expert_tp: int
+    data: int
+    shard: int  # ranks that share one copy of the sharded states
+    strategy: str
+
+    @property
+    def nodes(self) -> int:
+        return -(-self.gpus // self.gpus_per_node)
+
+    @property
+    def ranks_per_node(self) -> int:
+        return min(self.gpus, self.gpus_per_node)
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the sharded states (HSDP): over them gradients are summed."""
+        return self.data * self.cp // self.shard
+
+    @property
+    def expert_shard(self) -> int:
+        """Ranks that share the states of the same experts."""
+        return max(self.shard * self.tp // (self.ep * self.expert_tp), 1)
+
+    @property
+    def text(self) -> str:
+        """`dp 64 · tp 8 · pp 16 · cp 2`, largest first only where there is more than one."""
+        sizes = {"dp": self.data, "tp": self.tp, "pp": self.pp, "cp": self.cp, "ep": self.ep}
+        return " · ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or "1 GPU"
+
+
+def topology_of(job: Job) -> Topology:
+    """The division that the job asks for; every size must divide what is left."""
+    model = job.tp * job.pp * job.cp
+    if job.gpus % model:
+        raise InputError(
+            f"tp {job.tp} × pp {job.pp} × cp {job.cp} = {model} does not divide the {job.gpus} GPUs. "
+            f"Sizes that would: gpus {job.gpus // model * model or model}, or fewer stages."
+        )
+    data = job.gpus // model
+    strategy = _strategy(job, data)
+    return Topology(
+        gpus=job.gpus, gpus_per_node=job.gpus_per_node, tp=job.tp, pp=job.pp, cp=job.cp, ep=job.ep,
+        expert_tp=_expert_tp(job), data=data, shard=_shard(job, data, strategy), strategy=strategy,
+    )  # fmt: skip
+
+
+def _strategy(job: Job, data: int) -> str:
+    if job.strategy is None:
+        return "ddp" if data * job.cp > 1 else "none"
+    if job.strategy == "none" and data * job.cp > 1:
+        raise InputError(
+            f"strategy none leaves {data * job.cp} copies of the model untold of each other. "
+            "Say ddp, fsdp1, fsdp2, zero1, zero2 or zero3; or raise tp, pp or cp until one copy is left."
+        )
+    return job.strategy
+
+
+def _shard(job: Job, data: int, strategy: str) -> int:
+    """Ranks over which states are split: all that hold the same part of the model, or the asked number (HSDP)."""
+    if strategy not in SHARDED:
+        return 1
+    ranks = data * job.cp
+    if job.shard_size is None:
+        return ranks
+    if ranks % job.shard_size:
+        raise InputError(f"shard-size {job.shard_size} does not divide the {ranks} ranks (dp {data} × cp {job.cp})")
+    return job.shard_size
+
+
+def _expert_tp(job: Job) -> int:
+    """Megatron splits experts over tp unless told otherwise; the others keep an expert whole."""
+    size = job.expert_tp or (job.tp if job.framework == "megatron" else 1)
+    ranks = job.gpus // job.pp
+    if ranks % (job.ep * size):
+        raise InputError(
+            f"ep {job.ep} × expert-tp {size} does not divide the {ranks} GPUs of a pipeline stage. "
+            f"Experts are spread over dp × cp × tp: choose an ep that divides {ranks // size}."
+        )
+    return size
+
+
+# ---- against the model
+
+
+def check_model(topology: Topology, config: Config, job: Job) -> None:
+    """Refuse what no framework can run: heads, experts and layers that cannot be divided."""
+    for name, size, by, why in _divisions(topology, config):
+        if size is not None and size % by:
+            raise InputError(f"{config.where}: {name} {size} does not divide by {why}")
+    layers = _first(config, "num_hidden_layers", "n_layer", "num_layers")
+    stages = topology.pp * job.virtual_stages
+    if layers is not None and layers < stages and topology.pp > 1:
+        raise InputError(f"{layers} layers cannot fill pp {topology.pp} × virtual-stages {job.virtual_stages} stages")
+    if job.virtual_stages > 1 and job.schedule != "interleaved":
+        raise InputError(f"virtual-stages {job.virtual_stages} needs schedule interleaved, not {job.schedule}")
+    if job.schedule == "interleaved" and topology.pp > 1 and job.virtual_stages == 1:
+        raise InputError("schedule interleaved needs virtual-stages of at least 2")
+
+
+def _divisions(topology: Topology, config: Config) -> Iterator[tuple[str, int | None, int, str]]:
+    heads = _first(config, "num_attention_heads", "n_head", "n_heads")
+    kv = _first(config, "num_key_value_heads")
+    yield "heads", heads, topology.tp, f"tp {topology.tp}"
+    if kv is not None and kv % topology.tp and topology.tp % kv:
+        yield "key/value heads", kv, topology.tp, f"tp {topology.tp}, nor the other way round"
+    yield "experts", _experts(config), topology.ep, f"ep {topology.ep}"
+
+
+def _experts(config: Config) -> int | None:
+    return _first(config, "num_local_experts", "num_experts", "n_routed_experts")
+
+
+def _first(config: Config, *names: str) -> int | None:
+    for name in names:
+        value = config.data.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return None
+
+
+def hints(topology: Topology) -> Iterator[str]:
+    """What must stay within a node to be fast, where it does not."""
+    node = topology.gpus_per_node
+    if topology.tp > node:
+        yield f"tp {topology.tp} spans nodes of {node} GPUs: every layer then waits for the network. Keep tp ≤ {node}."
+    elif topology.tp > 1 and node % topology.tp:
+        yield f"tp {topology.tp} does not divide a node's {node} GPUs: some groups span nodes."
+    if topology.ep * topology.expert_tp > node:
+        yield f"ep {topology.ep} spans nodes of {node} GPUs: tokens travel the network twice per layer."
+    if topology.strategy in GATHERING and topology.shard > node and topology.tp == 1 and topology.shard > 512:
+        yield (
+            f"{topology.strategy} over {topology.shard} ranks gathers every layer across the network: "
+            "consider shard-size (HSDP)."
+        )

@@ -1,0 +1,307 @@
+"""Gathered parameters and reduced gradients as births and deaths, in the order the frameworks issue them.
+
+FSDP2 (torch 2.13 `_fsdp_param_group.py`, `_fsdp_collectives.py`): an all-gather output, then copied-out parameters; in
+forward the output lives until the next unit has copied out, in backward the next unit is gathered while this one
+computes; the reduce-scatter input lives until the next unit reduces. FSDP1 (`_runtime_utils.py`, `_flat_param.py`):
+parameters are views of the gathered vector, the next one is gathered while this one runs, gradients are flattened
+before they are reduced. ZeRO-3 (`partitioned_param_coordinator.py`): modules are fetched with a prefetch bucket and
+released unless they are used again within `max_reuse_distance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from vramcast.formulas.events import Event
+from vramcast.formulas.parallel.topology import Topology
+from vramcast.formulas.recipe import RECIPES
+from vramcast.formulas.timeline import Change, Chunk, Mode
+from vramcast.job import Job
+from vramcast.ledger import BACKWARD
+from vramcast.models.program import Program
+from vramcast.models.tape import F32, Param
+
+GATHERED, BUFFER, REDUCED, UNSHARDED = "gathered", "gather buffer", "reduce buffer", "unsharded gradient"
+LABELS = {
+    GATHERED: "gathered parameters", BUFFER: "all-gather output", REDUCED: "reduce-scatter input",
+    UNSHARDED: "gradients before they are reduced",
+}  # fmt: skip
+REUSE, PREFETCH = 1_000_000_000, 50_000_000  # DeepSpeed stage3_max_reuse_distance, stage3_prefetch_bucket_size
+COMMUNICATION = tuple(LABELS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """Parameters that are gathered together, and the sections that use them."""
+
+    number: int
+    sections: tuple[int, ...]
+    elements: int
+    gathered_bytes: int
+    reduced_bytes: int  # of the reduce-scatter's input
+    share_bytes: int  # of the sharded gradient
+    reshards: bool
+
+
+def units_of(job: Job, program: Program, topology: Topology) -> list[Unit]:
+    """One unit per block; embedding, last norm and head are one root unit, or units of their own."""
+    ends = job.units or ("ends" if job.framework == "torchtitan" and job.torch_version >= "2.8" else "root")
+    groups: list[list[int]] = []
+    root: list[int] = []
+    for index, placed in enumerate(program.placed):
+        if placed.section.is_block or (ends == "ends" and placed.section.params):
+            groups.append([index])
+        elif placed.section.params:
+            root.append(index)
+    groups = sorted([*groups, *([root] if root else [])])
+    return [_unit(job, program, topology, number, tuple(group)) for number, group in enumerate(groups)]
+
+
+def _unit(job: Job, program: Program, topology: Topology, number: int, sections: tuple[int, ...]) -> Unit:
+    params = [p for index in sections for p in program.placed[index].section.params if p.tied_to is None]
+    trained = [param for param in params if param.trainable]
+    last_block = max((i for i, placed in enumerate(program.placed) if placed.section.is_block), default=-1)
+    is_root = not program.placed[sections[0]].section.is_block
+    kept = is_root or topology.pp > 1 or (job.framework == "torchtitan" and sections[0] == last_block)
+    return Unit(
+        number=number, sections=sections, elements=sum(param.numel for param in params),
+        gathered_bytes=sum(_padded(param, topology) for param in params),
+        reduced_bytes=sum(_reduced(param, job, topology) for param in trained),
+        share_bytes=sum(-(-_padded(param, topology) // _ranks(param, topology)) // param.dtype.nbytes
+                        * _gradient_item(param, job) for param in trained),
+        reshards=job.reshard and not kept,
+    )  # fmt: skip
+
+
+def _ranks(param: Param, topology: Topology) -> int:
+    return topology.expert_shard if param.kind == "experts" else topology.shard
+
+
+def _padded(param: Param, topology: Topology) -> int:
+    """Gathered bytes: rows rounded up to a multiple of the ranks."""
+    if param.stored_bytes is not None:
+        return param.stored_bytes
+    n, rows = _ranks(param, topology), int(param.shape[0]) if param.shape else 1
+    return param.numel // max(rows, 1) * (-(-rows // n) * n) * param.dtype.nbytes
+
+
+def _reduced(param: Param, job: Job, topology: Topology) -> int:
+    return _padded(param, topology) // param.dtype.nbytes * _reduce_item(param, job)
+
+
+def _reduce_item(param: Param, job: Job) -> int:
+    """torchtitan and Hugging Face's trainers reduce in fp32 under mixed precision; else in the gradient's dtype."""
+    mixed = RECIPES[job.precision].autocast is not None
+    return F32.nbytes if mixed and job.framework in ("torchtitan", "torchtune") else param.dtype.nbytes
+
+
+def _gradient_item(param: Param, job: Job) -> int:
+    recipe = RECIPES[job.precision]
+    return param.dtype.nbytes if param.kind == "adapter" else recipe.weights.nbytes
+
+
+# ---- the changes
+
+
+def window_change(job: Job, program: Program, topology: Topology, *, fresh: bool) -> tuple[Change, ...]:
+    """What the strategy does to the stream of one micro-batch; `fresh`: sharded gradients do not exist yet."""
+    if topology.strategy not in ("fsdp1", "fsdp2", "zero3") or topology.shard == 1:
+        return ()
+    units = units_of(job, program, topology)
+    if topology.strategy == "zero3":
+        return (_woven(units, _Zero3),)
+    kind = _Fsdp2 if topology.strategy == "fsdp2" else _Fsdp1
+    return (_woven(units, kind, fresh=fresh),)
+
+
+def _event(sign: int, kind: str, unit: Unit, nbytes: int) -> Event:
+    return Event(sign, ("outer", kind, unit.number), nbytes, kind, LABELS[kind])
+
+
+class _Fsdp2:
+    """Emits a unit's events; `live` are the keys alive."""
+
+    flattens = False
+
+    def __init__(self, units: list[Unit], *, fresh: bool = True) -> None:
+        self.units, self.fresh = units, fresh
+        self.live: set[tuple[str, int]] = set()
+        self.last_buffer: Unit | None = None
+        self.last_reduced: Unit | None = None
+
+    def born(self, kind: str, unit: Unit, nbytes: int) -> Iterator[Event]:
+        if (kind, unit.number) not in self.live and nbytes:
+            self.live.add((kind, unit.number))
+            yield _event(1, kind, unit, nbytes)
+
+    def dies(self, kind: str, unit: Unit | None, nbytes: int = 0) -> Iterator[Event]:
+        if unit is not None and (kind, unit.number) in self.live:
+            self.live.discard((kind, unit.number))
+            size = nbytes or {GATHERED: unit.gathered_bytes, BUFFER: unit.gathered_bytes, REDUCED: unit.reduced_bytes}[kind]
+            yield _event(-1, kind, unit, size)
+
+    def before_forward(self, unit: Unit) -> Iterator[Event]:
+        if (GATHERED, unit.number) in self.live:
+            return
+        yield from self.born(BUFFER, unit, unit.gathered_bytes)
+        yield from self.dies(BUFFER, self.last_buffer)
+        yield from self.born(GATHERED, unit, unit.gathered_bytes)
+        self.last_buffer = unit
+
+    def after_forward(self, unit: Unit) -> Iterator[Event]:
+        if unit.reshards:
+            yield from self.dies(GATHERED, unit)
+
+    def end_forward(self) -> Iterator[Event]:
+        yield from self.dies(BUFFER, self.last_buffer)
+
+    def before_backward(self, unit: Unit) -> Iterator[Event]:
+        if (GATHERED, unit.number) not in self.live:
+            yield from self.born(BUFFER, unit, unit.gathered_bytes)
+            yield from self.born(GATHERED, unit, unit.gathered_bytes)
+            yield from self.dies(BUFFER, unit)
+        before = next((u for u in reversed(self.units[: unit.number]) if u.reshards), None)
+        if before is not None and (GATHERED, before.number) not in self.live:
+            yield from self.born(BUFFER, before, before.gathered_bytes)
+
+    def after_backward(self, unit: Unit, gradients: list[Event]) -> Iterator[Event]:
+        yield from self.dies(GATHERED, unit)
+        yield from self.dies(REDUCED, self.last_reduced)
+        yield from self.born(REDUCED, unit, unit.reduced_bytes)
+        yield from (Event(-1, event.key, event.nbytes, UNSHARDED, event.label) for event in gradients)
+        if self.fresh and unit.share_bytes:
+            yield Event(1, ("outer", "gradient", unit.number), unit.share_bytes, "gradient", "sharded gradients")
+        self.last_reduced = unit
+
+    def end_backward(self) -> Iterator[Event]:
+        yield from self.dies(REDUCED, self.last_reduced)
+
+
+class _Fsdp1(_Fsdp2):
+    """The gathered vector is the parameters; the rate limiter lets the next one be gathered meanwhile."""
+
+    flattens = True
+
+    def before_forward(self, unit: Unit) -> Iterator[Event]:
+        yield from self.born(GATHERED, unit, unit.gathered_bytes)
+        if unit.number + 1 < len(self.units) and unit.reshards:
+            after = self.units[unit.number + 1]
+            yield from self.born(GATHERED, after, after.gathered_bytes)
+
+    def before_backward(self, unit: Unit) -> Iterator[Event]:
+        yield from self.born(GATHERED, unit, unit.gathered_bytes)
+        before = next((u for u in reversed(self.units[: unit.number]) if u.reshards), None)
+        if before is not None:
+            yield from self.born(GATHERED, before, before.gathered_bytes)
+
+
+class _Zero3(_Fsdp2):
+    """Fetched where needed, with a prefetch bucket beside it; kept if used again within the reuse distance."""
+
+    def before_forward(self, unit: Unit) -> Iterator[Event]:
+        yield from self.born(GATHERED, unit, unit.gathered_bytes)
+        yield from self._prefetch(unit)
+
+    def _prefetch(self, unit: Unit) -> Iterator[Event]:
+        ahead = min(PREFETCH, max((u.elements for u in self.units), default=0))
+        item = unit.gathered_bytes // max(unit.elements, 1)
+        yield from self.born(BUFFER, unit, ahead * max(item, 1))
+
+    def _drop_prefetch(self, unit: Unit) -> Iterator[Event]:
+        ahead = min(PREFETCH, max((u.elements for u in self.units), default=0))
+        yield from self.dies(BUFFER, unit, ahead * max(unit.gathered_bytes // max(unit.elements, 1), 1))
+
+    def after_forward(self, unit: Unit) -> Iterator[Event]:
+        yield from self._drop_prefetch(unit)
+        later = 2 * sum(other.elements for other in self.units[unit.number + 1 :])
+        if later >= REUSE:
+            yield from self.dies(GATHERED, unit)
+
+    def end_forward(self) -> Iterator[Event]:
+        return iter(())
+
+    def before_backward(self, unit: Unit) -> Iterator[Event]:
+        yield from self.born(GATHERED, unit, unit.gathered_bytes)
+        yield from self._prefetch(unit)
+
+    def after_backward(self, unit: Unit, gradients: list[Event]) -> Iterator[Event]:
+        yield from self._drop_prefetch(unit)
+        yield from self.dies(GATHERED, unit)
+
+
+Make = Callable[..., _Fsdp2]
+
+
+def _woven(units: list[Unit], make: Make, **facts: bool) -> Change:
+    def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
+        return _Weaver(units, make(units, **facts), len(program.placed) - 1).run(stream)
+
+    return change
+
+
+class _Weaver:
+    """Walks through the chunks of a step and puts a unit's events where its sections begin and end."""
+
+    def __init__(self, units: list[Unit], strategy: _Fsdp2, last: int) -> None:
+        self.strategy, self.last = strategy, last
+        self.unit_of = {section: unit for unit in units for section in unit.sections}
+        self.gradients: dict[int, list[Event]] = {unit.number: [] for unit in units}
+        self.at: tuple[str, int] | None = None
+        self.forward_over = False
+
+    def run(self, stream: Iterator[Chunk]) -> Iterator[Chunk]:
+        for chunk in stream:
+            backward = chunk.phase == BACKWARD
+            place = (BACKWARD if backward else "forward", chunk.section)
+            if not backward and self.forward_over:
+                yield chunk
+                continue
+            if place != self.at:
+                yield from self._moved(chunk, place)
+            yield self._with_marked_gradients(chunk) if backward else chunk
+            if not backward and chunk.section == self.last:
+                self.forward_over = True
+        yield from self._left(BACKWARD)
+        yield self._chunk(BACKWARD, 0, self.strategy.end_backward())
+
+    def _moved(self, chunk: Chunk, place: tuple[str, int]) -> Iterator[Chunk]:
+        yield from self._left(chunk.phase)
+        if place[0] == BACKWARD and (self.at is None or self.at[0] != BACKWARD):
+            yield self._chunk(BACKWARD, chunk.section, self.strategy.end_forward())
+        self.at = place
+        unit = self.unit_of.get(chunk.section)
+        if unit is not None:
+            enter = self.strategy.before_backward if place[0] == BACKWARD else self.strategy.before_forward
+            yield self._chunk(chunk.phase, chunk.section, enter(unit))
+
+    def _left(self, phase: str) -> Iterator[Chunk]:
+        if self.at is None:
+            return
+        direction, section = self.at
+        unit = self.unit_of.get(section)
+        if unit is None:
+            return
+        if direction != BACKWARD:
+            yield self._chunk(phase, section, self.strategy.after_forward(unit))
+        elif section == unit.sections[0]:  # the unit's first section is the last to run backward
+            grads, self.gradients[unit.number] = self.gradients[unit.number], []
+            yield self._chunk(BACKWARD, section, self.strategy.after_backward(unit, grads))
+        self.at = None
+
+    def _chunk(self, phase: str, section: int, events: Iterator[Event]) -> Chunk:
+        return Chunk(phase, section, list(events))
+
+    def _with_marked_gradients(self, chunk: Chunk) -> Chunk:
+        """Gradients of parameters are not there to stay."""
+        if not any(event.kind == "gradient" for event in chunk.events):
+            return chunk
+        events, unit = [], self.unit_of.get(chunk.section)
+        for event in chunk.events:
+            if event.kind == "gradient":
+                key = ("outer", "unsharded", chunk.section, event.key)
+                event = Event(event.sign, key, event.nbytes, UNSHARDED, LABELS[UNSHARDED])
+                if unit is not None and event.sign > 0:
+                    self.gradients[unit.number].append(event)
+            events.append(event)
+        return Chunk(chunk.phase, chunk.section, events, chunk.incoming, chunk.again)
