@@ -113,7 +113,7 @@ class Ledger:
     """Entries, and everything that follows from them."""
 
     entries: tuple[Entry, ...]
-    top_level: Level = Level.PROCESS  # the highest counter these entries are complete for
+    top_level: Level = Level.PROCESS  # the highest of the GPU's counters that these entries are complete for
 
     def check(self) -> None:
         """Raise if an entry is malformed or the sums do not add up."""
@@ -179,7 +179,7 @@ def _check_entry(entry: Entry, top_level: Level) -> None:
     if not entry.phases:
         raise InvariantError(f"{entry.component}: alive in no phase")
     levels = list(Level)
-    if levels.index(entry.level) > levels.index(top_level):
+    if entry.is_device_memory() and levels.index(entry.level) > levels.index(top_level):
         raise InvariantError(f"{entry.component}: level {entry.level} is above what this ledger models")
     if entry.range_bytes and not entry.range_bytes[0] <= entry.nbytes <= entry.range_bytes[1]:
         raise InvariantError(f"{entry.component}: {entry.nbytes} lies outside its range {entry.range_bytes}")
