@@ -170,10 +170,6 @@ def add_loss_to(program: Program, job: Job) -> None:
     add_loss(program, transformers=version(job.transformers_version), kind=job.loss)
 
 
-def add_loss_to(program: Program, job: Job) -> None:
-    add_loss(program, transformers=version(job.transformers_version), kind=job.loss)
-
-
 def _check_targets(job: Job, params: list[Param], program: Program) -> None:
     """A target that matches nothing is silently skipped by PEFT, and then less is trained than was meant."""
     if job.lora_rank is None:

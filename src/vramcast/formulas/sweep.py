@@ -69,6 +69,10 @@ class GridStep:
     """A job recorded once for a grid of batches and lengths, and priced with any optimizer and accumulation."""
 
     def __init__(self, job: Job, config: Config, gpu: Gpu | None, b: Grid, s: Grid) -> None:
+        if job.edit:
+            raise InputError("editing jobs have other phases: vramcast estimate prices them one by one")
+        if job.longest_seq is not None:
+            raise InputError("the lengths of a grid are padded lengths already: leave out longest-seq")
         images = 1 if job.images is None else job.images
         target = s if job.target_seq is None else job.target_seq
         self.gpu, self.shape = gpu, b.shape
