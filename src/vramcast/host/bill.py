@@ -22,7 +22,7 @@ from vramcast.host.libraries import (
     Library,
     libraries,
 )  # fmt: skip
-from vramcast.host.parquet import DECODING_BYTES, FOOTER_OBJECTS, SLICE_BYTES, ParquetFacts
+from vramcast.host.parquet import DECODING_BYTES, FOOTER_OPENED, FOOTER_READ, SLICE_BYTES, ParquetFacts
 from vramcast.ledger import (
     BACKWARD,
     FORWARD,
@@ -247,9 +247,10 @@ def _data_entry(component: str, count: int, nbytes: int) -> Entry:
 
 def _footer_entries(job: HostJob, data: HostData) -> Iterator[Entry]:
     """Every rank reads the footers; every reader of parquet opens them again."""
-    opened = readers(job) if data.mode in ("row-groups", "ultra") and readers(job) > job.ranks else 0
-    nbytes = FOOTER_OBJECTS * data.facts.footer_bytes
-    yield _data_entry("parquet footers", job.ranks + opened, nbytes)
+    workers = job.loader.workers if job.loader else 0
+    yield _data_entry("parquet footers", job.ranks, FOOTER_READ * data.facts.footer_bytes)
+    if workers and data.mode in ("row-groups", "ultra"):
+        yield _data_entry("parquet footers in workers", job.ranks * workers, FOOTER_OPENED * data.facts.footer_bytes)
 
 
 def _table_entry(job: HostJob, data: HostData) -> Entry:

@@ -21,10 +21,12 @@ from vramcast.host.footer import GroupFooter, LeafChunk, read_footer
 from vramcast.units import MiB
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-# Measured with pyarrow 26 on files of 200 and 2000 row groups of 1 MB: RSS that decoding keeps in pyarrow's pool, which
-# giving back after each row group would make decoding take twice as long; and RSS of an opened file per byte of footer.
-DECODING_BYTES = 32 * MiB
-FOOTER_OBJECTS = 3
+# Measured with pyarrow 26 on files of 200 and 2000 row groups of 1 MB. RSS that decoding keeps in pyarrow's pool, 30 to
+# 38 MiB seen: giving it back after each row group would make decoding take twice as long. RSS per byte of footer: of a
+# process that has read and opened a file, and of a worker that only opens it.
+DECODING_BYTES = 40 * MiB
+FOOTER_READ = 7
+FOOTER_OPENED = 3
 SLICE_BYTES = 8 * MiB  # what mode `ultra` holds of a row group that is larger than this
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -98,7 +100,7 @@ class ParquetFacts:
     @property
     def scratch_bytes(self) -> int:
         """What reading takes besides decoded tables: pyarrow's decoding buffers, and the footer as objects."""
-        return DECODING_BYTES + FOOTER_OBJECTS * self.footer_bytes
+        return DECODING_BYTES + FOOTER_READ * self.footer_bytes
 
     def room_for_tables_bytes(self, budget_bytes: int) -> int:
         """What a budget leaves for decoded row groups: at least the largest, or nothing could be read."""
