@@ -126,6 +126,10 @@ class Job:
     keep_outputs: bool | None = option(
         "whether a variable holds the model's outputs during the step", kind="flag", group="loop"
     )
+    zero_grad: str | None = option(
+        "whether the last step's gradients go before or after forward; default as the framework does",
+        choices=("before-forward", "after-forward"), group="loop",
+    )  # fmt: skip
     reference: str = option(
         "a frozen reference model (DPO, NPO, KL)", "none", choices=("none", "same", "cpu", "cuda:1", "precomputed"),
         group="loop",
