@@ -42,6 +42,16 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """What one more token of length adds to what is kept for backward, for the whole batch."""
+
+    linear_bytes: int  # per token
+    quadratic_bytes: float  # per token²
+    crossover_seq: int | None  # the length from which the quadratic part is the larger one; None: there is none
+    batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
     model: ModelSummary | None
     job: Job | None
@@ -51,6 +61,8 @@ class Forecast:
     warnings: tuple[str, ...] = ()
     ranks: tuple[RankPeak, ...] = ()  # of a job on many GPUs; the ledger is that of the fullest
     nodes: int = 1  # host lines are for one node
+    notes: tuple[str, ...] = ()  # comparisons that the job invites: padding, loops
+    scaling: Scaling | None = None
 
     def verdict(self, place: str | None = None) -> Verdict:
         """The fullest device against the card's capacity as CUDA reports it."""

@@ -10,17 +10,18 @@ from dataclasses import replace
 
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError, UnsupportedError, unknown
-from vramcast.forecast import Forecast, ModelSummary
+from vramcast.forecast import Forecast, ModelSummary, Scaling
 from vramcast.formulas.beside import beside
 from vramcast.formulas.edit import PHASES_OF_EDITING, check_edit, edit_lines, edit_regime
 from vramcast.formulas.hostside import host_side
 from vramcast.formulas.lengths import earlier_lengths
-from vramcast.formulas.loops import TWO_PASSES, check_loop
+from vramcast.formulas.loops import TWO_PASSES, check_loop, held_between
 from vramcast.formulas.optimizers import implementation, is_paged, state_bytes, temporaries, version
 from vramcast.formulas.overheads import context_entries, workspace_entries
 from vramcast.formulas.recipe import RECIPES
 from vramcast.formulas.regime import attention_kernel, regime_of
 from vramcast.formulas.replay import Replayed, Script, replay
+from vramcast.formulas.scaling import lengths, scaling
 from vramcast.formulas.setting import Setting
 from vramcast.formulas.states import States, from_count, gradient_bytes, state_entries, unique
 from vramcast.formulas.step import Step, describe_activations, entries_of, loss_apart
@@ -49,6 +50,7 @@ from vramcast.models.program import Program, Sizes
 from vramcast.models.read import read_model
 from vramcast.models.source import ModelSource
 from vramcast.models.tape import Param
+from vramcast.units import format_bytes, format_gib
 
 DEVICE = "cuda:0"
 DEFAULT_SEQ = 2048
@@ -123,8 +125,50 @@ def _whole(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Fo
     return Forecast(
         model=_summary(source.name, states, config.model_type, _layers(program)), job=job, gpu=gpu, ledger=ledger,
         assumptions=(*assumptions(job, config), *extra.assumptions),
-        warnings=(*source.notes, *source.warnings),
+        warnings=(*source.notes, *source.warnings), notes=(*_padding(job, config), *_loops(job, step, ledger)),
+        scaling=_scaling(job, config, gpu),
     )  # fmt: skip
+
+
+def _scaling(job: Job, config: Config, gpu: Gpu | None) -> Scaling:
+    base, *_ = three = lengths(int(sizes_of(job, config).seq))
+    one, two, more = (recorded(job, config, gpu, sizes_of(at_length(job, seq), config)) for seq in three)
+    return scaling(job, (one, two, more), base)
+
+
+def at_length(job: Job, seq: int) -> Job:
+    """The job with batches of that padded length."""
+    return replace(job, seq=seq, longest_seq=None if job.longest_seq is None else seq)
+
+
+def _padding(job: Job, config: Config) -> list[str]:
+    """The peak comes from the longest batch; what would the average one take?"""
+    if job.longest_seq is None or job.seq is None or job.seq == job.longest_seq:
+        return []
+    if job.seq > job.longest_seq:
+        raise InputError(f"seq {job.seq} is the average length and longest-seq {job.longest_seq} the longest one")
+    average = estimate(at_length(job, job.seq)).verdict().peak
+    return [
+        f"padded to {job.longest_seq} tokens, of which {1 - job.seq / job.longest_seq:.0%} are padding on average; "
+        f"batches of {job.seq} tokens would peak at {format_gib(average.allocated_bytes)} allocated ({average.phase})"
+    ]
+
+
+def _loops(job: Job, step: Step, ledger: Ledger) -> list[str]:
+    """Of what does a loop save how much? What is held between the passes, and the peak, are two answers."""
+    if job.loop in ("plain", "joint"):
+        return []
+    held = int(held_between(step.program, step.mode(fresh=True)))
+    texts = [f"held between the two backward passes: {format_bytes(held)}"]
+    if job.loop != "retain-graph":
+        other = replace(job, loop="retain-graph")
+        retained = int(held_between(step.program, replace(step, job=other).mode(fresh=True)))
+        own, peak = ledger.peak(DEVICE).allocated_bytes, estimate(other).verdict().peak.allocated_bytes
+        texts.append(
+            f"retain-graph would hold {format_bytes(retained)} and peak at {format_gib(peak)} allocated: "
+            f"{job.loop} saves {1 - held / retained:.1%} of what is held and {max(1 - own / peak, 0):.1%} of the peak"
+        )
+    return texts
 
 
 def _edited(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Forecast:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from vramcast.catalog.gpus import Gpu
@@ -28,6 +29,8 @@ def forecast_json(forecast: Forecast, place: str | None = None) -> dict[str, Any
         "host": host_json(forecast.ledger),
         "assumptions": list(forecast.assumptions),
         "warnings": list(forecast.warnings),
+        "notes": list(forecast.notes),
+        "scaling": None if forecast.scaling is None else dataclasses.asdict(forecast.scaling),
     }  # fmt: skip
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vramcast.forecast import Forecast, Verdict
+from vramcast.forecast import Forecast, Scaling, Verdict
 from vramcast.ledger import Entry, Ledger, Level
 from vramcast.report.bill_words import word
-from vramcast.units import GiB, format_bytes, format_gib, format_gib_and_gb
+from vramcast.units import GiB, KiB, MiB, format_bytes, format_gib, format_gib_and_gb
 
 BAR_WIDTH = 20
 SMALL = 0.002  # lines below this share of the peak are put together
@@ -28,7 +28,8 @@ class Row:
 def render_text(forecast: Forecast, lang: str = "en") -> str:
     parts = [
         headline(forecast.verdict(), lang), model_line(forecast, lang), *bill_text(forecast, lang),
-        *phases_text(forecast, lang), *host_text(forecast, lang), *notes_text(forecast, lang),
+        *dominates_text(forecast, lang), *phases_text(forecast, lang), *host_text(forecast, lang),
+        *notes_text(forecast, lang),
     ]  # fmt: skip
     return "\n".join(part for part in parts if part is not None)
 
@@ -120,6 +121,27 @@ def _line(row: Row, top: int, lang: str) -> str:
     return f"  {format_gib(row.nbytes):>12}  {bar:<{BAR_WIDTH}}  {name}{why}{known}"
 
 
+def dominates_text(forecast: Forecast, lang: str) -> list[str]:
+    """The three largest kinds at the peak, and how what is kept for backward grows with the length."""
+    peak = forecast.verdict().peak
+    sums = forecast.ledger.grouped(lambda entry: str(entry.category), phase=peak.phase, place=peak.place)
+    largest = sorted(sums.items(), key=lambda item: -item[1])[:3]
+    shares = ", ".join(f"{word(name, lang)} {nbytes / max(peak.process_bytes, 1):.0%}" for name, nbytes in largest)
+    lines = [f"\n{word('what dominates', lang)}: {shares}"]
+    if forecast.scaling is not None:
+        lines.append(f"{word('with length', lang)}: {_growth(forecast.scaling, lang)}")
+    return lines
+
+
+def _growth(scaling: Scaling, lang: str) -> str:
+    linear = f"{scaling.linear_bytes / MiB:.3g} MiB·s"
+    text = f"{word('kept for backward', lang)} ≈ {linear}"
+    if scaling.crossover_seq is None:
+        return f"{text} ({word('no quadratic part', lang)}), {word('batch', lang)} {scaling.batch}"
+    text += f" + {scaling.quadratic_bytes / KiB:.3g} KiB·s², {word('batch', lang)} {scaling.batch}"
+    return f"{text}; {word('the quadratic part is the larger one from', lang)} s = {scaling.crossover_seq:,}"
+
+
 def phases_text(forecast: Forecast, lang: str) -> list[str]:
     """All phases on one line per device."""
     lines = []
@@ -140,7 +162,8 @@ def host_text(forecast: Forecast, lang: str) -> list[str]:
 def notes_text(forecast: Forecast, lang: str) -> list[str]:
     assumed = [f"  {text}" for text in forecast.assumptions]
     warned = [f"{word('warning', lang)}: {text}" for text in forecast.warnings]
-    return [*warned, f"{word('assumed', lang)}:", *assumed] if assumed else warned
+    told = [f"{word('note', lang)}: {text}" for text in forecast.notes]
+    return [*warned, *told, *([f"{word('assumed', lang)}:", *assumed] if assumed else [])]
 
 
 def render_markdown(forecast: Forecast, lang: str = "en") -> str:
