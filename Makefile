@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: setup demo test check lint docs bench clean
+.PHONY: setup demo test check lint docs accuracy bench clean
 
 setup: $(READY)
 
@@ -38,8 +38,12 @@ demo: $(READY)
 docs: $(READY)
 	$(BIN)/python docs/generate.py
 
+# Measured rows against the formula engine: docs/accuracy.md, its plot, and the ranges that predictions carry.
+accuracy: $(READY)
+	$(BIN)/vramcast accuracy --write
+
 bench: $(READY)
-	for file in benchmarks/bench_*.py; do echo "== $$file"; OMP_NUM_THREADS=1 $(BIN)/python $$file || exit 1; done
+	$(BIN)/python benchmarks/report.py
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
