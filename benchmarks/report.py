@@ -40,8 +40,8 @@ def main(names: list[str]) -> int:
 def _heading() -> str:
     versions = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
     return (
-        "# Performance\n\nWritten by `make bench`; not edited by hand. Figures are ratios or times of one run on one machine, "
-        "side by side.\n\n"
+        "# Performance\n\nWritten by `make bench`; not edited by hand. Figures are ratios or times of one run on one "
+        "machine, side by side.\n\n"
         f"{datetime.date.today().isoformat()}, Python {platform.python_version()}, {os.cpu_count()} cores, {versions}\n"
     )
 
