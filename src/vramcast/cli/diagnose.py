@@ -5,60 +5,116 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from io import BufferedReader, RawIOBase
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
+from vramcast.cli.options import add_job_flags, job_of
 from vramcast.diagnose.diagnosis import Diagnosis, diagnose
-from vramcast.diagnose.reading import read_stream
+from vramcast.diagnose.findings import Finding
+from vramcast.diagnose.reading import Reading, read_stream
 from vramcast.errors import InputError
+from vramcast.job import Job, fields
 from vramcast.report import diagnose_json, diagnose_text
+from vramcast.report.diagnose_plans import planned_steps
 from vramcast.report.diagnose_words import LANGUAGES
+from vramcast.units import parse_bytes
+
+if TYPE_CHECKING:
+    from vramcast.snapshot.analysis import Analysis
 
 # What a file begins with that is no text, and the way forward.
 NOT_TEXT = {
-    b"\x80\x02": "a pickle; a memory snapshot is read by `vramcast snapshot FILE`",
-    b"\x80\x03": "a pickle; a memory snapshot is read by `vramcast snapshot FILE`",
-    b"\x80\x04": "a pickle; a memory snapshot is read by `vramcast snapshot FILE`",
-    b"\x80\x05": "a pickle; a memory snapshot is read by `vramcast snapshot FILE`",
     b"\x1f\x8b": "compressed; unpack it first: `zcat FILE | vramcast diagnose -`",
     b"PK": "an archive; unpack it first",
 }
+PICKLES = tuple(bytes((0x80, protocol)) for protocol in (2, 3, 4, 5))
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file", help="an error message, a log of any size, nvidia-smi output or memory_summary; - reads standard input"
+        "file",
+        help="an error message, a log of any size, nvidia-smi output, memory_summary, or a memory snapshot; "
+        "- reads standard input",
     )
     parser.add_argument("--json", action="store_true", help="the same as JSON")
     parser.add_argument("--lang", choices=LANGUAGES, default="en", help="language of the text (default: en)")
+    parser.add_argument("--model", metavar="NAME", help="what was trained: catalog name, HF config.json or folder")
+    parser.add_argument("--expected", metavar="SIZE", help="what you had reckoned it to need, say 62.6GB")
+    script = parser.add_argument_group("script")
+    script.add_argument("--script", metavar="FILE", help="run this training script on a virtual card of the same size")
+    script.add_argument("--script-args", default="", metavar="TEXT", help="what the script itself is given")
+    script.add_argument("--steps", type=int, default=2, metavar="N", help="optimizer steps to follow it (default 2)")
+    script.add_argument("--empty-weights", action="store_true", help="from_pretrained needs a config only")
+    add_job_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    diagnosis = _diagnose(args.file)
-    if args.json:
-        _print(json.dumps(diagnose_json.render(diagnosis, lang=args.lang), ensure_ascii=False, indent=1))
-    else:
-        _print(diagnose_text.render(diagnosis, lang=args.lang))
+    job = _job(args)
+    expected = None if args.expected is None else parse_bytes(args.expected)
+    reading, snapshot = _read(args.file)
+    diagnosis = diagnose(reading, job, expected_bytes=expected)
+    more = (_followed(args, reading),) if args.script else ()
+    diagnosis = replace(diagnosis, findings=(*diagnosis.findings, *more), snapshot=snapshot)
+    _print(_rendered(diagnosis, args))
     return 0 if diagnosis.reading.observations else 2
 
 
-def _diagnose(path: str) -> Diagnosis:
+def _rendered(diagnosis: Diagnosis, args: argparse.Namespace) -> str:
+    plans = planned_steps(diagnosis)
+    if args.json:
+        data = diagnose_json.render(diagnosis, lang=args.lang, plans=plans)
+        return json.dumps(data, ensure_ascii=False, indent=1)
+    return diagnose_text.render(diagnosis, lang=args.lang, plans=plans)
+
+
+def _job(args: argparse.Namespace) -> Job | None:
+    """The job, if anything about one is said; a card alone is no job, but --script may need it."""
+    given = [name for name in fields() if getattr(args, name.replace("-", "_"), None) is not None]
+    if args.job is None and not set(given) - {"gpu"}:
+        return None
+    return job_of(args, args.model)
+
+
+def _followed(args: argparse.Namespace, reading: Reading) -> Finding:
+    from vramcast.diagnose.script import Following, card_for, follow
+
+    following = Following(
+        script=args.script, arguments=args.script_args, steps=args.steps, empty_weights=args.empty_weights
+    )
+    return follow(following, card_for(reading, args.gpu))
+
+
+def _read(path: str) -> tuple[Reading, Analysis | None]:
     if path == "-":
-        return _read(sys.stdin.buffer, path)
+        return _read_text(sys.stdin.buffer, path), None
     try:
         with open(path, "rb") as stream:
-            return _read(stream, path)
+            if stream.peek(2)[:2] not in PICKLES:
+                return _read_text(stream, path), None
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(f"cannot read {path!r}: {reason}. Give a file, or - to paste into standard input.") from error
+    return _read_snapshot(path)
 
 
-def _read(stream: BinaryIO, path: str) -> Diagnosis:
+def _read_text(stream: BinaryIO, path: str) -> Reading:
     buffered = BufferedReader(cast(RawIOBase, stream))
-    what = NOT_TEXT.get(buffered.peek(2)[:2])
+    start = buffered.peek(2)[:2]
+    what = "a pickle; give a memory snapshot as a file" if start in PICKLES else NOT_TEXT.get(start)
     if what is not None:
         raise InputError(f"{path!r} is {what}")
-    return diagnose(read_stream(buffered))
+    return read_stream(buffered)
+
+
+def _read_snapshot(path: str) -> tuple[Reading, Analysis]:
+    from vramcast.diagnose.from_snapshot import fullest_device, reading_of
+    from vramcast.snapshot.analysis import analyse
+    from vramcast.snapshot.reader import read_snapshot
+
+    snapshot = read_snapshot(path)
+    analysis = analyse(snapshot, fullest_device(snapshot), with_replay=False)
+    return reading_of(analysis), analysis
 
 
 def _print(text: str) -> None:

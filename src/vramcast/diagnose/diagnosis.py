@@ -1,17 +1,25 @@
 """One call from what was printed to what it means.
 
-In: a Reading (and, once a job is known, its forecast). Out: a Diagnosis: observations, findings, hypotheses, advice.
+In: a Reading and, where it is known, the job. Out: a Diagnosis: observations, findings, hypotheses, advice; with a job
+also the gap between what it should take and what was seen. What the planner advises is added by the reports.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vramcast.diagnose.advice import Advice, advise
-from vramcast.diagnose.findings import Finding
+from vramcast.diagnose.findings import Finding, fact
 from vramcast.diagnose.findings_host import find
-from vramcast.diagnose.hypotheses import Case, Hypothesis, rank
+from vramcast.diagnose.hypotheses import Case, Hypothesis, joined, rank
 from vramcast.diagnose.reading import Reading
+from vramcast.errors import VramcastError
+
+if TYPE_CHECKING:  # the formula engine is loaded only where a job is given
+    from vramcast.diagnose.gap import Gap
+    from vramcast.job import Job
+    from vramcast.snapshot.analysis import Analysis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +28,73 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     hypotheses: tuple[Hypothesis, ...]
     advice: tuple[Advice, ...]
+    gap: Gap | None = None
+    snapshot: Analysis | None = None  # where the input was a memory snapshot
 
 
-def diagnose(reading: Reading) -> Diagnosis:
+def diagnose(reading: Reading, job: Job | None = None, *, expected_bytes: int | None = None) -> Diagnosis:
+    """`expected_bytes`: what the owner had reckoned the job to need."""
     case = Case(reading=reading, findings=find(reading))
     hypotheses = rank(case)
-    return Diagnosis(reading=reading, findings=case.findings, hypotheses=hypotheses, advice=advise(case, hypotheses))
+    gap, more = _gap(reading, job) if job is not None else (None, ())
+    if gap is not None:
+        hypotheses = joined(hypotheses, gap.explanations)
+    return Diagnosis(
+        reading=reading,
+        findings=(*case.findings, *more, *_expected(reading, expected_bytes, gap)),
+        hypotheses=hypotheses,
+        advice=advise(case, hypotheses),
+        gap=gap,
+    )
+
+
+def _gap(reading: Reading, job: Job) -> tuple[Gap | None, tuple[Finding, ...]]:
+    """A job that cannot be priced is a finding: the rest of the diagnosis still holds."""
+    from vramcast.diagnose.evidence import evidence_of
+    from vramcast.diagnose.gap import explain_gap
+
+    evidence = evidence_of(reading)
+    if evidence is None:
+        return None, (fact("job_without_failure"),)
+    try:
+        gap = explain_gap(job, evidence)
+    except VramcastError as error:
+        return None, (fact("job_not_priced", error=str(error)),)
+    return gap, tuple(_job_facts(gap))
+
+
+def _job_facts(gap: Gap) -> list[Finding]:
+    from vramcast.diagnose.course import card_bytes
+
+    need, fullest = gap.described.need_bytes, gap.described.fullest
+    card, allocated = card_bytes(gap.described, gap.evidence), gap.evidence.allocated_bytes
+    facts = []
+    if card is None:
+        facts.append(fact("job_need", need_bytes=need, phase=fullest.phase))
+        facts.append(fact("card_unknown"))
+    else:
+        rule = "job_too_large" if need > card else "job_would_fit"
+        facts.append(fact(rule, need_bytes=need, phase=fullest.phase, card_bytes=card))
+    if allocated is not None and allocated > need:
+        facts.append(fact("more_than_described", allocated_bytes=allocated, need_bytes=need))
+    if not gap.explanations:
+        facts.append(fact("no_explanation", count=gap.num_priced))
+    return facts
+
+
+def _expected(reading: Reading, expected_bytes: int | None, gap: Gap | None) -> tuple[Finding, ...]:
+    if expected_bytes is None:
+        return ()
+    failures = [item for item in reading.observations if item.is_failure() and item.allocated_bytes is not None]
+    if failures and (failures[0].allocated_bytes or 0) > expected_bytes:
+        allocated = failures[0].allocated_bytes or 0
+        refuted = fact("expected_refuted", expected_bytes=expected_bytes, allocated_bytes=allocated)
+    else:
+        refuted = fact("expected_possible", expected_bytes=expected_bytes)
+    if gap is None:
+        return (refuted,)
+    from vramcast.diagnose.course import card_bytes
+
+    card = card_bytes(gap.described, gap.evidence)
+    fits = card is not None and expected_bytes <= card
+    return (refuted, fact("expected_fits", expected_bytes=expected_bytes, card_bytes=card or 0)) if fits else (refuted,)

@@ -1,20 +1,23 @@
 """Why it happened: candidate causes, each a small function that weighs one kind of evidence.
 
-In: a Case (the reading, its findings, later the job and its forecast). Out: Hypotheses, the most plausible first.
-A hypothesis that needs prices (what the job would take if its weights were fp32, say) plugs in as one more function
-in HYPOTHESES; those here need only what was printed.
+In: a Case (the reading and its findings). Out: Hypotheses, the most plausible first. Those here need only what was
+printed; `joined` adds the priced explanations of a job.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vramcast.diagnose.findings import DRIVER_MARGIN_BYTES, Finding
 from vramcast.diagnose.observation import Observation
 from vramcast.diagnose.reading import Reading
 from vramcast.units import GiB
+
+if TYPE_CHECKING:  # the formula engine is loaded only where a job is given
+    from vramcast.diagnose.gap import Explanation
 
 # Communication buffers of one process, the most that was published: 3.3 GB over the context (NVIDIA/nccl#1685).
 NCCL_MAX_BYTES = 4 * GiB
@@ -30,6 +33,7 @@ class Hypothesis:
     name: str
     plausibility: int
     evidence: tuple[str, ...] = ()  # rules, frames or source lines, as printed
+    explanation: Explanation | None = None  # where a job is known: the variant of it that agrees with the numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,3 +208,18 @@ def rank(case: Case) -> tuple[Hypothesis, ...]:
     """The causes with any evidence, most plausible first; equals keep the order of the list."""
     found = [hypothesis for rule in HYPOTHESES if (hypothesis := rule(case)) is not None]
     return tuple(sorted(found, key=lambda hypothesis: -hypothesis.plausibility))
+
+
+def joined(hypotheses: Sequence[Hypothesis], explanations: Sequence[Explanation]) -> tuple[Hypothesis, ...]:
+    """Causes seen in the text and variants of the job, one list. What both point to counts once, with both reasons."""
+    seen = {item.name: item for item in hypotheses if not explanations or item.name != "needs_more_than_the_card"}
+    priced: list[Hypothesis] = []
+    for item in explanations:
+        text = seen.pop(item.cause, None)
+        priced.append(
+            Hypothesis(
+                name=item.cause, plausibility=max(item.plausibility, text.plausibility if text else 0),
+                evidence=text.evidence if text else (), explanation=item,
+            )
+        )  # fmt: skip
+    return tuple(sorted((*priced, *seen.values()), key=lambda hypothesis: -hypothesis.plausibility))

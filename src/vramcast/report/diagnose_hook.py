@@ -13,7 +13,9 @@ from types import TracebackType
 
 from vramcast.diagnose.diagnosis import diagnose
 from vramcast.diagnose.reading import read_text
+from vramcast.job import Job
 from vramcast.report import diagnose_text
+from vramcast.report.diagnose_plans import planned_steps
 
 MAX_TEXT_CHARS = 200_000
 _ABOUT_MEMORY = re.compile(
@@ -27,14 +29,16 @@ def is_about_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or bool(_ABOUT_MEMORY.search(f"{type(error).__name__}: {error}"))
 
 
-def explain_oom(error: BaseException, *, lang: str = "en") -> str | None:
-    """What happened, whose memory it was and what to do; None if the error is not about memory."""
+def explain_oom(error: BaseException, job: Job | None = None, *, lang: str = "en") -> str | None:
+    """What happened, whose memory it was and what to do; None if the error is not about memory. With the job, also why
+    it took more than it should, and what makes it fit."""
     if not is_about_memory(error):
         return None
     reading = read_text(_printed(error)[-MAX_TEXT_CHARS:])
     if not reading.observations:
         return None
-    return diagnose_text.render(diagnose(reading), lang=lang)
+    diagnosis = diagnose(reading, job)
+    return diagnose_text.render(diagnosis, lang=lang, plans=planned_steps(diagnosis))
 
 
 def _printed(error: BaseException) -> str:
@@ -45,8 +49,8 @@ def _printed(error: BaseException) -> str:
 class ExceptHook:
     """Prints the diagnosis after the traceback. Use as a context, or call install() and uninstall()."""
 
-    def __init__(self, *, lang: str = "en") -> None:
-        self._lang = lang
+    def __init__(self, job: Job | None = None, *, lang: str = "en") -> None:
+        self._job, self._lang = job, lang
         self._previous = sys.excepthook
 
     def install(self) -> ExceptHook:
@@ -68,13 +72,13 @@ class ExceptHook:
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         self._previous(kind, error, trace)
         try:
-            text = explain_oom(error, lang=self._lang)
+            text = explain_oom(error, self._job, lang=self._lang)
         except Exception as failure:  # a hook that raises would hide the user's own error
             text = f"vramcast could not explain this error ({type(failure).__name__}: {failure})"
         if text:
             sys.stderr.write(f"\n{text}\n")
 
 
-def install_excepthook(*, lang: str = "en") -> ExceptHook:
+def install_excepthook(job: Job | None = None, *, lang: str = "en") -> ExceptHook:
     """From now on an uncaught out-of-memory error prints its diagnosis under the traceback."""
-    return ExceptHook(lang=lang).install()
+    return ExceptHook(job, lang=lang).install()

@@ -2,43 +2,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from vramcast.diagnose.diagnosis import Diagnosis
 from vramcast.diagnose.findings import Finding
+from vramcast.diagnose.hypotheses import Hypothesis
 from vramcast.diagnose.observation import Observation, ledger_of
 from vramcast.ledger import Entry
 from vramcast.report import diagnose_causes as causes
+from vramcast.report.diagnose_plans import PlannedStep, step_json
 from vramcast.report.diagnose_text import finding_text
 from vramcast.report.diagnose_words import NOTES, word
+from vramcast.snapshot.analysis import Analysis
 
 SCHEMA = "vramcast/1"
 
 
-def render(diagnosis: Diagnosis, *, lang: str = "en") -> dict[str, Any]:
+def render(diagnosis: Diagnosis, *, lang: str = "en", plans: Sequence[PlannedStep] = ()) -> dict[str, Any]:
     reading = diagnosis.reading
     return {
         "schema": SCHEMA,
         "observations": [_observation(item, lang) for item in reading.observations],
         "findings": [_finding(item, lang) for item in diagnosis.findings],
-        "hypotheses": [
-            {
-                "name": item.name,
-                "plausibility": item.plausibility,
-                "text": word(causes.CAUSES, item.name, lang),
-                "evidence": list(item.evidence),
-            }
-            for item in diagnosis.hypotheses
-        ],
+        "hypotheses": [_hypothesis(item, diagnosis, lang) for item in diagnosis.hypotheses],
         "advice": [
-            {"step": item.step, "because": item.because, "text": word(causes.STEPS, item.step, lang)}
-            for item in diagnosis.advice
+            *(step_json(plan, lang) for plan in plans),
+            *(
+                {"step": item.step, "because": item.because, "text": word(causes.STEPS, item.step, lang)}
+                for item in diagnosis.advice
+            ),
         ],
+        "gap": _gap(diagnosis, lang),
+        "snapshot": None if diagnosis.snapshot is None else _snapshot(diagnosis.snapshot),
         "frames": [
             {"function": frame.function, "file": frame.file, "line": frame.line, "source": frame.source}
             for frame in reading.frames
         ],
         "omitted": dict(reading.omitted),
+    }
+
+
+def _hypothesis(item: Hypothesis, diagnosis: Diagnosis, lang: str) -> dict[str, Any]:
+    form: dict[str, Any] = {
+        "name": item.name,
+        "plausibility": item.plausibility,
+        "text": word(causes.CAUSES, item.name, lang),
+        "evidence": list(item.evidence),
+    }
+    if diagnosis.gap is None:
+        return {**form, "changes": [], "need_bytes": None, "phase": None}
+    from vramcast.report.diagnose_gap import NO_EXPLANATION, explanation_json, explanation_lines
+
+    if item.explanation is None:
+        return {**form, **NO_EXPLANATION}
+    lines = explanation_lines(item.explanation, diagnosis.gap, lang)
+    form["text"] = " ".join((form["text"], *(f"{line}." for line in lines)))
+    return {**form, **explanation_json(item.explanation, diagnosis.gap, lang)}
+
+
+def _gap(diagnosis: Diagnosis, lang: str) -> dict[str, Any] | None:
+    if diagnosis.gap is None:
+        return None
+    from vramcast.report.diagnose_gap import gap_json
+
+    return gap_json(diagnosis.gap, lang)
+
+
+def _snapshot(analysis: Analysis) -> dict[str, Any]:
+    return {
+        "device": analysis.device,
+        "ledger": [_entry(entry) for entry in analysis.ledger().entries],
+        "stuck_bytes": analysis.fragmentation.stuck_bytes,
+        "releasable_bytes": analysis.fragmentation.releasable_bytes,
+        "largest_free_bytes": analysis.fragmentation.largest_free_bytes,
+        "notes": list(analysis.notes),
     }
 
 

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from vramcast.diagnose.diagnosis import Diagnosis
 from vramcast.diagnose.findings import Finding
 from vramcast.diagnose.observation import Observation
+from vramcast.diagnose.stream import clean
 from vramcast.report import diagnose_causes as causes
+from vramcast.report import diagnose_gap_words as gap_words
+from vramcast.report.bill_words import word as bill_word
+from vramcast.report.diagnose_plans import PlannedStep, step_text
 from vramcast.report.diagnose_words import FINDINGS, NOTES, word
 from vramcast.units import format_bytes
 
 MAX_SHOWN = 12
 
 
-def render(diagnosis: Diagnosis, *, lang: str = "en") -> str:
+ALL_FINDINGS = FINDINGS | gap_words.FINDINGS
+
+
+def render(diagnosis: Diagnosis, *, lang: str = "en", plans: Sequence[PlannedStep] = ()) -> str:
     if not diagnosis.reading.observations:
         return word(causes.HEADINGS, "nothing", lang)
-    sections = (_what(diagnosis, lang), _where(diagnosis, lang), _facts(diagnosis, lang), _causes(diagnosis, lang),
-                _steps(diagnosis, lang))  # fmt: skip
+    sections = (
+        _what(diagnosis, lang), _where(diagnosis, lang), _holders(diagnosis, lang), _facts(diagnosis, lang),
+        _causes(diagnosis, lang), _contrasts(diagnosis, lang), _steps(diagnosis, plans, lang),
+    )  # fmt: skip
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines)
 
 
@@ -27,7 +36,9 @@ def finding_text(finding: Finding, lang: str) -> str:
         name: format_bytes(value) if name.endswith("_bytes") and isinstance(value, int) else value
         for name, value in finding.values
     }
-    return word(FINDINGS, finding.rule, lang).format(**values)
+    if "phase" in values:
+        values["phase"] = bill_word(str(values["phase"]), lang)
+    return word(ALL_FINDINGS, finding.rule, lang).format(**values)
 
 
 def _what(diagnosis: Diagnosis, lang: str) -> Iterator[str]:
@@ -77,6 +88,17 @@ def _where(diagnosis: Diagnosis, lang: str) -> Iterator[str]:
         yield f"  {frame.function} ({frame.file}:{frame.line}){source}"
 
 
+def _holders(diagnosis: Diagnosis, lang: str) -> Iterator[str]:
+    """Of a memory snapshot: the lines of code that held the most at the peak."""
+    if diagnosis.snapshot is None:
+        return
+    yield word(gap_words.HEADINGS, "holders", lang)
+    for holder in diagnosis.snapshot.holders[:MAX_SHOWN]:
+        kind = bill_word(str(holder.category), lang)
+        yield f"  {format_bytes(holder.allocated_bytes):>12}  {kind}  {clean(holder.frame)}"
+    yield from (f"  ({clean(note)})" for note in diagnosis.snapshot.notes)
+
+
 def _facts(diagnosis: Diagnosis, lang: str) -> Iterator[str]:
     """Each fact once: eight ranks that fail alike say the same eight times, and --json has them all."""
     texts: dict[str, str] = {}
@@ -94,10 +116,30 @@ def _causes(diagnosis: Diagnosis, lang: str) -> Iterator[str]:
     for number, item in enumerate(diagnosis.hypotheses[:5], start=1):
         cause = word(causes.CAUSES, item.name, lang)
         yield f"  {number}. {cause}  [{item.plausibility}] {', '.join(item.evidence)}".rstrip()
+        if item.explanation is not None and diagnosis.gap is not None:
+            from vramcast.report.diagnose_gap import explanation_lines  # loads the formula engine
+
+            yield from (f"     {line}" for line in explanation_lines(item.explanation, diagnosis.gap, lang))
 
 
-def _steps(diagnosis: Diagnosis, lang: str) -> Iterator[str]:
-    if diagnosis.advice:
+def _contrasts(diagnosis: Diagnosis, lang: str) -> Iterator[str]:
+    if diagnosis.gap is None:
+        return
+    from vramcast.report.diagnose_gap import contrast_text, decide_text
+
+    if diagnosis.gap.contrasts:
+        yield word(gap_words.HEADINGS, "contrasts", lang)
+    for item in diagnosis.gap.contrasts:
+        yield f"  - {contrast_text(item, lang)}"
+    decides = decide_text(diagnosis.gap, lang)
+    if decides:
+        yield f"  {decides}"
+
+
+def _steps(diagnosis: Diagnosis, plans: Sequence[PlannedStep], lang: str) -> Iterator[str]:
+    if diagnosis.advice or plans:
         yield word(causes.HEADINGS, "steps", lang)
+    for plan in plans:
+        yield f"  - {step_text(plan, lang)}"
     for item in diagnosis.advice:
         yield f"  - {word(causes.STEPS, item.step, lang)}"

@@ -1,0 +1,135 @@
+"""A job's course through its phases: where each begins, how high it goes, and where a failure agrees with it.
+
+In: a Job, priced by the formula engine, and Evidence. Out: the phase in which this job would have failed as observed,
+or None. Figures are torch's "allocated"; the engine's own error is allowed for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vramcast.diagnose.evidence import BACKWARDS, STEPS, Evidence
+from vramcast.forecast import Forecast
+from vramcast.formulas.estimate import DEVICE, estimate
+from vramcast.job import Job
+from vramcast.ledger import LOAD, LOSS, NEXT_LOSS, RESUME, STEP, Category, Entry, Level
+from vramcast.units import MiB
+
+# How far engine and reality may be apart where the library versions are known (see the accuracy page).
+TOLERANCE, LEAST_TOLERANCE_BYTES = 0.02, 128 * MiB
+MADE_BY_A_PASS = (Category.ACTIVATIONS, Category.LOGITS, Category.TEMPORARY, Category.COPIES, Category.CACHE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One phase: what is there when it begins, at least, and its largest moment."""
+
+    phase: str
+    start_bytes: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    job: Job
+    forecast: Forecast
+    spans: tuple[Span, ...]
+
+    @property
+    def need_bytes(self) -> int:
+        return max(span.peak_bytes for span in self.spans)
+
+    @property
+    def fullest(self) -> Span:
+        return max(self.spans, key=lambda span: span.peak_bytes)
+
+    @property
+    def outside_bytes(self) -> int:
+        """What the engine says the process takes outside PyTorch."""
+        entries = self.forecast.ledger.alive(self.fullest.phase, DEVICE)
+        return sum(entry.nbytes for entry in entries if entry.level == Level.PROCESS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """Where a job agrees with a failure, and what else it takes."""
+
+    phase: str
+    peak_bytes: int
+    because: str = ""  # "": the job alone is too large; or "fragmentation", "another_process"
+
+
+def course_of(job: Job) -> Course:
+    forecast = estimate(job)
+    spans = tuple(_span(forecast, phase) for phase in forecast.ledger.phases(DEVICE))
+    return Course(job=job, forecast=forecast, spans=spans)
+
+
+def _span(forecast: Forecast, phase: str) -> Span:
+    alive = [entry for entry in forecast.ledger.alive(phase, DEVICE) if entry.level == Level.ALLOCATED]
+    return Span(
+        phase=phase, start_bytes=sum(entry.nbytes for entry in alive if _was_there(entry, phase)),
+        peak_bytes=sum(entry.nbytes for entry in alive),
+    )  # fmt: skip
+
+
+def _was_there(entry: Entry, phase: str) -> bool:
+    """Was this line of a phase's peak there when the phase began? Where it may not have been: no."""
+    if phase in (LOAD, RESUME):
+        return False
+    if phase == STEP and entry.category is Category.OPTIMIZER:
+        return False  # the first step makes the states one by one
+    if phase in STEPS:
+        return entry.category is not Category.TEMPORARY
+    if phase in BACKWARDS:
+        return entry.category not in (*MADE_BY_A_PASS, Category.GRADIENTS)
+    if phase in (LOSS, NEXT_LOSS):
+        return entry.category not in (Category.LOGITS, Category.TEMPORARY) and _lies(entry)
+    return entry.category not in MADE_BY_A_PASS and _lies(entry)
+
+
+def _lies(entry: Entry) -> bool:
+    """A companion's weights lie there; what its forward makes does not."""
+    return entry.category is not Category.COMPANION or LOAD in entry.phases
+
+
+def agree(course: Course, evidence: Evidence) -> Agreement | None:
+    """The first phase that cannot have been survived, if its numbers are those observed."""
+    card = card_bytes(course, evidence)
+    here = min((size for size in (card, evidence.here_bytes) if size is not None), default=None)
+    for span in course.spans:
+        slack = max(int(span.peak_bytes * TOLERANCE), LEAST_TOLERANCE_BYTES)
+        if _is_here(span, evidence, slack) and _runs_out(span, evidence, here):
+            return Agreement(phase=span.phase, peak_bytes=span.peak_bytes, because=_because(span, card, here, slack))
+        if here is not None and span.peak_bytes > here + slack:
+            return None  # it would have failed here, and did not as observed
+    return None
+
+
+def _is_here(span: Span, evidence: Evidence, slack: int) -> bool:
+    if evidence.phases is not None and span.phase not in evidence.phases:
+        return False
+    if evidence.allocated_bytes is None:
+        return True
+    reached = evidence.allocated_bytes + evidence.least_request_bytes
+    return span.start_bytes - slack <= evidence.allocated_bytes and reached <= span.peak_bytes + slack
+
+
+def _runs_out(span: Span, evidence: Evidence, here: int | None) -> bool:
+    """With the observed share of cached pieces the phase does not fit."""
+    return here is None or span.peak_bytes + evidence.unallocated_bytes + evidence.least_request_bytes // 2 > here
+
+
+def card_bytes(course: Course, evidence: Evidence) -> int | None:
+    """What PyTorch could have on this card if nobody else were there."""
+    gpu = course.forecast.gpu
+    capacity = evidence.capacity_bytes or (gpu.total_bytes if gpu else None)
+    if capacity is None:
+        return None
+    return capacity - (evidence.outside_bytes if evidence.outside_bytes is not None else course.outside_bytes)
+
+
+def _because(span: Span, card: int | None, here: int | None, slack: int) -> str:
+    if card is None or here is None or span.peak_bytes > card - slack:
+        return ""
+    return "another_process" if here < card - slack and span.peak_bytes > here - slack else "fragmentation"

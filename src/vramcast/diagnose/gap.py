@@ -1,0 +1,291 @@
+"""The gap between theory and practice, explained: which variants of a job agree with everything that was observed.
+
+In: the Job as its owner describes it, and Evidence. Out: a Gap: explanations, the most plausible first; contrasts (what
+the same job would have needed without one of its ingredients); and the one measurement that decides between the rest.
+Combinations of deviations are priced by the formula engine in the order of their plausibility, each at most once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import prod
+
+from vramcast.diagnose.course import Agreement, Course, agree, card_bytes, course_of
+from vramcast.diagnose.deviations import DEVIATIONS, OF_STATES, Deviation, seen_in_code, sequence_of
+from vramcast.diagnose.evidence import STEPS, Evidence
+from vramcast.diagnose.fingerprint import Match
+from vramcast.diagnose.tensors import is_telling, lengths_of, matches_of, tensors_of
+from vramcast.errors import InputError, VramcastError
+from vramcast.formulas.estimate import DEVICE
+from vramcast.formulas.optimizers import implementation
+from vramcast.formulas.recipe import RECIPES
+from vramcast.job import Job, Precision
+from vramcast.ledger import EVAL, LOAD, LOSS, NEXT_LOSS, RESUME, ROLLOUT, SAVE, Category
+from vramcast.models.tape import F32
+
+MAX_DEVIATIONS = 4
+MAX_PRICED = 40  # variants; each takes about a tenth of a second
+# An explanation ten times less plausible than the best is not worth a reader's time.
+LEAST_SHARE = 0.1
+LENGTH_NAMED, LENGTH_GUESSED = 0.35, 0.1  # priors: the failing code names logits or scores, or it does not
+MAX_EXPLANATIONS = 6
+# How much an explanation loses: numbers that need fragmentation too, a request that is no tensor of that phase.
+FRAGMENTED, NO_SUCH_TENSOR = 0.4, 0.25
+AS_DESCRIBED = 85  # plausibility of the job just as described, on the scale of `hypotheses`
+
+AXES = {item.name: item.axis for item in DEVIATIONS} | {"other_length": "tokens", "loop_step": "optimizer"}
+_BY_PHASE = {
+    LOAD: "loading_the_model", RESUME: "resuming_loads_twice", SAVE: "saving_gathers", EVAL: "evaluation_gathers",
+    ROLLOUT: "generation_cache",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """A variant of the job that agrees with all numbers."""
+
+    changes: tuple[str, ...]  # deviations by name; none: the job as described
+    course: Course
+    agreement: Agreement
+    weight: float
+    matches: tuple[Match, ...]  # what the request was, in that phase
+
+    @property
+    def job(self) -> Job:
+        return self.course.job
+
+    @property
+    def need_bytes(self) -> int:
+        return self.course.need_bytes
+
+    @property
+    def plausibility(self) -> int:
+        return round(AS_DESCRIBED * float(self.weight**0.25))
+
+    @property
+    def cause(self) -> str:
+        """The explanation's name among the causes: what was being made when it failed."""
+        return self.agreement.because or _BY_PHASE.get(self.agreement.phase) or _cause_of_step(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrast:
+    """The best explanation with one ingredient taken away: what it would have needed, and whether it had failed."""
+
+    name: str
+    need_bytes: int
+    agrees: bool
+    fits: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    described: Course
+    evidence: Evidence
+    explanations: tuple[Explanation, ...]
+    contrasts: tuple[Contrast, ...]
+    decide: str | None  # the deviation's axis whose measurement tells the explanations apart
+    num_priced: int
+
+
+def explain_gap(job: Job, evidence: Evidence) -> Gap:
+    """Raises a VramcastError where the engine cannot price the job as described."""
+    if job.params is not None:
+        raise InputError("a number of parameters has no layers to explain anything with: give --model")
+    job = _on_the_card(job, evidence)
+    prices = _Prices()
+    described = prices.of(_least(job))
+    explanations = tuple(_explanations(job, evidence, prices))[:MAX_EXPLANATIONS]
+    contrasts = tuple(_contrasts(explanations[0], evidence, prices)) if explanations else ()
+    return Gap(
+        described=described, evidence=evidence, explanations=explanations, contrasts=contrasts,
+        decide=_decide(explanations), num_priced=len(prices.known),
+    )  # fmt: skip
+
+
+def _on_the_card(job: Job, evidence: Evidence) -> Job:
+    if job.gpu is None and evidence.capacity_bytes is not None:
+        return replace(job, gpu=f"{evidence.capacity_bytes}B")
+    return job
+
+
+def _least(job: Job) -> Job:
+    """Where nobody said whether outputs are held, they are not: the need is then a lower bound."""
+    return replace(job, keep_outputs=False) if job.keep_outputs is None else job
+
+
+class _Prices:
+    """Courses by job, each priced once."""
+
+    def __init__(self) -> None:
+        self.known: dict[Job, Course] = {}
+
+    def of(self, job: Job) -> Course:
+        if job not in self.known:
+            self.known[job] = course_of(job)
+        return self.known[job]
+
+    def maybe(self, job: Job) -> Course | None:
+        """None where the engine knows no such job."""
+        try:
+            return self.of(job)
+        except VramcastError:
+            return None
+
+
+def _explanations(job: Job, evidence: Evidence, prices: _Prices) -> list[Explanation]:
+    found: list[Explanation] = []
+    job, proven = seen_in_code(_least(job), evidence.traces)
+    for chosen in _combinations(job, evidence):
+        weight = prod(deviation.prior for deviation in chosen)
+        best = max((item.weight for item in found), default=0.0)
+        if weight < best * LEAST_SHARE or len(prices.known) >= MAX_PRICED:
+            break
+        names = (*proven, *(deviation.name for deviation in chosen))
+        if any(set(item.changes) <= set(names) for item in found if not item.agreement.because):
+            continue  # a smaller explanation does already
+        changed = _applied(job, chosen)
+        course = prices.maybe(changed) if changed else None
+        agreement = agree(course, evidence) if course else None
+        if course is not None and agreement is not None:
+            found.append(_explanation(names, course, agreement, weight, evidence))
+    return sorted(found, key=lambda item: -item.weight)
+
+
+def _combinations(job: Job, evidence: Evidence) -> Iterator[tuple[Deviation, ...]]:
+    """None, then combinations of deviations that apply, the most plausible first."""
+    known = (*DEVIATIONS, *_lengths(job, evidence))
+    usable = [deviation for deviation in known if deviation.apply(job) is not None and _matters(deviation, evidence)]
+    many = (chosen for count in range(MAX_DEVIATIONS + 1) for chosen in combinations(usable, count))
+    apart = (chosen for chosen in many if len({deviation.axis for deviation in chosen}) == len(chosen))
+    return iter(sorted(apart, key=lambda chosen: (-prod(item.prior for item in chosen), len(chosen))))
+
+
+def _lengths(job: Job, evidence: Evidence) -> Iterator[Deviation]:
+    named = re.search(r"logit|cross_entropy|lm_head|softmax|att", evidence.code)
+    for length in lengths_of(evidence.observation, job):
+        yield sequence_of(length, LENGTH_NAMED if named else LENGTH_GUESSED)
+
+
+def _matters(deviation: Deviation, evidence: Evidence) -> bool:
+    """Evaluation is only thought of where the failing code evaluates, and the step does not know about activations."""
+    if deviation.name == "evaluation":
+        return evidence.phases is not None and EVAL in evidence.phases
+    only_states = evidence.phases is not None and set(evidence.phases) <= {*STEPS, LOAD}
+    return deviation.axis in OF_STATES or not only_states
+
+
+def _applied(job: Job, chosen: Iterable[Deviation]) -> Job | None:
+    for deviation in chosen:
+        changed = deviation.apply(job)
+        if changed is None:
+            return None
+        job = changed
+    return job
+
+
+def _explanation(
+    changes: tuple[str, ...], course: Course, agreement: Agreement, prior: float, evidence: Evidence
+) -> Explanation:
+    telling = is_telling(evidence.observation)
+    tensors = tensors_of(course.job) if telling else ()
+    matches = matches_of(evidence.observation, tensors, agreement.phase)
+    weight = prior * (FRAGMENTED if agreement.because == "fragmentation" else 1)
+    weight *= NO_SUCH_TENSOR if tensors and not matches else 1
+    return Explanation(
+        changes=changes, course=course, agreement=agreement, weight=weight, matches=matches,
+    )  # fmt: skip
+
+
+def _cause_of_step(item: Explanation) -> str:
+    if item.agreement.phase in STEPS:
+        return "optimizer_foreach" if implementation(item.job) == "foreach" else "optimizer_states"
+    sums = item.course.forecast.ledger.grouped(
+        lambda entry: str(entry.category), phase=item.agreement.phase, place=DEVICE
+    )
+    logits, activations = sums.get(str(Category.LOGITS), 0), sums.get(str(Category.ACTIVATIONS), 0)
+    if any("logits" in match.candidate.name for match in item.matches) or logits > activations:
+        return "logits"
+    if item.job.attention in ("eager", "math") and _scores_decide(item):
+        return "attention_scores"
+    return "logits" if item.agreement.phase in (LOSS, NEXT_LOSS) and not activations else "activations"
+
+
+def _scores_decide(item: Explanation) -> bool:
+    if any(word in match.candidate.name for match in item.matches for word in ("score", "softmax", "attention")):
+        return True
+    return bool({"eager_attention", "math_attention"}.intersection(item.changes))
+
+
+# ---- what it would have been without
+
+
+def _contrasts(best: Explanation, evidence: Evidence, prices: _Prices) -> Iterator[Contrast]:
+    for name, without in _without(best.job):
+        course = prices.maybe(without)
+        if course is not None:
+            yield _contrast(name, course, evidence, course.need_bytes)
+    textbook = prices.maybe(replace(best.job, precision=Precision.BF16_MASTER)) if _is_fp32(best.job) else None
+    if textbook is not None:
+        master = textbook.forecast.ledger.grouped(lambda entry: str(entry.category), phase=SAVE, place=DEVICE)
+        need = textbook.need_bytes - master.get(str(Category.MASTER), 0)
+        yield _contrast("textbook", textbook, evidence, need)
+
+
+def _contrast(name: str, course: Course, evidence: Evidence, need: int) -> Contrast:
+    card = card_bytes(course, evidence)
+    reached = need >= (evidence.allocated_bytes or 0) + evidence.least_request_bytes
+    return Contrast(
+        name=name, need_bytes=need, agrees=name != "textbook" and agree(course, evidence) is not None and reached,
+        fits=None if card is None else need <= card,
+    )  # fmt: skip
+
+
+def _is_fp32(job: Job) -> bool:
+    return RECIPES[job.precision].weights == F32 and job.lora_rank is None
+
+
+def _without(job: Job) -> Iterator[tuple[str, Job]]:
+    """The ingredients of a job that may be taken away, one at a time."""
+    if _is_fp32(job):
+        yield "weights in 16 bit", replace(job, precision=Precision.BF16_TRUE)
+    if job.reference == "same":
+        yield "reference on the CPU", replace(job, reference="cpu")
+    if implementation(job) == "foreach":
+        yield "fused optimizer", replace(job, optimizer_impl="fused")
+    if job.attention in ("eager", "math"):
+        yield "fused attention", replace(job, attention="sdpa")
+    if job.checkpointing == "none":
+        yield "checkpointing", replace(job, checkpointing="full")
+
+
+# ---- what to measure
+
+
+def _decide(explanations: Sequence[Explanation]) -> str | None:
+    """The axis that splits the explanations most evenly; the phase of the failure if it does so better."""
+    if len(explanations) < 2:
+        return None
+    total = sum(item.weight for item in explanations)
+    axes = {deviation.name: deviation.axis for deviation in DEVIATIONS} | {
+        "other_length": "tokens",
+        "loop_step": "optimizer",
+    }
+    shares: dict[str, float] = {}
+    for axis in dict.fromkeys(axes[name] for item in explanations for name in item.changes):
+        with_it = sum(item.weight for item in explanations if any(axes[name] == axis for name in item.changes))
+        shares[axis] = min(with_it, total - with_it)
+    phases = {item.agreement.phase.removeprefix("next ") for item in explanations}
+    if len(phases) > 1:
+        first = explanations[0].agreement.phase.removeprefix("next ")
+        same = sum(item.weight for item in explanations if item.agreement.phase.removeprefix("next ") == first)
+        shares["phase"] = min(same, total - same)
+    best = max(shares, key=lambda axis: shares[axis], default=None)
+    return best if best is not None and shares[best] > 0 else _deepest(explanations, axes)
+
+
+def _deepest(explanations: Sequence[Explanation], axes: dict[str, str]) -> str | None:
+    return next((axes[name] for item in explanations for name in item.changes), None)

@@ -1,0 +1,142 @@
+# ruff: noqa: E501 (a sentence and its translation read better whole)
+"""The words of a diagnosis with a job, English and Chinese side by side: deviations, contrasts, measurements, findings."""
+
+from __future__ import annotations
+
+# What is different from the job as described.
+DEVIATIONS: dict[str, tuple[str, str]] = {
+    "weights_fp32": ("the weights are really fp32", "权重实际是 fp32"),
+    "computes_in_fp32": ("autocast is not active: everything is computed in fp32", "autocast 未生效：全部以 fp32 计算"),
+    "weights_16bit": ("the weights are really 16 bit", "权重实际是 16 位"),
+    "reference_on_gpu": ("the reference model is really on this GPU", "参考模型实际在这张 GPU 上"),
+    "second_model": ("a second copy of the model is on the GPU (a reference, an average, an earlier notebook cell)", "GPU 上还有模型的第二份副本（参考模型、EMA，或先前运行的 notebook 单元）"),
+    "reference_fp32": ("the reference model is fp32", "参考模型是 fp32"),
+    "foreach_step": ("the optimizer steps with foreach, not fused", "优化器使用 foreach 而非 fused"),
+    "loop_step": ("the optimizer steps tensor by tensor, not fused", "优化器逐个张量更新，而非 fused"),
+    "plain_adamw": ("the optimizer is really plain AdamW", "优化器实际是普通 AdamW"),
+    "eager_attention": ("attention is really eager and keeps its scores", "注意力实际为 eager，会保留注意力分数"),
+    "math_attention": ("SDPA fell back to its math kernel and keeps its scores", "SDPA 退回 math 内核，会保留注意力分数"),
+    "no_checkpointing": ("activation checkpointing is not active", "激活检查点未生效"),
+    "twice_the_tokens": ("the failing batch had about twice the tokens (a longer sequence or a larger batch)", "出错批次的词元约为两倍（序列更长或批次更大）"),
+    "four_times_the_tokens": ("the failing batch had about four times the tokens (a longer sequence or a larger batch)", "出错批次的词元约为四倍（序列更长或批次更大）"),
+    "other_length": ("the failing batch had about {seq} tokens per sample, as the size of the request says", "从申请大小看，出错批次每个样本约有 {seq} 个词元"),
+    "outputs_held": ("a variable holds the outputs (logits, key-value cache) during the step", "有变量在整个步骤中持有输出（logits、KV 缓存）"),
+    "gradients_in_forward": ("gradients of the last step are still alive in the forward (zero_grad comes after it)", "上一步的梯度在前向时仍然存活（zero_grad 在其后）"),
+    "older_transformers": ("an older transformers makes more fp32 copies of the logits", "较旧的 transformers 会多出 logits 的 fp32 副本"),
+    "loss_not_fused": ("the fused or chunked loss is not active", "融合或分块损失未生效"),
+    "trains_everything": ("the adapters are not active: everything is trained", "适配器未生效：训练的是全部参数"),
+    "not_quantised": ("the weights are not quantised", "权重并未量化"),
+    "evaluation": ("it happened in an evaluation", "发生在评估阶段"),
+}  # fmt: skip
+
+# The best explanation with one ingredient taken away.
+CONTRASTS: dict[str, tuple[str, str]] = {
+    "weights in 16 bit": ("everything in bf16", "全部为 bf16"),
+    "textbook": ("as textbooks count (16-bit weights and gradients, fp32 states)", "按教科书算法（16 位权重和梯度，fp32 优化器状态）"),
+    "reference on the CPU": ("the same with the reference model on the CPU", "其他不变，参考模型放在 CPU"),
+    "fused optimizer": ("the same with a fused optimizer", "其他不变，使用 fused 优化器"),
+    "fused attention": ("the same with fused attention", "其他不变，使用融合注意力"),
+    "checkpointing": ("the same with activation checkpointing", "其他不变，开启激活检查点"),
+}  # fmt: skip
+
+# What to look at, by what it decides.
+MEASURES: dict[str, tuple[str, str]] = {
+    "precision": ("print({p.dtype for p in model.parameters()}) before training", "训练前执行 print({p.dtype for p in model.parameters()})"),
+    "reference": ("print(next(reference.parameters()).device), or torch.cuda.memory_allocated() right after loading", "打印 next(reference.parameters()).device，或在加载后立即打印 torch.cuda.memory_allocated()"),
+    "reference dtype": ("print(next(reference.parameters()).dtype)", "打印 next(reference.parameters()).dtype"),
+    "optimizer": ("print(optimizer.defaults): its class, foreach and fused", "打印 optimizer.defaults：类别、foreach 与 fused"),
+    "attention": ("print(model.config._attn_implementation), and run once under torch.nn.attention.sdpa_kernel", "打印 model.config._attn_implementation，并在 torch.nn.attention.sdpa_kernel 下运行一次"),
+    "checkpointing": ("print(model.is_gradient_checkpointing)", "打印 model.is_gradient_checkpointing"),
+    "tokens": ("print the shape of input_ids of the failing batch", "打印出错批次 input_ids 的形状"),
+    "outputs": ("look for variables that hold the model's outputs until the next iteration", "查看是否有变量把模型输出持有到下一次迭代"),
+    "gradients": ("torch.cuda.memory_allocated() before the second forward: are the gradients gone?", "在第二次前向之前打印 torch.cuda.memory_allocated()：梯度释放了吗？"),
+    "version": ("the versions of torch and transformers the job ran with", "任务所用 torch 与 transformers 的版本"),
+    "loss": ("whether the loss function that runs is the fused one (a breakpoint in it)", "实际运行的是否是融合损失（在其中设断点）"),
+    "adapter": ("model.print_trainable_parameters(), and {p.dtype for p in model.parameters()}", "model.print_trainable_parameters() 以及 {p.dtype for p in model.parameters()}"),
+    "phases": ("the traceback: did it fail in an evaluation?", "回溯：是否在评估时失败？"),
+    "phase": ("the last frames of the traceback: forward, backward or optimizer step", "回溯的最后几帧：前向、反向还是优化器 step"),
+}  # fmt: skip
+
+FINDINGS: dict[str, tuple[str, str]] = {
+    "job_need": (
+        "The job as described needs at least {need_bytes} of allocated memory, in its {phase} phase.",
+        "按描述，该任务至少需要 {need_bytes} 已分配显存（{phase} 阶段）。",
+    ),
+    "card_unknown": (
+        "Neither the text nor the job says how large the card is: give --gpu.",
+        "文本和任务都没有说明显卡大小：请给出 --gpu。",
+    ),
+    "job_too_large": (
+        "The job as described needs at least {need_bytes} of allocated memory in its {phase} phase; PyTorch can have {card_bytes} on this card.",
+        "按描述，该任务在 {phase} 阶段至少需要 {need_bytes} 已分配显存；这张卡上 PyTorch 最多可用 {card_bytes}。",
+    ),
+    "job_would_fit": (
+        "The job as described needs {need_bytes} of allocated memory at most, in its {phase} phase, and would not have run out: PyTorch can have {card_bytes} on this card. Something was different.",
+        "按描述，该任务最多需要 {need_bytes} 已分配显存（{phase} 阶段），不会耗尽：这张卡上 PyTorch 可用 {card_bytes}。一定有什么与描述不同。",
+    ),
+    "more_than_described": (
+        "{allocated_bytes} was allocated, more than the job as described ever needs ({need_bytes}).",
+        "已分配 {allocated_bytes}，超过任务按描述的最大需求（{need_bytes}）。",
+    ),
+    "no_explanation": (
+        "None of the {count} variants of the job that were priced agrees with these numbers: something outside this list, or the job is not the one that failed.",
+        "已计算的 {count} 种任务变体都与这些数字不符：原因不在列表之内，或失败的不是这个任务。",
+    ),
+    "job_not_priced": ("The job cannot be priced: {error}", "无法为该任务计价：{error}"),
+    "job_without_failure": (
+        "The text holds no failure of a CUDA device to compare the job with.",
+        "文本中没有 CUDA 设备的失败可与任务对照。",
+    ),
+    "expected_refuted": (
+        "The expected {expected_bytes} is refuted: {allocated_bytes} was already allocated, and that is a lower bound.",
+        "预期的 {expected_bytes} 不成立：失败时已分配 {allocated_bytes}，而这只是下限。",
+    ),
+    "expected_possible": (
+        "The expected {expected_bytes} is not refuted by what was allocated.",
+        "从已分配量看，预期的 {expected_bytes} 并未被否定。",
+    ),
+    "expected_fits": (
+        "A job of {expected_bytes} would not have run out: PyTorch can have {card_bytes} on this card.",
+        "需要 {expected_bytes} 的任务不会耗尽显存：这张卡上 PyTorch 可用 {card_bytes}。",
+    ),
+    "script_runs_out": (
+        "On a virtual card of {card_bytes} the script runs out too, at {line} after {steps} optimizer step(s), with {allocated_bytes} allocated.",
+        "在 {card_bytes} 的虚拟显卡上脚本同样耗尽显存：{line}，已完成 {steps} 步，已分配 {allocated_bytes}。",
+    ),
+    "script_fits": (
+        "On a virtual card of {card_bytes} the script does not run out within {steps} optimizer step(s): it allocates {allocated_bytes} at most. Something on the real machine was different (versions, data, other processes).",
+        "在 {card_bytes} 的虚拟显卡上脚本运行 {steps} 步并未耗尽：最多分配 {allocated_bytes}。真实机器上有所不同（版本、数据或其他进程）。",
+    ),
+}  # fmt: skip
+
+HEADINGS: dict[str, tuple[str, str]] = {
+    "as_described": ("the job as described", "与描述一致"),
+    "different": ("different from the description", "与描述不同"),
+    "needs": ("needs at least {need}; fails in: {phase}, which begins with {start} allocated and goes up to {peak}", "至少需要 {need}；失败阶段：{phase}，开始时已分配 {start}，最高 {peak}"),
+    "because_fragmentation": ("only together with fragmentation", "仅在有碎片的情况下成立"),
+    "because_another_process": ("only because somebody else holds part of the card", "仅因其他进程占用了部分显存"),
+    "made_of": ("made of", "组成"),
+    "request": ("the request was", "申请的是"),
+    "or": ("or", "或"),
+    "no_tensor": ("no tensor of this phase has the size of the request", "该阶段没有与申请大小相符的张量"),
+    "contrasts": ("For comparison", "对照"),
+    "would_fit": ("{name}: needs {need} and would not have run out", "{name}：需要 {need}，不会耗尽"),
+    "would_not_fit": ("{name}: needs {need} and would have run out as well", "{name}：需要 {need}，同样会耗尽"),
+    "would_need": ("{name}: needs {need}", "{name}：需要 {need}"),
+    "decide": ("To decide between these: {measure}.", "用一次测量区分以上解释：{measure}。"),
+    "first_step": ("first optimizer step", "第一次优化器更新"),
+    "weights": ("{dtype} weights", "{dtype} 权重"),
+    "autocast": ("{dtype} weights under {compute} autocast", "{dtype} 权重（{compute} autocast）"),
+    "adapters": ("LoRA adapters", "LoRA 适配器"),
+    "reference": ("{dtype} reference model on the same GPU", "{dtype} 参考模型在同一 GPU 上"),
+    "optimizer": ("{impl} {optimizer}", "{impl} {optimizer}"),
+    "attention": ("{kernel} attention", "{kernel} 注意力"),
+    "holders": ("Who held it at the peak", "峰值时由谁持有"),
+    "plan": ("{moves}: {process} of {capacity}", "{moves}：{process} / {capacity}"),
+}  # fmt: skip
+
+KINDS: dict[str, tuple[str, str]] = {
+    "free": ("costs nothing", "无代价"),
+    "slower": ("slower", "更慢"),
+    "changes the training": ("changes the training", "改变训练本身"),
+}

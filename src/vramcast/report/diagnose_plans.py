@@ -1,0 +1,81 @@
+"""What to do, from the planner: the cheapest changes to the job that really ran, each with its new forecast.
+
+In: a Diagnosis with a gap. Out: PlannedSteps. Nothing is planned where the job itself is not too large: then somebody
+else's memory, or fragmentation, is what to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from vramcast.diagnose.diagnosis import Diagnosis
+from vramcast.errors import VramcastError
+from vramcast.report.diagnose_gap_words import HEADINGS, KINDS
+from vramcast.report.diagnose_words import word
+from vramcast.units import format_bytes
+
+MAX_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """Moves that make the job fit, and what it takes then."""
+
+    moves: tuple[str, ...]
+    kind: str
+    how: tuple[str, ...]
+    process_bytes: int
+    allocated_bytes: int
+    capacity_bytes: int
+
+
+def planned_steps(diagnosis: Diagnosis) -> tuple[PlannedStep, ...]:
+    gap = diagnosis.gap
+    best = gap.explanations[0] if gap is not None and gap.explanations else None
+    if best is None or best.agreement.because or best.job.gpu is None:
+        return ()
+    from vramcast.plan.search import plan  # the planner needs numpy; most diagnoses do not need the planner
+
+    try:
+        plans = plan(best.job)
+    except VramcastError:
+        return ()
+    return tuple(_steps(plans.fitting[:MAX_STEPS], best.job.framework))
+
+
+def _steps(plans: Any, framework: str) -> Iterator[PlannedStep]:
+    written_for = "trainer" if framework in ("hf", "trl") else "torch"
+    for item in plans:
+        verdict = item.forecast.verdict()
+        yield PlannedStep(
+            moves=tuple(move.name for move in item.moves),
+            kind=str(item.kind),
+            how=tuple(move.how.get(written_for) or next(iter(move.how.values()), "") for move in item.moves),
+            process_bytes=verdict.process_bytes or 0,
+            allocated_bytes=verdict.allocated_bytes or 0,
+            capacity_bytes=verdict.capacity_bytes or 0,
+        )
+
+
+def step_text(step: PlannedStep, lang: str) -> str:
+    text = word(HEADINGS, "plan", lang).format(
+        moves=" + ".join(step.moves), process=format_bytes(step.process_bytes),
+        capacity=format_bytes(step.capacity_bytes),
+    )  # fmt: skip
+    return f"{text} ({word(KINDS, step.kind, lang)}; {'; '.join(filter(None, step.how))})"
+
+
+def step_json(step: PlannedStep, lang: str) -> dict[str, Any]:
+    return {
+        "step": "plan",
+        "because": "planner",
+        "text": step_text(step, lang),
+        "moves": list(step.moves),
+        "kind": step.kind,
+        "how": list(step.how),
+        "process_bytes": step.process_bytes,
+        "allocated_bytes": step.allocated_bytes,
+        "capacity_bytes": step.capacity_bytes,
+    }
