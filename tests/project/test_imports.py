@@ -20,7 +20,7 @@ LAYER = {
     "jobfile": 4, "catalog": 4, "allocator": 4, "host": 4,
     "runtime": 5, "models": 5, "snapshot": 5, "forecast": 6,
     "formulas": 7, "virtual": 7,
-    "configs": 8, "diagnose": 8, "plan": 8,
+    "accuracy": 8, "configs": 8, "diagnose": 8, "plan": 8,
     "report": 9,
     "web": 10, "__init__": 10,
     "cli": 11, "__main__": 12,

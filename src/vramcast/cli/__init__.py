@@ -28,6 +28,7 @@ COMMANDS = {
     "models": "list and search the models of the catalog",
     "gpus": "list and search the GPUs of the catalog",
     "host": "host memory of a job: libraries, model, dataset, workers, batches in flight, against RAM and /dev/shm",
+    "accuracy": "what others measured against what is predicted, with the errors in the open",
     "snapshot": "read a torch memory snapshot: peak, fragmentation, who holds it, other allocator settings",
 }
 

@@ -1,0 +1,47 @@
+"""How far predictions were from what others measured, by class of job: the range a prediction carries.
+
+`residuals.json` is written by `vramcast accuracy --write`. A class is a level with a kind of precision and a framework;
+where too few rows were measured, the wider class answers. None where nothing comparable was measured.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from vramcast.job import Job
+from vramcast.ledger import Level
+
+FEWEST = 5  # rows that a class needs to speak for itself
+KIND_OF = {"fp32": "fp32", "bf16-mixed": "mixed", "fp16-mixed": "mixed"}
+
+
+def classes_of(job: Job, level: Level) -> tuple[str, ...]:
+    """Names of the job's classes, the narrowest first."""
+    kind = KIND_OF.get(str(job.precision), "16-bit")
+    lengths = "varied lengths" if job.mean_seq is not None else "one length"
+    return (f"{level}/{lengths}/{kind}/{job.framework}", f"{level}/{lengths}/{kind}", f"{level}/{lengths}", f"{level}")
+
+
+def residual_range(job: Job, level: Level, nbytes: int) -> tuple[int, int] | None:
+    """Between which bytes nine of ten such jobs would have been measured, given a prediction of `nbytes`."""
+    return range_from(_classes(), classes_of(job, level), nbytes)
+
+
+def range_from(classes: dict[str, Any], names: tuple[str, ...], nbytes: int) -> tuple[int, int] | None:
+    for name in names:
+        found = classes.get(name)
+        if found is not None and found["rows"] >= FEWEST:
+            return round(nbytes * found["low"]), round(nbytes * found["high"])
+    return None
+
+
+@cache
+def _classes() -> dict[str, Any]:
+    path = files("vramcast.catalog") / "data" / "residuals.json"
+    if not path.is_file():
+        return {}
+    classes: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["classes"]
+    return classes

@@ -1,0 +1,57 @@
+"""`vramcast accuracy`: what others measured against what is predicted, with the errors in the open."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+from vramcast.cli.options import print_json
+
+PAGE, PLOT, RANGES = "docs/accuracy.md", "docs/accuracy.svg", "src/vramcast/catalog/data/residuals.json"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rows", metavar="FOLDER", default="tests/measured", help="measured rows, one YAML file per source"
+    )
+    parser.add_argument("--json", action="store_true", help="print every row and figure as JSON")
+    parser.add_argument(
+        "--write", action="store_true", help=f"write {PAGE}, its plot and the ranges that predictions carry"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from vramcast.accuracy.residuals import classes, coverage
+    from vramcast.accuracy.rows import load_not_expressed, load_sources
+    from vramcast.accuracy.run import run_rows
+    from vramcast.report.accuracy import Accuracy, accuracy_json, accuracy_markdown
+    from vramcast.report.accuracy_svg import accuracy_svg
+
+    folder = Path(args.rows)
+    sources = load_sources(folder)
+    outcomes = run_rows(row for source in sources for row in source.rows)
+    accuracy = Accuracy(
+        written=_written(), sources=sources, not_expressed=load_not_expressed(folder), outcomes=outcomes,
+        coverage=coverage(outcomes),
+    )  # fmt: skip
+    page = accuracy_markdown(accuracy)
+    if args.json:
+        print_json(accuracy_json(accuracy))
+    else:
+        print(page)
+    if args.write:
+        root = folder.resolve().parents[1]
+        (root / PAGE).write_text(page, encoding="utf-8")
+        (root / PLOT).write_text(accuracy_svg(outcomes), encoding="utf-8")
+        ranges = {"written": accuracy.written, "classes": classes(outcomes)}
+        (root / RANGES).write_text(json.dumps(ranges, indent=1) + "\n", encoding="utf-8")
+    return 0 if all(outcome.within for outcome in outcomes) else 1
+
+
+def _written() -> str:
+    day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    return f"{day}, vramcast {version('vramcast')}, Python {platform.python_version()}"

@@ -1,0 +1,120 @@
+"""Figures, ranges, page and plot from outcomes made by hand."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from vramcast.accuracy.residuals import classes, coverage
+from vramcast.accuracy.rows import Row, Source
+from vramcast.accuracy.run import Outcome
+from vramcast.accuracy.tables import by_source_and_metric, figures, worst
+from vramcast.catalog.residuals import FEWEST, classes_of, range_from, residual_range
+from vramcast.job import Job, Precision
+from vramcast.ledger import Level
+from vramcast.report.accuracy import Accuracy, accuracy_json, accuracy_markdown
+from vramcast.report.accuracy_svg import accuracy_svg
+from vramcast.units import GiB
+
+JOB = Job(model="gpt2", precision=Precision.FP32)
+
+
+def outcome(percent: float, source: str = "one", metric: str = "nvml", fits: bool | None = True) -> Outcome:
+    row = Row(
+        id=f"{source}{percent}", source=source, job={}, peak_bytes=100 * GiB, metric=metric, confidence="high",
+        tolerance=0.1,
+    )  # fmt: skip
+    return Outcome(row=row, job=JOB, predicted_bytes=round((100 + percent) * GiB), fits=fits, seconds=0.5)
+
+
+TEN = [outcome(percent) for percent in (-10, -5, -1, 0, 1, 2, 3, 4, 20, 30)]
+
+
+def test_figures_by_hand() -> None:
+    found = figures(TEN)
+    assert (found.rows, found.over, found.under) == (10, 6, 3)
+    assert found.median_abs == pytest.approx(0.035)
+    assert found.p90_abs == pytest.approx(0.20)
+    assert found.bias == pytest.approx(0.044)
+    assert (found.over_median, found.under_median) == (pytest.approx(0.035), pytest.approx(-0.05))
+    assert found.seconds == 5.0
+
+
+def test_a_job_that_ran_and_was_said_not_to_fit_is_a_wrong_verdict() -> None:
+    found = figures([outcome(1, fits=False), outcome(2, fits=None), outcome(3)])
+    assert (found.wrong_verdicts, found.verdicts) == (1, 2)
+
+
+def test_metrics_are_never_pooled() -> None:
+    groups = by_source_and_metric([outcome(1), outcome(2, metric="reserved"), outcome(3, source="two")])
+    assert list(groups) == [("one", "nvml"), ("one", "reserved"), ("two", "nvml")]
+
+
+def test_the_worst_rows_come_first_whatever_their_sign() -> None:
+    assert [each.row.id for each in worst([outcome(5), outcome(-9), outcome(7)], 2)] == ["one-9", "one7"]
+
+
+def test_a_range_holds_nine_of_ten_rows_and_the_prediction() -> None:
+    made = classes(TEN)["process/one length/fp32/plain"]
+    low, high = range_from({"c": made}, ("c",), 100 * GiB) or (0, 0)
+    assert low <= 100 * GiB <= high
+    ratios = sorted(100 / (100 + percent) for percent in (-10, -5, -1, 0, 1, 2, 3, 4, 20, 30))
+    assert sum(made["low"] <= round(ratio, 4) <= made["high"] for ratio in ratios) >= 9
+
+
+def test_each_source_weighs_the_same() -> None:
+    crowd = [outcome(percent / 100) for percent in range(100)]
+    made = classes([*crowd, *(outcome(25, source="two") for _ in range(2))])["process"]
+    assert made["low"] == pytest.approx(0.8)
+
+
+def test_coverage_leaves_the_judged_source_out() -> None:
+    near, far = [outcome(p / 10) for p in range(10)], [outcome(50 + p, source="far") for p in range(10)]
+    found = {each.source: each for each in coverage([*near, *far])}
+    assert (found["far"].with_range, found["far"].inside) == (10, 0)
+    assert (found["one"].with_range, found["one"].inside) == (10, 10)  # far's range reaches up to the prediction
+
+
+def test_few_rows_give_no_range_and_wider_classes_answer() -> None:
+    few = {"a": {"rows": FEWEST - 1, "low": 0.5, "high": 2.0}, "b": {"rows": FEWEST, "low": 0.9, "high": 1.2}}
+    assert range_from(few, ("a",), 100) is None
+    assert range_from(few, ("a", "b"), 100) == (90, 120)
+
+
+@pytest.mark.parametrize("level", list(Level))
+def test_the_stored_ranges_hold_the_prediction(level: Level) -> None:
+    found = residual_range(Job(model="gpt2", precision=Precision.FP32), level, 10**10)
+    assert found is not None
+    assert found[0] <= 10**10 <= found[1]
+
+
+def test_many_lengths_are_a_class_of_their_own() -> None:
+    assert classes_of(JOB, Level.RESERVED)[0] == "reserved/one length/fp32/plain"
+    varied = Job(model="gpt2", precision=Precision.BF16_AUTOCAST, mean_seq=100, framework="hf")
+    assert classes_of(varied, Level.RESERVED)[0] == "reserved/varied lengths/16-bit/hf"
+
+
+def page() -> Accuracy:
+    source = Source(name="one", published="somewhere", license="MIT", rows=tuple(each.row for each in TEN))
+    return Accuracy(
+        written="today", sources=(source,), not_expressed={"x": "no key"}, outcomes=TEN, coverage=coverage(TEN)
+    )
+
+
+def test_the_page_shows_tables_worst_rows_and_reasons() -> None:
+    text = accuracy_markdown(page())
+    assert "| one | nvml | 10 | 3.5 % | 20.0 % | +4.4 % |" in text
+    assert "| one30 | nvml | 100.00 GiB | 130.00 GiB | +30.0 % | not explained yet |" in text
+    assert "1 rows not expressed: no key" in text
+
+
+def test_the_json_has_every_row() -> None:
+    data = accuracy_json(page())
+    assert [row["error"] for row in data["rows"]] == [each.error for each in TEN]
+
+
+def test_the_plot_is_xml_with_a_dot_per_row() -> None:
+    root = ElementTree.fromstring(accuracy_svg(TEN))
+    dots = [node for node in root.iter("{http://www.w3.org/2000/svg}circle") if node.get("r") == "4"]
+    assert len(dots) == len(TEN)

@@ -1,0 +1,67 @@
+"""Every measured row against its own tolerance, and the rows themselves: unique, with a place to look them up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vramcast.accuracy.rows import Row, load_not_expressed, load_sources
+from vramcast.accuracy.run import run_row
+from vramcast.errors import InputError
+
+FOLDER = Path(__file__).parent
+SOURCES = load_sources(FOLDER)
+ROWS = [row for source in SOURCES for row in source.rows]
+
+
+def marked(row: Row) -> object:
+    """Rows of many lengths replay a dozen steps each."""
+    return pytest.param(row, id=row.id, marks=pytest.mark.slow if "mean-seq" in row.job else ())
+
+
+@pytest.mark.parametrize("row", [marked(row) for row in ROWS if not row.pending])
+def test_a_row_is_predicted_within_its_tolerance(row: Row) -> None:
+    outcome = run_row(row)
+    assert outcome.within, (
+        f"{row.id} ({row.metric}): measured {row.peak_bytes:,}, predicted {outcome.predicted_bytes:,}, "
+        f"{100 * outcome.error:+.1f} % against ± {100 * row.tolerance:.0f} %"
+    )
+
+
+def test_there_are_enough_rows_of_enough_sources() -> None:
+    assert len(ROWS) >= 150
+    assert len(SOURCES) >= 10
+
+
+def test_every_row_stands_once_with_its_provenance() -> None:
+    ids = [row.id for row in ROWS] + list(load_not_expressed(FOLDER))
+    assert len(ids) == len(set(ids))
+    assert [row.id for row in ROWS if not (row.gpu and row.versions)] == []
+    assert [source.name for source in SOURCES if not (source.published and source.license)] == []
+
+
+def test_a_row_that_waits_says_for_what_and_with_which_keys() -> None:
+    waiting = [row for row in ROWS if row.pending]
+    assert waiting
+    assert all(row.parallel.get("gpus", 0) > 1 and "strategy" in row.parallel for row in waiting if "8x" in row.gpu)
+
+
+def test_wide_tolerances_have_an_explanation() -> None:
+    assert [row.id for row in ROWS if not row.pending and row.tolerance >= 0.16 and not row.explanation] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{id: a, job: {}, peak_bytes: 1, metric: rss, confidence: high, tolerance: 0.1}", "metric"),
+        ("{id: a, job: {}, peak_bytes: 1, metric: nvml, confidence: high, tolerance: 2}", "tolerance"),
+        ("{id: a, job: {}, peak_bytes: 1.5, metric: nvml, confidence: high, tolerance: 0.1}", "peak_bytes"),
+        ("{id: a, peak: 1}", "row a"),
+        ("[", "not YAML"),
+    ],
+)
+def test_a_malformed_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "bad.yaml").write_text(f"source: x\nlicense: y\nrows:\n- {text}\n", encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        load_sources(tmp_path)
