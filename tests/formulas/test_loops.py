@@ -166,7 +166,8 @@ def test_the_bill_names_what_is_held(moe: Any) -> None:
     held = ledger.grouped(lambda entry: entry.component, phase=GATING, place="cuda:0")["held for the gate's backward"]
     small = estimate(moe(loop="aux-outputs", framework="hf")).ledger
     aux = small.grouped(lambda entry: entry.component, phase=GATING, place="cuda:0")["held for the gate's backward"]
-    assert aux == LAYERS * 4 * 512 * (HIDDEN * 2 + 4 * EXPERTS * 2) or aux < held / 5
+    tokens = LAYERS * 4 * 512
+    assert tokens * HIDDEN * 2 < aux < tokens * (HIDDEN * 4 + 4 * EXPERTS * 4) < held / 5
     everything = ledger.grouped(lambda entry: str(entry.category), phase=GATING, place="cuda:0")
     assert everything["gradients"] == everything["weights"]
 

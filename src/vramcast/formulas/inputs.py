@@ -28,7 +28,7 @@ def input_lines(setting: Setting) -> Beside:
     lines = []
     for value in batch_values(setting.program, setting.job):
         line = Amounts(
-            category=Category.INPUT, component=f"{value.label}, {value.dtype.name}", place=setting.device,
+            category=Category.INPUT, component=f"{value.label} ({value.dtype.name})", place=setting.device,
             formula=product_text(value.shape, value.dtype.nbytes), source="the batch, as the loop's variable holds it",
         )  # fmt: skip
         for phase in alive:
