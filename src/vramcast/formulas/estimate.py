@@ -58,6 +58,10 @@ NEED_LAYERS = {
     "lora_rank": None, "quantize": "none", "loop": "plain", "reference": "none", "reward": "none", "critic": "none",
     "teacher": "none", "rollout_tokens": None, "edit": (), "sub_device": None,
 }  # fmt: skip
+ONE_GPU = {
+    "reward": "none", "critic": "none", "teacher": "none", "rollout_tokens": None, "evaluate": False, "resume": "none",
+    "sub_device": None,
+}  # fmt: skip
 
 
 def estimate(job: Job) -> Forecast:
@@ -72,6 +76,10 @@ def estimate(job: Job) -> Forecast:
     if job.gpus > 1:
         from vramcast.formulas.parallel.ranks import forecast_ranks
 
+        asked = [name for name, value in ONE_GPU.items() if getattr(job, name) != value]
+        if asked:
+            names = ", ".join(name.replace("_", "-") for name in asked)
+            raise UnsupportedError(f"{names} is modelled on one GPU only: leave out gpus, or price it apart")
         return forecast_ranks(job, gpu, source, source.config)
     return (_edited if job.edit else _whole)(job, gpu, source, source.config)
 
