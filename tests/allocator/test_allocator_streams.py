@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 import tracemalloc
 from itertools import pairwise
 
@@ -87,13 +86,14 @@ def run(ours: Allocator, steps: list[int]) -> list[Block]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "expandable_segments:True"])
-def test_a_million_events_take_less_than_five_seconds(text: str) -> None:
-    steps = plan(1_000_000, live_target=1000, seed=1)
+def test_a_million_events_leave_the_books_in_order(text: str) -> None:
+    """How long they take is measured in benchmarks/bench_allocator.py."""
     ours = Allocator(settings=AllocatorSettings.parse(text))
-    start = time.process_time()
-    run(ours, steps)
-    assert time.process_time() - start < 5
+    live = run(ours, plan(1_000_000, live_target=1000, seed=1))
     ours.check()
+    for block in live:
+        ours.free(block)
+    assert ours.allocated_bytes == 0
 
 
 def test_memory_grows_with_blocks_and_not_with_events() -> None:
