@@ -102,11 +102,16 @@ def is_cached_copy(storage: Value) -> bool:
 PRODUCTS = ("linear", "bmm", "flash attention", "efficient attention", "cudnn attention")
 
 
+def is_selected(op: Op) -> bool:
+    """Does selective checkpointing keep the output?"""
+    return op.name in PRODUCTS if op.selected is None else op.selected
+
+
 def kept_ids(section: Section, keep: str) -> set[int]:
     if keep == "none":
         return set()
     if keep == "products":
-        return {id(op.output) for op in section.ops if op.name in PRODUCTS}
+        return {id(op.output) for op in section.ops if is_selected(op)}
     return {id(value) for op in section.ops for value in op.saved}
 
 

@@ -15,7 +15,7 @@ from vramcast.models.tape import BF16, DTYPES, F16, F32, Dtype, Lora, Quantized,
 
 NO_GQA_BEFORE = (4, 54)  # transformers repeated key and value heads itself before
 GROUPED_EXPERTS_FROM = (5, 0)  # before, experts ran one by one
-OWN_CODE = ("litgpt", "torchtune")  # frameworks whose modelling code is described apart from transformers'
+OWN_CODE = ("litgpt", "torchtune", "torchtitan")  # frameworks whose modelling code is described apart from transformers'
 PINS_INPUT_BEFORE = (0, 44)  # bitsandbytes: MatMul4Bit wrote its input into ctx.tensors and never needed it
 
 
@@ -29,7 +29,7 @@ def regime_of(job: Job, config: Config, gpu: Gpu | None) -> Regime:
         experts="grouped" if version(job.transformers_version) >= GROUPED_EXPERTS_FROM else "loop",
         compiled=_compiled(job), chunked_loss=job.loss == "chunked",
         softmax_keeps_input=version(job.torch_version) < (1, 11),  # github.com/pytorch/pytorch/pull/65242
-        code=job.framework if job.framework in OWN_CODE else "transformers",
+        code=_code(job, config), raises_logits=_raises_logits(job),
         trainable=_trainable(job), lora=_lora(job), quantized=_quantized(job), upcast=_upcast(job),
     )  # fmt: skip
 
@@ -39,6 +39,19 @@ def _compiled(job: Job) -> str:
     if not job.compile:
         return "none"
     return "blocks" if job.framework in ("torchtune", "torchtitan") else "model"
+
+
+def _code(job: Job, config: Config) -> str:
+    """torchtitan's own code is described for some models; its others are recorded as transformers runs them."""
+    described = job.framework in OWN_CODE and (job.framework != "torchtitan" or config.model_type in ("llama", "qwen3"))
+    return job.framework if described else "transformers"
+
+
+def _raises_logits(job: Job) -> str:
+    """torchtitan over time, dated by the torch it ran with: Transformer.forward returned `.float()` in early 2024, then
+    the loss was computed in bf16, and since the end of 2024 the loss function upcasts."""
+    torch = version(job.torch_version)
+    return "model" if torch < (2, 5) else "never" if torch < (2, 6) else "loss"
 
 
 def kv_cache(job: Job, config: Config) -> str:

@@ -169,7 +169,10 @@ def _gradient_dtype(states: States) -> str:
 
 def keeps_outputs(job: Job) -> bool:
     """A plain loop writes `outputs = model(...)`, litgpt `logits = model(...)`; trainers return only the loss."""
-    return job.framework in ("plain", "litgpt") if job.keep_outputs is None else job.keep_outputs
+    if job.keep_outputs is not None:
+        return job.keep_outputs
+    early_titan = job.framework == "torchtitan" and version(job.torch_version) < (2, 6)  # no `del pred` yet
+    return job.framework in ("plain", "litgpt") or early_titan
 
 
 def loss_apart(job: Job) -> bool:

@@ -15,12 +15,12 @@ from vramcast.formulas.events import (
     GRAD_OUT,
     IN,
     OUT,
-    PRODUCTS,
     Backward,
     Event,
     backward_events,
     forward_events,
     is_cached_copy,
+    is_selected,
     kept_ids,
     outside_values,
     own_storages,
@@ -100,8 +100,9 @@ def _links(placed: list[Placed]) -> _Links:
     chained: list[bool] = []
     values: dict[int, Value] = {}
     maker: dict[int, int] = {}
-    own = {id(place.section): own_storages(place.section) for place in placed}
-    outside = {id(place.section): outside_values(place.section) for place in placed}
+    sections = {id(place.section): place.section for place in placed}
+    own = {key: own_storages(section) for key, section in sections.items()}
+    outside = {key: outside_values(section) for key, section in sections.items()}
     for index, place in enumerate(placed):
         entry = place.section.inputs[0].storage
         follows = index > 0 and entry is placed[index - 1].section.outputs[0].storage
@@ -303,7 +304,7 @@ def _clean_up(section: Section, how: str, input_kept: bool, exported: frozenset[
     if how == "selective":
         for op in section.ops:
             value = op.output
-            if op.name in PRODUCTS and id(value) not in saved | exported and value is not out:
+            if is_selected(op) and id(value) not in saved | exported and value is not out:
                 events.append(Event(-1, id(value), value.nbytes, "activation", value.label))
     return events
 

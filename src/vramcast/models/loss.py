@@ -7,6 +7,8 @@ loss; from 4.49 upcast, no copy (labels are shifted instead).
 
 from __future__ import annotations
 
+from typing import Any
+
 from vramcast.models.program import Program
 from vramcast.models.tape import F32, Tape, Value
 
@@ -32,6 +34,8 @@ def _loss(t: Tape, logits: Value, loss: str, transformers: Version, kind: str) -
         return _compiled(t, logits, chunked=kind == "chunked")
     if kind == "chunked":
         return _chunked(t, logits)
+    if t.regime.code == "torchtitan" and t.regime.raises_logits != "loss":
+        return cross_entropy(t, logits)
     return cross_entropy(t, logits) if t.regime.code == "torchtune" else _full(t, logits, loss, transformers)
 
 
@@ -50,8 +54,20 @@ def cross_entropy(t: Tape, x: Value) -> Value:
     if t.regime.autocast:
         x = t.cast(x, F32, "logits fp32")
     saves = (x,) if t.regime.softmax_keeps_input else ()
-    log_probs = t.op("log_softmax", (x,), x.shape, x.dtype, saves=saves, saves_output=True, label="log-probabilities")
+    log_probs = t.op(
+        "log_softmax", (x,), x.shape, x.dtype, saves=saves, saves_output=True, label="log-probabilities",
+        **_loss_parallel(t, x),
+    )  # fmt: skip
     return t.op("nll_loss", (log_probs,), (), F32, saves=(log_probs,), label="loss")
+
+
+def _loss_parallel(t: Tape, x: Value) -> dict[str, Any]:
+    """DTensor's loss_parallel (torch/distributed/tensor/parallel/loss.py) writes softmax and its gradient out in
+    element-wise steps: shifted logits beside the result, and exp and sum beside the gradient."""
+    split = t.regime.split
+    if split.tp == 1 or not split.vocab_logits or t.regime.code == "megatron":
+        return {}
+    return {"forward_temp_bytes": x.nbytes, "backward_temp_bytes": 2 * x.nbytes}
 
 
 def _litgpt(t: Tape, logits: Value) -> Value:

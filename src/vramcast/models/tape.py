@@ -98,6 +98,7 @@ class Op:
     grad_in_place_of_saved: bool = False  # chunk by chunk: what is saved goes as the gradient of the input comes
     passes_grad: bool = False  # the gradient of each input is the gradient of the output, or a view of it
     flops: Number = 0
+    selected: bool | None = None  # selective checkpointing keeps the output; None: if it is a matrix product
 
 
 @dataclass(slots=True, eq=False)
@@ -197,6 +198,7 @@ class Regime:
     lora: Lora | None = None
     quantized: Quantized | None = None
     split: Split = WHOLE
+    raises_logits: str = "loss"  # where torchtitan turns logits to fp32: in the "model", in the "loss", or "never"
 
 
 INNER_COLUMNS = ("q_b_proj", "kv_b_proj")  # behind a projection that every tensor-parallel rank computes whole
@@ -241,6 +243,10 @@ class Tape:
 
     def path(self, name: str = "") -> str:
         return ".".join(part for part in (*self._scopes, name) if part)
+
+    def ops(self) -> list[Op]:
+        """Of the open section, so far."""
+        return self._section.ops if self._section is not None else []
 
     @contextmanager
     def part(self, name: str, *inputs: Value) -> Iterator[Section]:

@@ -29,6 +29,10 @@ def forecast_json(forecast: Forecast, place: str | None = None) -> dict[str, Any
         "host": host_json(forecast.ledger),
         "assumptions": list(forecast.assumptions),
         "warnings": list(forecast.warnings),
+        "ranks": [
+            {"name": rank.name, "ranks": rank.ranks, "allocated_bytes": rank.allocated_bytes} for rank in forecast.ranks
+        ],
+        "nodes": forecast.nodes,
         "notes": list(forecast.notes),
         "scaling": None if forecast.scaling is None else dataclasses.asdict(forecast.scaling),
     }  # fmt: skip

@@ -28,8 +28,8 @@ class Row:
 def render_text(forecast: Forecast, lang: str = "en") -> str:
     parts = [
         headline(forecast.verdict(), lang), model_line(forecast, lang), *bill_text(forecast, lang),
-        *dominates_text(forecast, lang), *phases_text(forecast, lang), *host_text(forecast, lang),
-        *notes_text(forecast, lang),
+        *dominates_text(forecast, lang), *phases_text(forecast, lang), *ranks_text(forecast, lang),
+        *host_text(forecast, lang), *notes_text(forecast, lang),
     ]  # fmt: skip
     return "\n".join(part for part in parts if part is not None)
 
@@ -152,11 +152,24 @@ def phases_text(forecast: Forecast, lang: str) -> list[str]:
     return lines
 
 
+def ranks_text(forecast: Forecast, lang: str) -> list[str]:
+    """The spread over ranks that hold different parts: fullest and emptiest named."""
+    if not forecast.ranks:
+        return []
+    ranks = sorted(forecast.ranks, key=lambda rank: -rank.allocated_bytes)
+    ends = ranks if len(ranks) < 3 else [ranks[0], ranks[len(ranks) // 2], ranks[-1]]
+    parts = (f"{rank.name} {rank.allocated_bytes / GiB:,.2f} (× {rank.ranks:,})" for rank in ends)
+    total = sum(rank.ranks for rank in ranks)
+    return [f"{word('ranks', lang)} ({total:,}, {word('allocated', lang)}, GiB): {' | '.join(parts)}"]
+
+
 def host_text(forecast: Forecast, lang: str) -> list[str]:
     ledger = forecast.ledger
     places = [place for place in ledger.places() if not place.startswith("cuda")]
-    lines = [f"{word('host', lang)} ({place}): {format_bytes(ledger.peak(place).process_bytes)}" for place in places]
-    return lines
+    each = f", {word('per node', lang)} × {forecast.nodes:,}" if forecast.ranks else ""
+    return [
+        f"{word('host', lang)} ({place}{each}): {format_bytes(ledger.peak(place).process_bytes)}" for place in places
+    ]
 
 
 def notes_text(forecast: Forecast, lang: str) -> list[str]:

@@ -10,24 +10,50 @@ from collections.abc import Iterator
 
 from vramcast.formulas.parallel.sharding import RankStates
 from vramcast.formulas.parallel.topology import Topology
+from vramcast.formulas.parallel.windows import Unit
 from vramcast.job import Job
-from vramcast.ledger import BACKWARD, NEXT_BACKWARD, NEXT_STEP, PHASES, STEP, Category, Entry, Level, Origin
-from vramcast.models.config import Config
+from vramcast.ledger import (
+    BACKWARD,
+    FORWARD,
+    LOSS,
+    NEXT_BACKWARD,
+    NEXT_FORWARD,
+    NEXT_LOSS,
+    NEXT_STEP,
+    PHASES,
+    STEP,
+    Category,
+    Entry,
+    Level,
+    Origin,
+)
 from vramcast.models.tape import Param
 from vramcast.units import MiB
 
 REDUCE_BUCKET = 500_000_000  # DeepSpeed zero/config.py reduce_bucket_size, in elements
 STEPS = (STEP, NEXT_STEP)
 BACKWARDS = (BACKWARD, NEXT_BACKWARD)
+PASSES = (FORWARD, LOSS, BACKWARD, NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD)
 NCCL_SOURCE = "NCCL src/include/device.h and measurements in NVIDIA/nccl issues 964, 864 and 1685"
 NCCL_FIRST = 544 * MiB  # measured for one communicator within a node (nccl#964)
 
 
-def buffer_entries(job: Job, config: Config | None, states: RankStates, topology: Topology, place: str) -> Iterator[Entry]:
+NO_SYNC = ("litgpt", "lightning", "hf", "trl", "accelerate")  # these skip the reduction between micro-batches
+
+
+def accumulates_unsharded(job: Job) -> bool:
+    return job.accumulate > 1 and job.framework in NO_SYNC
+
+
+def buffer_entries(
+    job: Job, states: RankStates, topology: Topology, units: list[Unit], place: str
+) -> Iterator[Entry]:  # fmt: skip
     if topology.strategy == "ddp" and topology.data * topology.cp > 1:
         yield from _ddp(job, states, place)
+    elif topology.strategy in ("fsdp1", "fsdp2") and accumulates_unsharded(job):
+        yield from _unsharded(job, units, place)
     elif topology.strategy in ("zero1", "zero2", "zero3") and job.framework != "megatron":
-        yield from _zero(job, config, states, topology, place)
+        yield from _zero(job, states, topology, place)
 
 
 def _line(component: str, place: str, phases: tuple[str, ...], nbytes: int, formula: str, source: str) -> Entry:
@@ -48,18 +74,29 @@ def _ddp(job: Job, states: RankStates, place: str) -> Iterator[Entry]:
     )  # fmt: skip
 
 
-def reduce_bucket(job: Job, config: Config | None) -> int:
+def _unsharded(job: Job, units: list[Unit], place: str) -> Iterator[Entry]:
+    """Under no_sync gradients pile up unsharded. FSDP1's are flat: as large as a unit, however little of it trains."""
+    flat = job.strategy == "fsdp1"
+    nbytes = sum(unit.gathered_bytes if flat else unit.reduced_bytes for unit in units if unit.reduced_bytes)
+    yield _line(
+        "unsharded gradients between micro-batches", place, PASSES, nbytes, f"{len(units)} units",
+        "torch/distributed/fsdp: no_sync() puts the reduce-scatter off to the last micro-batch",
+    )  # fmt: skip
+
+
+def reduce_bucket(job: Job) -> int:
     return job.reduce_bucket or REDUCE_BUCKET
 
 
-def _zero(job: Job, config: Config | None, states: RankStates, topology: Topology, place: str) -> Iterator[Entry]:
+def _zero(job: Job, states: RankStates, topology: Topology, place: str) -> Iterator[Entry]:
     trained = [param for param in states.weights if param.trainable]
     item = max((param.dtype.nbytes for param in trained), default=2)
-    bucket = reduce_bucket(job, config)
+    bucket = reduce_bucket(job)
     always = topology.strategy == "zero3"
+    where = "stage3" if always else "stage_1_and_2"
     yield _line(
         "ZeRO's gradient bucket", place, PHASES if always else BACKWARDS, bucket * item,
-        f"reduce_bucket_size {bucket:,} × {item} B", f"deepspeed/runtime/zero/{'stage3' if always else 'stage_1_and_2'}.py",
+        f"reduce_bucket_size {bucket:,} × {item} B", f"deepspeed/runtime/zero/{where}.py",
     )  # fmt: skip
     if always:
         filled = min(bucket, sum(param.numel for param in states.gradients if param.trainable) * topology.shard)

@@ -7,12 +7,17 @@ takes its share.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
+from vramcast.formulas.hostside import host_side
 from vramcast.formulas.optimizers import state_bytes
 from vramcast.formulas.parallel.sharding import RankStates
-from vramcast.formulas.parallel.topology import Topology
+from vramcast.formulas.parallel.topology import GATHERING, Topology
+from vramcast.formulas.states import States
 from vramcast.job import Job
-from vramcast.ledger import HOST, LOAD, PHASES, PINNED, SAVE, Category, Entry, Origin
+from vramcast.ledger import HOST, PHASES, PINNED, SAVE, Category, Entry, Origin
+from vramcast.models.config import Config
+from vramcast.models.program import Sizes
 
 ROUNDING = "c10 CachingHostAllocator.h: pinned blocks are powers of two"
 
@@ -29,22 +34,30 @@ def offloads_params(job: Job) -> bool:
     return job.offload in ("params", "all")
 
 
-def host_entries(job: Job, states: RankStates, topology: Topology, params_total_bytes: int) -> Iterator[Entry]:
-    """Lines for one node: its ranks together."""
+OWN_PART = ("torchtitan", "megatron", "torchtune")  # each rank builds and loads only what it keeps
+
+
+def node_entries(
+    job: Job, config: Config, whole: States, states: RankStates, topology: Topology, sizes: Sizes
+) -> Iterator[Entry]:
+    """Lines for one node: every rank is a process with its own libraries, loader and model on its way to the GPU."""
     ranks = topology.ranks_per_node
+    in_parts = job.framework in OWN_PART or topology.tp * topology.pp > 1
+    loaded = States(params=states.weights, job=job) if in_parts else whole
+    for entry in host_side(job, config, loaded, sizes):
+        room = entry.range_bytes and (entry.range_bytes[0] * ranks, entry.range_bytes[1] * ranks)
+        formula = f"{ranks} ranks × ({entry.formula})"
+        yield replace(entry, nbytes=entry.nbytes * ranks, range_bytes=room, formula=formula)
     if offloads_optimizer(job):
         yield from _optimizer(job, states, topology, ranks)
     if offloads_params(job):
-        sizes = [param.nbytes for param in states.weights]
-        yield _line("sharded weights of the node's ranks", PINNED, PHASES, _pinned(sizes) * ranks, Category.WEIGHTS, ROUNDING)
-    yield _line(
-        f"model copies while loading, {ranks} ranks", HOST, (LOAD,), params_total_bytes * ranks, Category.WEIGHTS,
-        "from_pretrained in every rank; low_cpu_mem_usage with a broadcast from rank 0, or meta initialisation, avoids it",
-    )  # fmt: skip
-    yield _line(
-        "whole state dict on rank 0 while saving", HOST, (SAVE,), params_total_bytes, Category.WEIGHTS,
-        "a full state dict gathered to the host; sharded checkpoints avoid it",
-    )  # fmt: skip
+        each = [param.nbytes for param in states.weights]
+        yield _line("sharded weights of the ranks", PINNED, PHASES, _pinned(each) * ranks, Category.WEIGHTS, ROUNDING)
+    if topology.strategy in GATHERING and job.framework not in OWN_PART:
+        yield _line(
+            "whole state dict on rank 0 while saving", HOST, (SAVE,), sum(param.nbytes for param in whole.params),
+            Category.WEIGHTS, "a full state dict gathered to the host; sharded checkpoints avoid it",
+        )  # fmt: skip
 
 
 def _optimizer(job: Job, states: RankStates, topology: Topology, ranks: int) -> Iterator[Entry]:
@@ -58,7 +71,9 @@ def _optimizer(job: Job, states: RankStates, topology: Topology, ranks: int) -> 
         yield _line("fp32 master weights", HOST, PHASES, master * ranks, Category.MASTER, "offloaded optimizer")
     flat = topology.strategy in ("zero1", "zero2", "zero3")
     sizes = [states.gradient_bytes] if flat else [param.nbytes for param in trained]
-    yield _line("gradients on their way to the optimizer", PINNED, PHASES, _pinned(sizes) * ranks, Category.GRADIENTS, ROUNDING)
+    yield _line(
+        "gradients on their way to the optimizer", PINNED, PHASES, _pinned(sizes) * ranks, Category.GRADIENTS, ROUNDING
+    )
 
 
 def _pinned(sizes: Iterable[int]) -> int:

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.errors import InputError, UnsupportedError
-from vramcast.formulas.parallel.topology import Topology
+from vramcast.formulas.optimizers import version
+from vramcast.formulas.parallel.topology import GATHERING, Topology
 from vramcast.formulas.recipe import RECIPES
 from vramcast.formulas.regime import regime_of
 from vramcast.job import Job
@@ -67,6 +68,9 @@ def padded_vocab(config: Config, topology: Topology, job: Job) -> int | None:
 def rank_regime(job: Job, config: Config, gpu: Gpu | None, topology: Topology) -> Regime:
     """FSDP's mixed precision computes in 16 bit with 16-bit weights: there is nothing left for autocast to copy."""
     regime = replace(regime_of(job, config, gpu), split=split_of(job, topology))
+    if topology.strategy in GATHERING:
+        # Flat parameters hold one dtype: what kbit training raises to fp32 on one GPU stays 16-bit here.
+        regime = replace(regime, upcast=lambda name, kind: False)
     compute = RECIPES[job.precision].autocast
     if topology.strategy in ("fsdp1", "fsdp2") and compute is not None:
         libraries = ("hf", "trl", "accelerate", "lightning")  # these wrap forward in autocast as well
@@ -76,7 +80,7 @@ def rank_regime(job: Job, config: Config, gpu: Gpu | None, topology: Topology) -
 
 def split_of(job: Job, topology: Topology) -> Split:
     sequence = job.framework == "torchtitan" if job.sequence_parallel is None else job.sequence_parallel
-    own = job.framework in ("torchtitan", "megatron")
+    own = job.framework == "megatron" or (job.framework == "torchtitan" and version(job.torch_version) >= (2, 4))
     if job.lora_rank is not None and sequence and topology.tp > 1:
         raise UnsupportedError("adapters under sequence parallelism are not described: give --no-sequence-parallel")
     return Split(

@@ -13,6 +13,7 @@ from vramcast.formulas.parallel.topology import Topology
 from vramcast.formulas.timeline import Change, Chunk, Mode, passes
 from vramcast.job import Job
 from vramcast.ledger import BACKWARD, FORWARD
+from vramcast.models.dims import Number
 from vramcast.models.program import Program
 
 IN_FLIGHT = "in flight"
@@ -37,15 +38,15 @@ def stages_of_rank(job: Job, topology: Topology, stage: int) -> tuple[int, ...]:
     return tuple(stage + turn * topology.pp for turn in range(job.virtual_stages))
 
 
-def kept_bytes(program: Program, mode: Mode) -> int:
+def kept_bytes(program: Program, mode: Mode) -> Number:
     """What one micro-batch leaves behind between its forward and its backward, head and loss apart."""
-    total = 0
+    total: Number = 0
     for chunk in passes(program, mode):
         if chunk.phase == BACKWARD:
             break
         if program.placed[chunk.section].name not in ("head", "loss"):
-            total += sum(event.sign * int(event.nbytes) for event in chunk.events if event.kind == "activation")
-    return max(total, 0)
+            total = total + sum(event.sign * event.nbytes for event in chunk.events if event.kind == "activation")
+    return total
 
 
 def in_flight_change(others: int, each_bytes: int) -> Change:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 
 from vramcast.allocator import Allocator, AllocatorSettings, OutOfMemory
-from vramcast.formulas.parallel.windows import BUFFER
+from vramcast.formulas.parallel.windows import BUFFER, GATHERED, REDUCED
 from vramcast.formulas.replay import Replayed
 from vramcast.formulas.timeline import Stamped
 
@@ -22,6 +22,8 @@ def stream_of(item: Stamped, strategy: str) -> int:
             return GATHER
         if item.event.kind == "gradient":
             return REDUCE
+    if strategy == "fsdp1" and item.event.kind in (GATHERED, REDUCED):
+        return GATHER if item.event.kind == GATHERED else REDUCE
     return MAIN
 
 

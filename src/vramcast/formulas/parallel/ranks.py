@@ -1,8 +1,8 @@
 """Job on many GPUs → Forecast of its fullest rank. Start reading the many-GPU engine here.
 
-Divide the world (topology), record one rank's model for each pipeline stage (layout), shard its states (sharding), weave
-gathers and reductions into the step (windows), add micro-batches in flight (pipeline), buffers and the host's side; the
-fullest stage gets a whole bill, the others their peak.
+Divide the world (topology), record one rank's model for each pipeline stage (layout), shard its states (sharding),
+weave gathers and reductions into the step (windows), add micro-batches in flight (pipeline), buffers and the host's
+side; the fullest stage gets a whole bill, the others their peak.
 """
 
 from __future__ import annotations
@@ -12,23 +12,25 @@ from dataclasses import dataclass, replace
 from vramcast.catalog.gpus import Gpu
 from vramcast.errors import UnsupportedError
 from vramcast.forecast import Forecast, ModelSummary, RankPeak
-from vramcast.formulas.estimate import DEVICE, _slack, _within, add_loss_to, assumptions, job_phases, sizes_of
+from vramcast.formulas.amounts import Amounts
+from vramcast.formulas.estimate import DEVICE, _slack, _within, add_loss_to, assumptions, job_phases, recorded, sizes_of
 from vramcast.formulas.optimizers import implementation, state_bytes, temporaries
 from vramcast.formulas.overheads import context_entries, workspace_entries
 from vramcast.formulas.parallel.buffers import buffer_entries, nccl_entries
-from vramcast.formulas.parallel.host import host_entries, offloads_optimizer, offloads_params
+from vramcast.formulas.parallel.host import node_entries, offloads_optimizer, offloads_params
 from vramcast.formulas.parallel.layout import (
     layers_of_stages,
     rank_config,
     rank_regime,
     rank_sizes,
+    split_of,
     stage_program,
 )
 from vramcast.formulas.parallel.pipeline import chunks_in_flight, in_flight_change, kept_bytes, stages_of_rank
 from vramcast.formulas.parallel.rank_replay import replay_rank
 from vramcast.formulas.parallel.sharding import RankStates, rank_states
 from vramcast.formulas.parallel.topology import Topology, check_model, hints, topology_of
-from vramcast.formulas.parallel.windows import window_change
+from vramcast.formulas.parallel.windows import Unit, units_of, window_change
 from vramcast.formulas.replay import Replayed
 from vramcast.formulas.states import (
     States,
@@ -41,7 +43,7 @@ from vramcast.formulas.states import (
 from vramcast.formulas.step import Step, describe_activations, entries_of
 from vramcast.formulas.timeline import Mode, Stamped, peak_by_phase
 from vramcast.job import Job
-from vramcast.ledger import PHASES, Entry, Ledger, Level
+from vramcast.ledger import PHASES, Category, Entry, Ledger, Level
 from vramcast.models.config import Config
 from vramcast.models.families import record
 from vramcast.models.program import Program, Sizes
@@ -69,8 +71,15 @@ class RankStep(Step):
         others = self.others()
         if not others:
             return mode
-        each = kept_bytes(self.program, mode) // self.job.virtual_stages
+        each = int(kept_bytes(self.program, mode)) // self.job.virtual_stages
         return replace(mode, changes=(*mode.changes, in_flight_change(others, each)))
+
+    def _gradient_line(self) -> Amounts:
+        line = Step._gradient_line(self)
+        assert isinstance(self.states, RankStates)
+        numel = sum(param.numel for param in self.states.gradients if param.trainable)
+        line.formula = f"{numel:,} parameters × {self.states.gradient_bytes / max(numel, 1):.4g} B"
+        return line
 
     def others(self) -> int:
         return chunks_in_flight(self.job, self.topology, self.stage) - 1
@@ -86,7 +95,7 @@ class Rank:
     lying: tuple[Entry, ...]
 
     def peak_bytes(self) -> int:
-        """The largest allocated sum once optimizer states exist, by the fold over chunks: cheap enough for all stages."""
+        """The largest allocated sum once optimizer states exist, by the fold over chunks."""
         here = [entry for entry in self.lying if entry.place == DEVICE and entry.level == Level.ALLOCATED]
         peaks = peak_by_phase(self.step.program, self.step.mode(fresh=self.step.job.accumulate == 1))
         held = self.states.gradient_bytes if self.step.accumulates_apart or self.step.job.accumulate > 1 else 0
@@ -95,20 +104,24 @@ class Rank:
             for phase, peak in peaks.items()
         ]
         step = sum(entry.nbytes for entry in here if "next step" in entry.phases)
-        return max(*tops, step + self.states.gradient_bytes + _temporary_bytes(self.states))
+        return max(*tops, step + self.states.gradient_bytes + temporary_bytes(self.states))
 
 
 def forecast_ranks(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Forecast:
     topology = topology_of(job)
     check_model(topology, config, job)
     _check_supported(job)
-    program = rank_program(job, config, gpu, topology, sizes_of(job, config))
-    ranks = [rank_of_stage(job, config, gpu, topology, program, stage) for stage in range(topology.pp)]
+    job = _with_microbatches(job)
+    sizes = sizes_of(job, config)
+    program = rank_program(job, config, gpu, topology, sizes)
+    ranks = [rank_of_stage(job, gpu, topology, program, stage) for stage in range(topology.pp)]
     peaks = [rank.peak_bytes() for rank in ranks]
     fullest = ranks[max(range(topology.pp), key=peaks.__getitem__)]
-    ledger = _ledger(job, gpu, config, topology, fullest)
+    whole = _whole_model(job, config, gpu)
+    host = tuple(node_entries(job, config, whole, fullest.states, topology, sizes))
+    ledger = _ledger(job, gpu, topology, fullest, host)
     return Forecast(
-        model=_summary(source, config, gpu, job), job=job, gpu=gpu, ledger=ledger,
+        model=_summary(source, config, whole, program), job=job, gpu=gpu, ledger=ledger,
         assumptions=(*assumptions(job, config), f"{topology.text}; {topology.strategy}", *_how(job, topology)),
         warnings=(*source.notes, *source.warnings, *hints(topology)),
         ranks=tuple(_rank_peak(topology, rank.stage, peak) for rank, peak in zip(ranks, peaks, strict=True)),
@@ -116,31 +129,44 @@ def forecast_ranks(job: Job, gpu: Gpu | None, source: ModelSource, config: Confi
     )  # fmt: skip
 
 
+def _with_microbatches(job: Job) -> Job:
+    """A pipeline is filled with at least as many micro-batches as it has stages."""
+    return replace(job, accumulate=job.pp) if job.pp > 1 and job.accumulate == 1 else job
+
+
 def _check_supported(job: Job) -> None:
     if job.reference not in ("none", "precomputed") or job.loop != "plain" or job.edit:
-        raise UnsupportedError("a reference model, a special loop or an edit is modelled on one GPU only: leave out gpus")
+        raise UnsupportedError(
+            "a reference model, a special loop or an edit is modelled on one GPU only: leave out gpus"
+        )
 
 
 def rank_program(job: Job, config: Config, gpu: Gpu | None, topology: Topology, sizes: Sizes) -> Program:
     """One tensor- and context-parallel rank's whole model, loss included."""
+    return divided_program(job, config, gpu, topology, rank_sizes(sizes, topology, split_of(job, topology)))
+
+
+def divided_program(job: Job, config: Config, gpu: Gpu | None, topology: Topology, sizes: Sizes) -> Program:
+    """The same for a sequence that is divided already."""
     regime = rank_regime(job, config, gpu, topology)
-    program = record(rank_config(config, topology, job), regime, rank_sizes(sizes, topology, regime.split))
+    program = record(rank_config(config, topology, job), regime, sizes)
     add_loss_to(program, job)
     return program
 
 
-def rank_of_stage(job: Job, config: Config, gpu: Gpu | None, topology: Topology, program: Program, stage: int) -> Rank:
+def rank_of_stage(job: Job, gpu: Gpu | None, topology: Topology, program: Program, stage: int) -> Rank:
     if topology.pp > 1:
         blocks = sum(placed.section.is_block for placed in program.placed)
         layers = layers_of_stages(blocks, topology.pp * job.virtual_stages, job)
         program = stage_program(program, layers, stages_of_rank(job, topology, stage))
     states = rank_states(job, program, topology)
     step = RankStep(job=job, program=program, states=states, place=DEVICE, topology=topology, stage=stage)
-    lying = tuple(_lying(job, config, gpu, topology, states))
+    units = units_of(job, program, topology)
+    lying = tuple(lying_entries(job, gpu, topology, states, units))
     return Rank(stage=stage, step=step, states=states, lying=lying)
 
 
-def _lying(job: Job, config: Config, gpu: Gpu | None, topology: Topology, states: RankStates) -> list[Entry]:
+def lying_entries(job: Job, gpu: Gpu | None, topology: Topology, states: RankStates, units: list[Unit]) -> list[Entry]:
     """States and buffers on the GPU."""
     entries: list[Entry] = []
     if not offloads_params(job):
@@ -148,18 +174,16 @@ def _lying(job: Job, config: Config, gpu: Gpu | None, topology: Topology, states
     if not offloads_optimizer(job):
         entries += [*extra_weight_entries(states, DEVICE), *optimizer_entries(states, DEVICE)]
     entries += ema_entries(states, DEVICE)
-    entries += buffer_entries(job, config, states, topology, DEVICE)
+    entries += buffer_entries(job, states, topology, units, DEVICE)
     return [*entries, *workspace_entries(job, gpu, DEVICE)]
 
 
-def _ledger(job: Job, gpu: Gpu | None, config: Config, topology: Topology, rank: Rank) -> Ledger:
+def _ledger(job: Job, gpu: Gpu | None, topology: Topology, rank: Rank, host: tuple[Entry, ...]) -> Ledger:
     lines, stream = rank.step.lines()
     texts = dict(describe_activations(rank.step.program, job))
     for line in lines:
         line.formula = line.formula or texts.get(line.component, "")
     made = [entry for entry in entries_of(lines) if not _is_away(entry, job)]
-    whole = sum(param.nbytes for param in rank.states.weights) * topology.shard * topology.tp * topology.pp
-    host = tuple(host_entries(job, rank.states, topology, whole))
     outside = (*context_entries(job, gpu, DEVICE), *nccl_entries(job, topology, DEVICE)) if gpu else ()
     replayed = _replayed(rank, stream, gpu, sum(entry.nbytes for entry in outside))
     entries = (*rank.lying, *made, *host, *outside, *_slack(replayed))
@@ -176,37 +200,37 @@ def _is_away(entry: Entry, job: Job) -> bool:
 def _replayed(rank: Rank, stream: list[Stamped], gpu: Gpu | None, outside_bytes: int) -> Replayed:
     states, job = rank.states, rank.step.job
     lying = [param.nbytes for param in states.weights] if not offloads_params(job) else []
-    names = {entry.component for entry in rank.lying}
-    lying += [e.nbytes for e in rank.lying if str(e.category) in ("communication buffers", "master weights") and e.phases == PHASES]
+    always = (Category.COMMUNICATION, Category.MASTER)
+    lying += [e.nbytes for e in rank.lying if e.category in always and e.phases == PHASES]
     if rank.step.accumulates_apart and not offloads_optimizer(job):
         lying.append(states.gradient_bytes)
     item = states.recipe.states.nbytes if states.recipe.states else None
     halves = [state_bytes(param, job, item) // 2 for param in states.trained] if not offloads_optimizer(job) else []
     capacity = gpu.total_bytes - outside_bytes if gpu and gpu.total_bytes else None
-    assert names is not None
     facts = {
         "lying": lying, "first": stream, "states": [half for each in halves for half in (each, each)],
-        "temporaries": (_temporary_bytes(states),) if not offloads_optimizer(job) else (), "conf": job.alloc_conf,
+        "temporaries": (temporary_bytes(states),) if not offloads_optimizer(job) else (), "conf": job.alloc_conf,
         "strategy": rank.step.topology.strategy,
     }  # fmt: skip
     replayed = replay_rank(capacity_bytes=capacity, **facts)  # type: ignore[arg-type]
     return replay_rank(capacity_bytes=None, **facts) if replayed.out_of_memory else replayed  # type: ignore[arg-type]
 
 
-def _temporary_bytes(states: RankStates) -> int:
+def temporary_bytes(states: RankStates) -> int:
     item = states.recipe.states.nbytes if states.recipe.states else None
     return 0 if implementation(states.job) == "in-backward" else temporaries(states.trained, states.job, item)[0]
 
 
-def _summary(source: ModelSource, config: Config, gpu: Gpu | None, job: Job) -> ModelSummary:
-    """Of the whole model, not of the rank's part."""
-    from vramcast.formulas.estimate import recorded
+def _whole_model(job: Job, config: Config, gpu: Gpu | None) -> States:
+    """All parameters of the model, for what loading and saving move, and for its name plate."""
+    alone = replace(job, gpus=1, framework="plain" if job.framework == "megatron" else job.framework)
+    return States(params=unique(recorded(alone, config, gpu, Sizes(batch=1, seq=16)).params()), job=job)
 
-    program = recorded(replace(job, gpus=1), config, gpu, Sizes(batch=1, seq=16))
-    params = unique(program.params())
+
+def _summary(source: ModelSource, config: Config, whole: States, program: Program) -> ModelSummary:
     return ModelSummary(
-        name=source.name, params_total=sum(p.numel for p in params),
-        params_trainable=sum(p.numel for p in params if p.trainable), family=config.model_type,
+        name=source.name, params_total=sum(param.numel for param in whole.params),
+        params_trainable=sum(param.numel for param in whole.trained), family=config.model_type,
         num_layers=sum(placed.section.is_block for placed in program.placed),
     )  # fmt: skip
 
@@ -221,5 +245,7 @@ def _how(job: Job, topology: Topology) -> list[str]:
     if topology.pp > 1:
         texts.append(f"schedule {job.schedule}, {job.accumulate} micro-batches per step")
     if topology.tp > 1:
-        texts.append("tensor parallelism as Megatron divides: columns of qkv and gate/up, rows of the outputs, vocabulary")
+        texts.append(
+            "tensor parallelism as Megatron divides: columns of qkv and gate/up, rows of the outputs, vocabulary"
+        )
     return texts

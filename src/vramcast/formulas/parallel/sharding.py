@@ -1,4 +1,4 @@
-"""One rank's states: what of weights, gradients, master weights and optimizer states it stores, by each framework's rule.
+"""One rank's states: what of weights, gradients, master weights and optimizer states it stores, by framework.
 
 In come the parameters of the rank's part of the model (tensor- and pipeline-parallel division done), out come lists of
 Params with this rank's shapes. The first rank of a group is meant: padding makes it the largest.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from math import prod
 
 from vramcast.formulas.parallel.topology import Topology
 from vramcast.formulas.recipe import RECIPES
@@ -120,7 +119,3 @@ def _flat_units(program: Program, stored: tuple[Param, ...], topology: Topology)
         else:
             root += params
     return (*_flat(root, topology), *flat)
-
-
-def elements(params: Iterable[Param]) -> int:
-    return sum(prod(int(n) for n in param.shape) for param in params)

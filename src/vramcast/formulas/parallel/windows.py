@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from vramcast.formulas.events import Event
+from vramcast.formulas.optimizers import version
 from vramcast.formulas.parallel.topology import Topology
 from vramcast.formulas.recipe import RECIPES
 from vramcast.formulas.timeline import Change, Chunk, Mode
@@ -46,7 +47,7 @@ class Unit:
 
 def units_of(job: Job, program: Program, topology: Topology) -> list[Unit]:
     """One unit per block; embedding, last norm and head are one root unit, or units of their own."""
-    ends = job.units or ("ends" if job.framework == "torchtitan" and job.torch_version >= "2.8" else "root")
+    ends = job.units or ("ends" if job.framework == "torchtitan" and version(job.torch_version) >= (2, 8) else "root")
     groups: list[list[int]] = []
     root: list[int] = []
     for index, placed in enumerate(program.placed):
@@ -138,7 +139,10 @@ class _Fsdp2:
     def dies(self, kind: str, unit: Unit | None, nbytes: int = 0) -> Iterator[Event]:
         if unit is not None and (kind, unit.number) in self.live:
             self.live.discard((kind, unit.number))
-            size = nbytes or {GATHERED: unit.gathered_bytes, BUFFER: unit.gathered_bytes, REDUCED: unit.reduced_bytes}[kind]
+            size = (
+                nbytes
+                or {GATHERED: unit.gathered_bytes, BUFFER: unit.gathered_bytes, REDUCED: unit.reduced_bytes}[kind]
+            )
             yield _event(-1, kind, unit, size)
 
     def before_forward(self, unit: Unit) -> Iterator[Event]:
@@ -194,6 +198,15 @@ class _Fsdp1(_Fsdp2):
         before = next((u for u in reversed(self.units[: unit.number]) if u.reshards), None)
         if before is not None:
             yield from self.born(GATHERED, before, before.gathered_bytes)
+
+    def after_backward(self, unit: Unit, gradients: list[Event]) -> Iterator[Event]:
+        """The gradients of the views are joined into the gradient of the vector, which is then reduced."""
+        joined = sum(event.nbytes for event in gradients)
+        if joined:
+            yield Event(1, ("outer", "joined", unit.number), joined, UNSHARDED, LABELS[UNSHARDED])
+        yield from _Fsdp2.after_backward(self, unit, gradients)
+        if joined:
+            yield Event(-1, ("outer", "joined", unit.number), joined, UNSHARDED, LABELS[UNSHARDED])
 
 
 class _Zero3(_Fsdp2):

@@ -1,0 +1,250 @@
+"""All ways to divide a cluster for one model: tp × pp × cp × dp × recomputation × micro-batch, with their peaks.
+
+In come a Job and the choices to try, out come Candidates with the allocated bytes of their fullest stage. Peaks are the
+engine's own: layers of a stage are alike, so each phase's peak grows by the same bytes with every layer, and stages of
+two and three layers give all others. Micro-batches are a NumPy axis. The allocator is not asked: reserved memory of a
+chosen candidate comes from `estimate`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy
+from numpy.typing import NDArray
+
+from vramcast.catalog.gpus import Gpu, find_gpu
+from vramcast.errors import InputError, VramcastError
+from vramcast.formulas.estimate import DEVICE, sizes_of
+from vramcast.formulas.overheads import context_entries
+from vramcast.formulas.parallel.buffers import nccl_entries
+from vramcast.formulas.parallel.layout import (
+    layers_of_stages,
+    rank_config,
+    rank_sizes,
+    split_of,
+    stage_program,
+)
+from vramcast.formulas.parallel.pipeline import chunks_in_flight, kept_bytes
+from vramcast.formulas.parallel.ranks import RankStep, divided_program, lying_entries, temporary_bytes
+from vramcast.formulas.parallel.sharding import rank_states
+from vramcast.formulas.parallel.topology import GATHERING, Topology, check_model, topology_of
+from vramcast.formulas.parallel.windows import units_of
+from vramcast.formulas.timeline import peak_by_phase
+from vramcast.job import Job
+from vramcast.ledger import BACKWARD, FORWARD, LOSS, STEP, Entry, Level
+from vramcast.models.config import Config
+from vramcast.models.dims import Number
+from vramcast.models.program import Program
+from vramcast.models.read import read_model
+
+Grid = NDArray[numpy.int64]
+BATCHES = (1, 2, 4, 8)
+RECOMPUTE = ("none", "selective", "full")
+MOST_CP = 64
+SHORT = (2, 3)  # layers of the stages from which all others follow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One legal division. `allocated_bytes` is the fullest stage's; `fits` is None where no card is named."""
+
+    tp: int
+    pp: int
+    cp: int
+    data: int
+    recompute: str
+    batch: int
+    allocated_bytes: int
+    stage: int
+    fits: bool | None
+
+    def job(self, job: Job) -> Job:
+        """The job divided like this."""
+        return replace(
+            job, tp=self.tp, pp=self.pp, cp=self.cp, checkpointing=self.recompute, batch=self.batch,
+        )  # fmt: skip
+
+
+def search(job: Job, *, batches: Sequence[int] = BATCHES, recompute: Sequence[str] = RECOMPUTE) -> list[Candidate]:
+    """Every legal candidate, smallest peak first."""
+    if job.model is None:
+        raise InputError("a search over topologies needs a model, not a count of parameters")
+    config = read_model(job.model).config
+    if config is None:
+        raise InputError(f"{job.model}: only a parameter table is known, which cannot be divided into layers")
+    gpu = find_gpu(job.gpu) if job.gpu else None
+    found: list[Candidate] = []
+    for tp, cps in _inner_sizes(job, config):
+        alike = _Slice(replace(job, tp=tp), config, gpu, tuple(batches), cps)
+        for how in recompute:
+            found += alike.candidates(how)
+    return sorted(found, key=lambda candidate: candidate.allocated_bytes)
+
+
+def _inner_sizes(job: Job, config: Config) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """tp within a node with the cps that model and sequence allow: none, and all others together where attention holds
+    the same beside its share for any number of them."""
+    for tp in _divisors(job.gpus):
+        if tp > job.gpus_per_node:
+            break
+        trial = replace(job, tp=tp, pp=1, virtual_stages=1, schedule="1f1b")
+        legal = [cp for cp in _divisors(job.gpus // tp) if cp <= MOST_CP and _legal(replace(trial, cp=cp), config)]
+        more = tuple(cp for cp in legal if cp > 1)
+        yield from ((tp, (cp,)) for cp in legal if cp == 1 or job.cp_style == "allgather")
+        if more and job.cp_style != "allgather":
+            yield tp, more
+
+
+def _divisors(number: int) -> list[int]:
+    return [size for size in range(1, number + 1) if number % size == 0]
+
+
+def _legal(job: Job, config: Config) -> bool:
+    try:
+        topology = topology_of(job)
+        check_model(topology, config, job)
+        rank_config(config, topology, job)
+        rank_sizes(sizes_of(job, config), topology, split_of(job, topology))
+    except VramcastError:
+        return False
+    return True
+
+
+def _short(config: Config, layers: int) -> Config:
+    return Config({**config.data, "num_hidden_layers": layers}, config.where)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Passes:
+    """What a step through a short stage takes in each phase, and what a micro-batch leaves behind."""
+
+    peaks: dict[str, Number]
+    kept: Number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lying:
+    """What lies there in each later phase, the gradients, and what the optimizer's step adds."""
+
+    by_phase: dict[str, int]
+    gradient_bytes: int
+    temporary_bytes: int
+    accumulates_apart: bool
+
+
+class _Slice:
+    """All candidates of one tp. Passes are folded once per kind of stage for all micro-batches (columns) and cps
+    (rows), states counted once per division."""
+
+    def __init__(
+        self, job: Job, config: Config, gpu: Gpu | None, batches: tuple[int, ...], cps: tuple[int, ...]
+    ) -> None:
+        self.job, self.config, self.gpu, self.batches, self.cps = job, config, gpu, batches, cps
+        self.layers = int(config.dim("num_hidden_layers", "L"))
+        sizes = sizes_of(job, config)
+        lengths = numpy.array([[int(sizes.seq) // cp] for cp in cps], numpy.int64)
+        sizes = replace(sizes, batch=numpy.array([batches], numpy.int64), seq=lengths)
+        one = _divided(job, cps[0], 1)
+        self.whole = divided_program(one, _short(config, max(SHORT)), gpu, topology_of(one), sizes)
+        self.stages: dict[tuple[str, int], Program] = {}
+        self.passes: dict[tuple[str, str, int, int], _Passes] = {}
+        self.lying: dict[tuple[str, int, int, int], _Lying] = {}
+
+    def candidates(self, recompute: str) -> Iterator[Candidate]:
+        job = replace(self.job, checkpointing=recompute)
+        for row, cp in enumerate(self.cps):
+            for pp in _divisors(job.gpus // (job.tp * cp)):
+                if pp <= self.layers:
+                    yield from self._with_stages(_divided(job, cp, pp), row)
+
+    def _with_stages(self, job: Job, row: int) -> Iterator[Candidate]:
+        topology = topology_of(job)
+        counts = layers_of_stages(self.layers, topology.pp, job)
+        # In-flight micro-batches fall with the stage, layers do not rise after the second: one of these is the fullest.
+        stages = sorted({0, min(1, topology.pp - 1), topology.pp - 1})
+        shape = (len(self.cps), len(self.batches))
+        peaks = {
+            stage: numpy.broadcast_to(self._peak(job, topology, counts[stage], stage), shape)[row] for stage in stages
+        }
+        outside = self._outside(job, topology)
+        for index, batch in enumerate(self.batches):
+            stage = max(stages, key=lambda s: int(peaks[s][index]))
+            nbytes = int(peaks[stage][index])
+            yield Candidate(
+                tp=job.tp, pp=job.pp, cp=job.cp, data=topology.data, recompute=job.checkpointing, batch=batch,
+                allocated_bytes=nbytes, stage=stage, fits=None if outside is None else nbytes <= outside,
+            )  # fmt: skip
+
+    def _outside(self, job: Job, topology: Topology) -> int | None:
+        """Capacity less context and NCCL; fragmentation is not in it."""
+        if self.gpu is None or self.gpu.total_bytes is None:
+            return None
+        outside = (*context_entries(job, self.gpu, DEVICE), *nccl_entries(job, topology, DEVICE))
+        return self.gpu.total_bytes - sum(entry.nbytes for entry in outside)
+
+    def _peak(self, job: Job, topology: Topology, layers: int, stage: int) -> Grid:
+        """From stages of two and three layers to one of `layers`, phase by phase."""
+        low, high = (self._totals(job, topology, count, stage) for count in SHORT)
+        moments = [low[phase] + (high[phase] - low[phase]) * (layers - SHORT[0]) for phase in low]
+        return functools.reduce(numpy.maximum, moments)
+
+    def _totals(self, job: Job, topology: Topology, layers: int, stage: int) -> dict[str, Grid]:
+        """Each phase's peak of a short stage once optimizer states exist, all that lies there included."""
+        last = topology.pp - 1
+        kind = "only" if last == 0 else "first" if stage == 0 else "last" if stage == last else "middle"
+        passes, lying = self._passes(job, topology, kind, layers), self._lying(job, topology, kind, layers)
+        held = lying.gradient_bytes if lying.accumulates_apart or job.accumulate > 1 else 0
+        others = (chunks_in_flight(job, topology, stage) - 1) * numpy.asarray(passes.kept, numpy.int64)
+        totals = {phase: peak + held + others + lying.by_phase[phase] for phase, peak in passes.peaks.items()}
+        totals["step"] = 0 * others + lying.by_phase["step"] + lying.gradient_bytes + lying.temporary_bytes
+        return totals
+
+    def _stage(self, kind: str, layers: int) -> Program:
+        if (kind, layers) not in self.stages:
+            counts, which = {
+                "only": ([layers], 0), "first": ([layers, 0], 0), "last": ([0, layers], 1),
+                "middle": ([0, layers, 0], 1),
+            }[kind]  # fmt: skip
+            self.stages[kind, layers] = stage_program(self.whole, counts, (which,))
+        return self.stages[kind, layers]
+
+    def _passes(self, job: Job, topology: Topology, kind: str, layers: int) -> _Passes:
+        window = topology.shard if topology.strategy in GATHERING else 1
+        key = (job.checkpointing, kind, layers, window)
+        if key not in self.passes:
+            program, alone = self._stage(kind, layers), replace(topology, pp=1)
+            states = rank_states(job, program, alone)
+            step = RankStep(job=job, program=program, states=states, place=DEVICE, topology=alone)
+            mode = step.mode(fresh=job.accumulate == 1)
+            self.passes[key] = _Passes(peaks=peak_by_phase(program, mode), kept=kept_bytes(program, mode))
+        return self.passes[key]
+
+    def _lying(self, job: Job, topology: Topology, kind: str, layers: int) -> _Lying:
+        key = (kind, layers, topology.pp, topology.cp)
+        if key not in self.lying:
+            program = self._stage(kind, layers)
+            states = rank_states(job, program, topology)
+            units = units_of(job, program, topology) if topology.strategy in GATHERING else []
+            step = RankStep(job=job, program=program, states=states, place=DEVICE, topology=topology)
+            here = [
+                entry
+                for entry in lying_entries(job, self.gpu, topology, states, units)
+                if entry.place == DEVICE and entry.level == Level.ALLOCATED
+            ]
+            self.lying[key] = _Lying(
+                by_phase={phase: _sum(here, f"next {phase}") for phase in (FORWARD, LOSS, BACKWARD, STEP)},
+                gradient_bytes=states.gradient_bytes, temporary_bytes=temporary_bytes(states),
+                accumulates_apart=step.accumulates_apart,
+            )  # fmt: skip
+        return self.lying[key]
+
+
+def _sum(entries: list[Entry], phase: str) -> int:
+    return sum(entry.nbytes for entry in entries if phase in entry.phases)
+
+
+def _divided(job: Job, cp: int, pp: int) -> Job:
+    return replace(job, cp=cp, pp=pp, virtual_stages=1, schedule="1f1b", accumulate=max(job.accumulate, pp))

@@ -1,0 +1,82 @@
+"""torchtitan's own model code (torchtitan/models/llama3/model, parallelize.py): one decoder for Llama and Qwen3.
+
+Differs from transformers where memory is concerned: rotary positions as complex numbers in fp32, keys and values
+repeated to all heads, and a selective checkpointing that keeps every second matrix product, attention outputs and
+reduce-scatter results.
+"""
+
+from __future__ import annotations
+
+from vramcast.errors import UnsupportedError
+from vramcast.models.config import Config
+from vramcast.models.dims import Dim
+from vramcast.models.families.llama import read_shape
+from vramcast.models.layers import Heads, attend, by_head, gated, rms_norm
+from vramcast.models.program import Program, Sizes
+from vramcast.models.tape import F32, I64, Tape, Value
+
+KNOWN = ("llama", "qwen3")
+KEPT = ("flash attention", "efficient attention", "cudnn attention", "reduce scatter")
+
+
+def torchtitan(t: Tape, c: Config, sizes: Sizes) -> Program:
+    if c.model_type not in KNOWN:
+        raise UnsupportedError(
+            f"{c.where}: how torchtitan runs model_type {c.model_type!r} is not described. Known: {', '.join(KNOWN)}. "
+            "With --framework plain it is recorded as transformers runs it."
+        )
+    shape, vocab = read_shape(c), c.dim("vocab_size", "V")
+    ids = t.input("input ids", (sizes.batch, sizes.seq), I64)
+    with t.part("embedding", ids) as part:
+        x = t.lookup(t.table("tok_embeddings", vocab, shape.h), ids)
+        part.outputs = (x,)
+    kinds = ["block"] * c.dim("num_hidden_layers", "L")
+    qk_norm = c.model_type == "qwen3"
+    x = t.stack("layers", kinds, lambda y, kind: _block(t, y, shape.heads, shape.h, shape.f, qk_norm=qk_norm), x)
+    with t.part("head", x) as part:
+        x = rms_norm(t, "norm", x)
+        logits = t.linear("output", x, vocab, label="logits", kind="head")
+        part.outputs = (t.cast(logits, F32, "logits fp32") if t.regime.raises_logits == "model" else logits,)
+    labels = t.input("labels", (sizes.batch, sizes.seq), I64)
+    return Program(tape=t, output=part.outputs[0], labels=labels, loss="causal")
+
+
+def _block(t: Tape, x: Value, heads: Heads, h: Dim, f: Dim, *, qk_norm: bool) -> Value:
+    y = rms_norm(t, "attention_norm", x)
+    with t.scope("attention"):
+        q = by_head(t, t.linear("wq", y, heads.num * heads.width, label="q"), heads.num)
+        k = by_head(t, t.linear("wk", y, heads.num_kv * heads.width, label="k"), heads.num_kv)
+        v = by_head(t, t.linear("wv", y, heads.num_kv * heads.width, label="v"), heads.num_kv)
+        if qk_norm:
+            q, k = rms_norm(t, "q_norm", q), rms_norm(t, "k_norm", k)
+        q, k = _turned(t, q), _turned(t, k)
+        if heads.groups > 1:
+            full = (*k.shape[:2], heads.num, heads.width)
+            k, v = t.copy(k, full, "k repeated"), t.copy(v, full, "v repeated")
+        y = attend(t, q, k, v, Heads(num=heads.num, num_kv=heads.num, width=heads.width))
+        y = t.linear("wo", y, h)
+    x = t.add(x, y, "residual stream")
+    y = rms_norm(t, "ffn_norm", x)
+    with t.scope("feed_forward"):
+        gate = t.linear("w1", y, f, label="gate")
+        up = t.linear("w3", y, f, label="up")
+        y = t.linear("w2", gated(t, gate, up, "silu"), h, label="mlp output")
+    _policy(t)
+    return t.add(x, y, "residual stream")
+
+
+def _turned(t: Tape, x: Value) -> Value:
+    """apply_rotary_emb: a complex product in fp32; only the table is kept."""
+    raised = t.cast(x, F32)
+    return t.cast(t.op("complex mul", (raised,), x.shape, F32, label=f"{x.label} turned"), x.dtype, f"{x.label} turned")
+
+
+def _policy(t: Tape) -> None:
+    """_get_custom_policy: the first, third … mm of a block is saved, the second, fourth … is not."""
+    products = 0
+    for op in t.ops():
+        if op.name == "linear":
+            products += 1
+            op.selected = products % 2 == 1
+        else:
+            op.selected = op.name in KEPT
