@@ -59,11 +59,12 @@ def run_row(row: Row) -> Outcome:
 
 def _values(row: Row, folder: Path) -> dict[str, object]:
     """The row's job; a config of its own is written where the engine can read it."""
+    values = {**row.job, **row.parallel}
     if row.config is None:
-        return dict(row.job)
+        return values
     path = folder / "config.json"
     path.write_text(json.dumps(dict(row.config)), encoding="utf-8")
-    return {**row.job, "model": str(path)}
+    return {**values, "model": str(path)}
 
 
 def peak_bytes(forecast: Forecast, level: Level) -> int:

@@ -124,8 +124,10 @@ def _attention(t: Tape, shape: Shape, x: Value, table: Value) -> Value:
         qkv = _fused_qkv(t, x, widths, bias=shape.bias)
         q, k, v = (t.slice(qkv, width) for width in widths)
         q, k, v = by_head(t, q, heads.num), by_head(t, k, heads.num_kv), by_head(t, v, heads.num_kv)
-        if heads.groups > 1:
-            full = (*q.shape[:2], heads.num, heads.width)
+        full = (*q.shape[:2], heads.num, heads.width)
+        if int(heads.num_kv) == 1:  # with one group, expand and reshape are views
+            k, v = t.view(k, full), t.view(v, full)
+        elif heads.groups > 1:
             q, k, v = t.copy(q, full, "q"), t.copy(k, full, "k repeated"), t.copy(v, full, "v repeated")
         q, k = _positions(t, q, table, shape.rotary), _positions(t, k, table, shape.rotary)
         alike = Heads(num=heads.num, num_kv=heads.num, width=heads.width)
