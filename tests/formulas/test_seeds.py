@@ -75,11 +75,12 @@ def test_a_fused_optimizer_moves_the_peak_to_the_next_forward() -> None:
 
 
 def test_a_reference_on_the_host_is_paid_for_there() -> None:
+    """15.3 GB all the time, and twice that while the model is copied."""
     found = estimate(npo(reference="cpu")).ledger
-    named = {entry.component: entry for entry in found.entries if entry.place == "host"}
-    assert named["reference model, fp32"].nbytes == 4 * PHI
-    assert named["the model while it is copied"].nbytes == 4 * PHI
-    assert named["the model while it is copied"].phases == ("load",)
+    assert 4 * PHI < sum(lines(found, "step", "host").values()) < 4 * PHI + 3 * GiB
+    assert lines(found, "load", "host")["companion models"] == 4 * PHI
+    copied = [entry for entry in found.entries if entry.place == "host" and entry.nbytes == 4 * PHI]
+    assert sum(entry.nbytes for entry in copied if "load" in entry.phases) == 8 * PHI
 
 
 def test_what_the_log_said_in_both_units() -> None:

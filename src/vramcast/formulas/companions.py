@@ -100,14 +100,12 @@ def _reference(setting: Setting) -> Beside:
     found = _frozen("reference model", program.params(), dtype, place, setting)
     passing = line("reference model's forward (no graph)", place, NO_GRAPH, "torch.no_grad")
     during(passing, _behind_forward(program), peak_of(without_graph(setting, setting.config, dtype=dtype)))
-    both = sum(param.numel for param in program.params() if param.kind != "adapter") * program.regime.weights.nbytes
-    copying = line(
-        "the model while it is copied", HOST, "the trained model's own weights, before they move to the GPU",
-        "copy.deepcopy on the CPU: model and reference are there together",
-    )  # fmt: skip
-    during(copying, (LOAD,), both if place == HOST else 2 * both)
+    copied = line(
+        "reference model before it moves", HOST, "copied beside the model's own weights", "copy.deepcopy on the CPU"
+    )
+    during(copied, (LOAD,), 0 if place == HOST else found.lines[0].by_phase[LOAD])
     return found + Beside(
-        lines=(passing, copying),
+        lines=(passing, copied),
         assumptions=(
             "the reference runs after the policy's forward, while its graph is alive",
             "the reference is a deepcopy made on the host before the model moves to the GPU",
