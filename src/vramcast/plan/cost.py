@@ -1,31 +1,34 @@
 """What a step costs in time: FLOPs, recomputation, bytes through memory and over PCIe. Ranges, never bare numbers.
 
-Utilisation is an assumption: 30 to 55 % of a card's dense 16-bit peak is what published fine-tuning runs reach
-(torchtitan and Megatron-LM reports: 35 to 55 %; single consumer cards: 30 to 45 %).
+Every constant is an assumption with a low and a high end, and where it comes from stands beside it (docs/planning.md).
+Number-like as the engine is: whole numbers for one job, NumPy grids for many.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-
-import numpy
-from numpy.typing import NDArray
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.formulas.checkpointing import recompute_rule
-from vramcast.formulas.optimizers import implementation, state_bytes
+from vramcast.formulas.optimizers import implementation, is_paged, state_bytes
 from vramcast.formulas.recipe import RECIPES
 from vramcast.job import Job
-from vramcast.models.dims import Number
+from vramcast.models.dims import Number, maximum
 from vramcast.models.program import Program
-from vramcast.models.tape import Op, Param
+from vramcast.models.tape import Op, Param, Placed
 
-Seconds = NDArray[numpy.float64]
-
+# Of the dense 16-bit peak. Megatron-LM (arXiv 2104.04473, table 1) 44–52 % on A100; torchtitan's reports 33–42 % on
+# H100; single consumer cards under transformers reach about 30 %.
 UTILISATION = (0.30, 0.55)
-PCIE_BYTES_PER_S = (12e9, 25e9)  # PCIe 4.0 x16: 32 GB/s nominal, pageable to pinned copies in practice
-BANDWIDTH_SHARE = (0.6, 0.9)  # of the card's memory bandwidth that an element-wise optimizer step reaches
-DEFAULT_TFLOPS, DEFAULT_BANDWIDTH_GB_S = 150.0, 1000.0
+PCIE_BYTES_PER_S = (12e9, 25e9)  # PCIe 4.0 x16 is 32 GB/s nominal; pageable copies reach about 12, pinned ones 25
+BANDWIDTH_SHARE = (0.6, 0.9)  # of the card's memory bandwidth: STREAM-like kernels reach 85–92 %, small ones less
+CPU_FLOPS = (0.3e12, 2e12)  # a desktop's AVX2 cores to a server's AVX-512 ones, in fp32 GEMMs
+DEFAULT_TFLOPS, DEFAULT_BANDWIDTH_GB_S = 150.0, 1000.0  # a card of which neither is known
+
+PRODUCTS = ("linear", "bmm")  # what selective checkpointing keeps
+
+Range = tuple[Number, Number]  # seconds, at the high and at the low end of the assumptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,51 +56,119 @@ class StepCost:
         return (1 / slow, 1 / fast)
 
 
+# ---- one micro-batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a pass over a recorded model handles, however it is run."""
+
+    forward_flops: Number
+    weights: int  # elements
+    unpacked_bytes: int  # quantised weights: read, written as 16 bit, read again
+    block_inputs_bytes: Number
+
+
+def work_of(program: Program) -> Work:
+    params = list(program.params())
+    return Work(
+        forward_flops=_summed(program, lambda op, how: op.flops, lambda placed: "none"),
+        weights=sum(param.numel for param in params),
+        unpacked_bytes=sum(p.stored_bytes + 4 * p.numel for p in params if p.stored_bytes is not None),
+        block_inputs_bytes=sum((p.section.inputs[0].nbytes for p in program.placed if p.section.is_block), 0),
+    )  # fmt: skip
+
+
+def pass_seconds(program: Program, work: Work, job: Job, gpu: Gpu | None) -> Range:
+    """Forward and backward, recomputation and companions included. Never less than reading the weights takes."""
+    runs = 2 + (job.checkpointing not in ("none", "selective"))
+    frozen = (job.reference, job.teacher, job.reward)
+    on_gpu = step_flops(program, job) + work.forward_flops * frozen.count("same")
+    on_cpu = work.forward_flops * frozen.count("cpu")
+    moved = 2 * work.block_inputs_bytes if job.checkpointing == "offload" else 0.0  # there and back
+    again = recomputed_bytes(program, job)
+    ends = []
+    for end in (1, 0):
+        bandwidth = _bandwidth(gpu) * BANDWIDTH_SHARE[end]
+        computing = maximum(on_gpu / (_peak_flops(job, gpu) * UTILISATION[end]), runs * 2 * work.weights / bandwidth)
+        crossing = moved / PCIE_BYTES_PER_S[end] + on_cpu / CPU_FLOPS[end]
+        ends.append(computing + crossing + (runs * work.unpacked_bytes + again) / bandwidth)
+    return (ends[0], ends[1])
+
+
 def step_flops(program: Program, job: Job) -> Number:
     """Forward, backward (gradients of inputs, and of weights where they are trained) and what is recomputed."""
-    rule = recompute_rule(job)
+    return _summed(program, _op_flops, recompute_rule(job))
+
+
+def recomputed_bytes(program: Program, job: Job) -> Number:
+    """Read and written by what is recomputed beside matrix products: norms, activations, casts."""
+    return _summed(program, _op_traffic, recompute_rule(job))
+
+
+def _op_traffic(op: Op, recomputed: str) -> Number:
+    if recomputed == "none" or _is_product(op) or not op.output.requires_grad or op.output.owner is not None:
+        return 0.0
+    return sum((value.nbytes for value in (*op.inputs, op.output) if value.param is None), 0.0)
+
+
+def _is_product(op: Op) -> bool:
+    return op.name in PRODUCTS or op.name.endswith("attention")
+
+
+def _summed(program: Program, of_op: Callable[[Op, str], Number], rule: Callable[[Placed], str]) -> Number:
     known: dict[tuple[int, str], Number] = {}
     total: Number = 0.0
     for placed in program.placed:
         key = (id(placed.section), rule(placed))
         if key not in known:
-            known[key] = sum((_op_flops(op, rule(placed)) for op in placed.section.ops), 0.0)
+            known[key] = sum((of_op(op, rule(placed)) for op in placed.section.ops), 0.0)
         total = total + known[key]
     return total
 
 
 def _op_flops(op: Op, recomputed: str) -> Number:
     passes = 1.0 + sum(value.requires_grad for value in op.inputs[:2])
-    product = op.name in ("linear", "bmm") or op.name.endswith("attention")
-    again = recomputed == "full" or (recomputed == "selective" and not product)
+    again = recomputed == "full" or (recomputed == "selective" and not _is_product(op))
     return op.flops * (passes + (1.0 if again and op.output.requires_grad else 0.0))
 
 
-def pass_seconds(program: Program, job: Job, gpu: Gpu | None, shape: tuple[int, ...]) -> tuple[Seconds, Seconds]:
-    """One micro-batch forward and backward, at the low and the high end, at every point of a grid."""
-    flops = numpy.broadcast_to(numpy.asarray(step_flops(program, job), float), shape)
-    moved = numpy.broadcast_to(numpy.asarray(_moved_bytes(program, job), float), shape)
-    peak, unpacking = _peak_flops(job, gpu), _dequantized_bytes(program, job) / _bandwidth(gpu)
-    fast: Seconds = flops / (peak * UTILISATION[1]) + moved / PCIE_BYTES_PER_S[1] + unpacking / BANDWIDTH_SHARE[1]
-    slow: Seconds = flops / (peak * UTILISATION[0]) + moved / PCIE_BYTES_PER_S[0] + unpacking / BANDWIDTH_SHARE[0]
-    return fast, slow
+# ---- one update
+
+
+def update_seconds(params: tuple[Param, ...], job: Job, gpu: Gpu | None) -> tuple[float, float]:
+    """The optimizer's own time: bytes through the card's memory, and over PCIe where states are paged."""
+    touched, paged = _update_bytes(params, job), _paged_bytes(params, job)
+    ends = [
+        touched / (_bandwidth(gpu) * BANDWIDTH_SHARE[end]) + paged / PCIE_BYTES_PER_S[end] for end in (1, 0)
+    ]  # fmt: skip
+    return (ends[0], ends[1])
+
+
+def _update_bytes(params: tuple[Param, ...], job: Job) -> float:
+    """The optimizer reads and writes weights and states and reads gradients; in lists it does so about 1.5 times."""
+    item = _state_item(job)
+    trained = [param for param in params if param.trainable]
+    touched = sum(3 * param.nbytes + 2 * state_bytes(param, job, item) for param in trained)
+    return touched * (1.5 if implementation(job) == "foreach" else 1.0)
+
+
+def _paged_bytes(params: tuple[Param, ...], job: Job) -> float:
+    """There and back, as if the card had no room to spare: the most that paging can cost."""
+    trained = (param for param in params if param.trainable and is_paged(job, param))
+    return float(2 * sum(state_bytes(param, job, _state_item(job)) for param in trained))
+
+
+def _state_item(job: Job) -> int | None:
+    recipe = RECIPES[job.precision]
+    return recipe.states.nbytes if recipe.states else None
+
+
+# ---- the card
 
 
 def _bandwidth(gpu: Gpu | None) -> float:
     return ((gpu.bandwidth_gb_s if gpu else None) or DEFAULT_BANDWIDTH_GB_S) * 1e9
-
-
-def _dequantized_bytes(program: Program, job: Job) -> float:
-    """Quantised weights are read, written as 16-bit and read again, in forward, in backward and when recomputed."""
-    runs = 3 if job.checkpointing in ("full", "offload") else 2
-    stored = sum(param.stored_bytes + 4 * param.numel for param in program.params() if param.stored_bytes is not None)
-    return float(runs * stored)
-
-
-def update_seconds(params: tuple[Param, ...], job: Job, gpu: Gpu | None) -> tuple[float, float]:
-    """The optimizer's own time: bytes through the card's memory."""
-    bandwidth, update = _bandwidth(gpu), _update_bytes(params, job)
-    return (update / (bandwidth * BANDWIDTH_SHARE[1]), update / (bandwidth * BANDWIDTH_SHARE[0]))
 
 
 def _peak_flops(job: Job, gpu: Gpu | None) -> float:
@@ -106,19 +177,3 @@ def _peak_flops(job: Job, gpu: Gpu | None) -> float:
     if recipe.autocast is None and recipe.weights.nbytes == 4:
         tflops = (gpu.fp32_tflops if gpu else None) or tflops / 8
     return tflops * 1e12
-
-
-def _update_bytes(params: tuple[Param, ...], job: Job) -> float:
-    """The optimizer reads and writes weights and states and reads gradients; in lists it does so about 1.5 times."""
-    recipe = RECIPES[job.precision]
-    item = recipe.states.nbytes if recipe.states else None
-    trained = [param for param in params if param.trainable]
-    touched = sum(3 * param.nbytes + 2 * state_bytes(param, job, item) for param in trained)
-    return touched * (1.5 if implementation(job) == "foreach" else 1.0)
-
-
-def _moved_bytes(program: Program, job: Job) -> Number:
-    """Over PCIe, there and back, with activation offload; half of it hides behind computation."""
-    if job.checkpointing != "offload":
-        return 0.0
-    return sum((placed.section.inputs[0].nbytes for placed in program.placed if placed.section.is_block), 0)

@@ -1,17 +1,19 @@
 """Moves: small functions Job → Job, each with its class, its reason and how to carry it out.
 
-free: nothing is lost. slower: the same training takes longer. changes: the training itself is another one.
+free: nothing is lost. slower: the same training takes longer. changes: the training itself is another one; `price`
+orders those among themselves (a smaller optimizer before adapters before shorter sequences).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.step import keeps_outputs
-from vramcast.job import Job, Precision
+from vramcast.job import Job, Precision, fields
 from vramcast.ledger import Word
+from vramcast.models.tape import Param
 
 
 class Kind(Word):
@@ -25,16 +27,24 @@ class Move:
     """One change. `apply` gives None where it does not apply."""
 
     name: str
-    key: str  # the job key it changes; `--keep KEY` forbids it
+    axis: str  # moves on one axis exclude each other
     kind: Kind
     why: str
     apply: Callable[[Job], Job | None]
+    price: float = 0.0  # beside time, in an order of our own: what a changed training costs, how far a batch shrinks
     how: dict[str, str] = field(default_factory=dict)  # plain torch, Trainer, DeepSpeed: the lines that do it
 
-    @property
-    def axis(self) -> str:
-        """Moves on one axis exclude each other."""
-        return {"quantize": "adapter", "lora-rank": "adapter", "precision": "adapter"}.get(self.key, self.key)
+
+ADAMS = ("adamw", "adam", "sophia")
+
+
+def changed_keys(before: Job, after: Job) -> frozenset[str]:
+    return frozenset(
+        name for name, key in fields().items() if getattr(before, key.name) != getattr(after, key.name)
+    )  # fmt: skip
+
+
+# ---- free
 
 
 def _fused(job: Job) -> Job | None:
@@ -43,16 +53,19 @@ def _fused(job: Job) -> Job | None:
 
 
 def _in_backward(job: Job) -> Job | None:
-    possible = job.accumulate == 1 and job.optimizer in ("adamw", "adam", "sgd") and job.lora_rank is None
+    known = (*ADAMS, "sgd", "adamw-8bit", "paged-adamw", "paged-adamw-8bit", "adafactor")
+    possible = job.accumulate == 1 and job.optimizer in known and job.lora_rank is None
+    possible = possible and job.critic == "none" and job.gpus == 1 and not job.edit
     return replace(job, optimizer_impl="in-backward") if possible and implementation(job) != "in-backward" else None
 
 
 def _drop_outputs(job: Job) -> Job | None:
-    return replace(job, keep_outputs=False) if keeps_outputs(job) else None
+    return replace(job, keep_outputs=False) if keeps_outputs(job) and job.teacher == "none" else None
 
 
-def _fused_loss(job: Job) -> Job | None:
-    return replace(job, loss="fused") if job.loss != "fused" else None
+def _loss(how: str) -> Callable[[Job], Job | None]:
+    order = ("full", "chunked", "fused")
+    return lambda job: replace(job, loss=how) if order.index(how) > order.index(job.loss) else None
 
 
 def _sdpa(job: Job) -> Job | None:
@@ -66,12 +79,32 @@ def _expandable(job: Job) -> Job | None:
     return replace(job, alloc_conf=conf)
 
 
-def _precomputed(job: Job) -> Job | None:
-    return replace(job, reference="precomputed") if job.reference in ("same", "cpu", "cuda:1") else None
+def _zero_grad_first(job: Job) -> Job | None:
+    late = job.framework == "lightning" if job.zero_grad is None else job.zero_grad == "after-forward"
+    return replace(job, zero_grad="before-forward") if late and job.accumulate == 1 else None
 
 
-def _reference_on_cpu(job: Job) -> Job | None:
-    return replace(job, reference="cpu") if job.reference == "same" else None
+def _inner_only(job: Job) -> Job | None:
+    return replace(job, edit_gradients="inner") if job.edit and job.edit_gradients != "inner" else None
+
+
+def _cut(job: Job) -> Job | None:
+    return replace(job, edit_graph="cut") if job.edit and job.edit_graph != "cut" else None
+
+
+# ---- slower
+
+
+def _reference(place: str, instead_of: tuple[str, ...]) -> Callable[[Job], Job | None]:
+    def apply(job: Job) -> Job | None:
+        there = place != "cuda:1" or job.gpus > 1
+        return replace(job, reference=place) if job.reference in instead_of and there else None
+
+    return apply
+
+
+def _second_device(job: Job) -> Job | None:
+    return replace(job, sub_device="cuda:1") if job.edit and job.sub_device is None and job.gpus > 1 else None
 
 
 def _checkpointing(how: str) -> Callable[[Job], Job | None]:
@@ -79,147 +112,290 @@ def _checkpointing(how: str) -> Callable[[Job], Job | None]:
 
     def apply(job: Job) -> Job | None:
         here = order.index(job.checkpointing) if job.checkpointing in order else 0
-        return replace(job, checkpointing=how) if order.index(how) > here else None
+        allowed = how != "selective" or not job.reentrant
+        return replace(job, checkpointing=how) if allowed and order.index(how) > here else None
 
     return apply
 
 
 def _smaller_batch(divisor: int) -> Callable[[Job], Job | None]:
     def apply(job: Job) -> Job | None:
-        if job.batch % divisor or job.optimizer == "lomo" or job.optimizer_impl == "in-backward":
+        if job.batch % divisor or implementation(job) == "in-backward" or job.edit:
             return None
         return replace(job, batch=job.batch // divisor, accumulate=job.accumulate * divisor)
 
     return apply
 
 
-def _optimizer(name: str) -> Callable[[Job], Job | None]:
+def _optimizer(name: str, instead_of: tuple[str, ...]) -> Callable[[Job], Job | None]:
     def apply(job: Job) -> Job | None:
-        large = job.optimizer in ("adamw", "adam", "sophia")
-        return replace(job, optimizer=name, optimizer_impl=None) if large else None
+        return replace(job, optimizer=name, optimizer_impl=None) if job.optimizer in instead_of else None
 
     return apply
+
+
+# ---- changes the training
 
 
 def _bf16_true(job: Job) -> Job | None:
     return replace(job, precision=Precision.BF16_TRUE) if job.precision != Precision.BF16_TRUE else None
 
 
-def _lora(job: Job) -> Job | None:
-    return replace(job, lora_rank=16, precision=Precision.BF16_TRUE) if job.lora_rank is None else None
-
-
-def _qlora(job: Job) -> Job | None:
-    if job.quantize != "none":
-        return None
-    return replace(job, lora_rank=job.lora_rank or 16, quantize="nf4-double", precision=Precision.BF16_TRUE)
-
-
-def _shorter(divisor: int) -> Callable[[Job], Job | None]:
+def _adapters(precision: Precision | None, quantize: str) -> Callable[[Job], Job | None]:
     def apply(job: Job) -> Job | None:
-        return replace(job, seq=job.seq // divisor) if job.seq and job.seq // divisor >= 128 else None
+        if (job.lora_rank is not None and job.quantize == quantize) or job.quantize not in ("none", quantize):
+            return None
+        if job.edit or job.freeze:
+            return None
+        precise = job.precision if precision is None else precision
+        return replace(job, lora_rank=job.lora_rank or 16, quantize=quantize, precision=precise)
 
     return apply
 
 
+def _shorter(divisor: int) -> Callable[[Job], Job | None]:
+    def apply(job: Job) -> Job | None:
+        key = "longest_seq" if job.longest_seq else "seq"
+        length = getattr(job, key)
+        least = max(128, (job.rollout_tokens or 0) + 1)
+        return replace(job, **{key: length // divisor}) if length and length // divisor >= least else None
+
+    return apply
+
+
+def _freeze(patterns: tuple[str, ...]) -> Callable[[Job], Job | None]:
+    def apply(job: Job) -> Job | None:
+        return None if job.freeze or job.lora_rank is not None or job.edit else replace(job, freeze=patterns)
+
+    return apply
+
+
+FUSED = Move(
+    name="fused optimizer", axis="optimizer-impl", kind=Kind.FREE, apply=_fused,
+    why="the foreach step makes a list as large as all parameters; the fused kernel works in place",
+    how={"torch": "torch.optim.AdamW(..., fused=True)", "trainer": 'optim="adamw_torch_fused"'},
+)  # fmt: skip
 EXPANDABLE = Move(
-    name="expandable segments",
-    key="alloc-conf",
-    kind=Kind.FREE,
-    apply=_expandable,
+    name="expandable segments", axis="alloc-conf", kind=Kind.FREE, apply=_expandable,
     why="cached blocks can grow instead of lying unused",
     how={"torch": "PYTORCH_ALLOC_CONF=expandable_segments:True"},
-)
+)  # fmt: skip
 
-MOVES = (
+FREE = (
+    FUSED,
     Move(
-        name="fused optimizer", key="optimizer-impl", kind=Kind.FREE, apply=_fused,
-        why="the foreach step makes a list as large as all parameters; the fused kernel works in place",
-        how={"torch": "torch.optim.AdamW(..., fused=True)", "trainer": 'optim="adamw_torch_fused"'},
+        name="optimizer step inside backward", axis="optimizer-impl", kind=Kind.FREE, apply=_in_backward,
+        why="each gradient is used and dropped as soon as it exists; the global norm cannot be clipped",
+        how={
+            "torch": "parameter.register_post_accumulate_grad_hook(step_and_clear)",
+            "torchtune": "optimizer_in_bwd: True",
+        },
     ),
     Move(
-        name="optimizer step inside backward", key="optimizer-impl", kind=Kind.FREE, apply=_in_backward,
-        why="each gradient is used and dropped as soon as it exists",
-        how={"torch": "parameter.register_post_accumulate_grad_hook(step_and_clear)"},
-    ),
-    Move(
-        name="outputs not held", key="keep-outputs", kind=Kind.FREE, apply=_drop_outputs,
+        name="outputs not held", axis="keep-outputs", kind=Kind.FREE, apply=_drop_outputs,
         why="logits and past_key_values live through backward and step while a variable holds them",
         how={"torch": "loss = model(**batch, use_cache=False).loss"},
     ),
     Move(
-        name="fused linear cross entropy", key="loss", kind=Kind.FREE, apply=_fused_loss,
+        name="chunked cross entropy", axis="loss", kind=Kind.FREE, apply=_loss("chunked"),
+        why="gradients of the logits exist one chunk at a time",
+        how={"torch": "cross_entropy over logits.chunk(8)", "torchtune": "CEWithChunkedOutputLoss"},
+    ),
+    Move(
+        name="fused linear cross entropy", axis="loss", kind=Kind.FREE, apply=_loss("fused"),
         why="the logits never exist as a whole",
         how={"torch": "liger_kernel.transformers.LigerFusedLinearCrossEntropyLoss", "trainer": "use_liger_kernel=True"},
     ),
     Move(
-        name="SDPA attention", key="attention", kind=Kind.FREE, apply=_sdpa,
+        name="SDPA attention", axis="attention", kind=Kind.FREE, apply=_sdpa,
         why="fused kernels keep no scores",
         how={"torch": 'from_pretrained(..., attn_implementation="sdpa")'},
     ),
     Move(
-        name="reference log-probabilities precomputed", key="reference", kind=Kind.FREE, apply=_precomputed,
+        name="zero_grad before forward", axis="zero-grad", kind=Kind.FREE, apply=_zero_grad_first,
+        why="the last step's gradients are not alive in the next forward",
+        how={"torch": "optimizer.zero_grad() right after optimizer.step()",
+             "lightning": "on_train_batch_start: self.optimizers().zero_grad()"},
+    ),
+    Move(
+        name="reference log-probabilities precomputed", axis="reference", kind=Kind.FREE,
+        apply=_reference("precomputed", ("same", "cpu", "cuda:1")),
         why="the reference does not change, so one pass over the data before training is enough",
         how={"torch": "vramcast.runtime.precompute_reference", "trainer": "DPOConfig(precompute_ref_log_probs=True)"},
     ),
     Move(
-        name="reference model on the CPU", key="reference", kind=Kind.SLOWER, apply=_reference_on_cpu,
+        name="gradients of inner parameters only", axis="edit-gradients", kind=Kind.FREE, apply=_inner_only,
+        why="requires_grad only where the editor reads a gradient",
+        how={"torch": "model.requires_grad_(False); inner.requires_grad_(True)"},
+    ),
+    Move(
+        name="edited forwards one at a time", axis="edit-graph", kind=Kind.FREE, apply=_cut,
+        why="the edited weights are leaves: each loss runs backward alone, their gradients are summed there",
+        how={"torch": "vramcast.runtime: leaves, then autograd.backward(new_weights, leaf.grad)"},
+    ),
+    EXPANDABLE,
+)  # fmt: skip
+
+SLOWER = (
+    Move(
+        name="reference model on the second GPU", axis="reference", kind=Kind.SLOWER,
+        apply=_reference("cuda:1", ("same",)), why="its weights leave this GPU; batches and results cross over",
+        how={"torch": 'vramcast.runtime.ReferenceModel(model, placement="cuda:1")'},
+    ),
+    Move(
+        name="reference model on the CPU", axis="reference", kind=Kind.SLOWER, apply=_reference("cpu", ("same",)),
         why="its weights leave the GPU; its forward takes seconds instead of milliseconds",
         how={"torch": 'vramcast.runtime.ReferenceModel(model, placement="cpu")'},
     ),
     Move(
-        name="selective checkpointing", key="checkpointing", kind=Kind.SLOWER, apply=_checkpointing("selective"),
+        name="edited layers on the second GPU", axis="sub-device", kind=Kind.SLOWER, apply=_second_device,
+        why="layers from the first edited one on, with what they keep, leave this GPU",
+        how={"torch": 'vramcast.runtime.EditSession(..., sub_device="cuda:1")'},
+    ),
+    Move(
+        name="selective checkpointing", axis="checkpointing", kind=Kind.SLOWER, apply=_checkpointing("selective"),
         why="results of matrix products are kept, the rest is recomputed",
         how={"torch": "torch.utils.checkpoint.create_selective_checkpoint_contexts"},
     ),
     Move(
-        name="checkpointing", key="checkpointing", kind=Kind.SLOWER, apply=_checkpointing("full"),
+        name="checkpointing", axis="checkpointing", kind=Kind.SLOWER, apply=_checkpointing("full"),
         why="only the inputs of blocks are kept, each block runs forward twice",
-        how={"torch": "model.gradient_checkpointing_enable()", "trainer": "gradient_checkpointing=True"},
+        how={"torch": "model.gradient_checkpointing_enable()", "trainer": "gradient_checkpointing=True",
+             "deepspeed": "deepspeed.checkpointing.checkpoint"},
     ),
     Move(
-        name="checkpointing with offload", key="checkpointing", kind=Kind.SLOWER, apply=_checkpointing("offload"),
+        name="checkpointing with offload", axis="checkpointing", kind=Kind.SLOWER, apply=_checkpointing("offload"),
         why="the inputs of blocks wait in host memory",
-        how={"torch": "torch.autograd.graph.save_on_cpu(pin_memory=True)"},
+        how={"torch": "torch.autograd.graph.save_on_cpu(pin_memory=True)",
+             "deepspeed": '"activation_checkpointing": {"cpu_checkpointing": true}'},
     ),
     *(
         Move(
-            name=f"micro-batch ÷ {divisor}, accumulation × {divisor}", key="batch", kind=Kind.SLOWER,
-            apply=_smaller_batch(divisor), why="the same global batch in more, smaller pieces",
-            how={"trainer": "per_device_train_batch_size, gradient_accumulation_steps"},
+            name=f"micro-batch ÷ {divisor}, accumulation × {divisor}", axis="batch", kind=Kind.SLOWER,
+            price=divisor / 100, apply=_smaller_batch(divisor), why="the same global batch in more, smaller pieces",
+            how={"torch": f"loss / {divisor}, step every {divisor} batches",
+                 "trainer": "per_device_train_batch_size, gradient_accumulation_steps",
+                 "deepspeed": '"train_micro_batch_size_per_gpu", "gradient_accumulation_steps"'},
         )
         for divisor in (2, 4, 8, 16, 32)
     ),
     Move(
-        name="8-bit AdamW", key="optimizer", kind=Kind.CHANGES, apply=_optimizer("adamw-8bit"),
+        name="optimizer states paged to the host", axis="optimizer", kind=Kind.SLOWER,
+        apply=_optimizer("paged-adamw", ADAMS), why="states live in unified memory and cross PCIe in every step",
+        how={"torch": "bitsandbytes.optim.PagedAdamW", "trainer": 'optim="paged_adamw_32bit"',
+             "deepspeed": '"offload_optimizer": {"device": "cpu"}'},
+    ),
+)  # fmt: skip
+
+CHANGES = (
+    Move(
+        name="8-bit AdamW", axis="optimizer", kind=Kind.CHANGES, price=2, apply=_optimizer("adamw-8bit", ADAMS),
         why="states in 8 bit with block-wise scales",
         how={"torch": "bitsandbytes.optim.AdamW8bit", "trainer": 'optim="adamw_bnb_8bit"'},
     ),
     Move(
-        name="Adafactor", key="optimizer", kind=Kind.CHANGES, apply=_optimizer("adafactor"),
+        name="paged 8-bit AdamW", axis="optimizer", kind=Kind.CHANGES, price=2,
+        apply=_optimizer("paged-adamw-8bit", (*ADAMS, "adamw-8bit")),
+        why="8-bit states in unified memory, which the driver moves to the host when the card is full",
+        how={"torch": "bitsandbytes.optim.PagedAdamW8bit", "trainer": 'optim="paged_adamw_8bit"'},
+    ),
+    Move(
+        name="Adafactor", axis="optimizer", kind=Kind.CHANGES, price=3, apply=_optimizer("adafactor", ADAMS),
         why="factored second moments, no first moment",
         how={"torch": "torch.optim.Adafactor", "trainer": 'optim="adafactor"'},
     ),
     Move(
-        name="everything in bf16", key="precision", kind=Kind.CHANGES, apply=_bf16_true,
+        name="everything in bf16", axis="adapter", kind=Kind.CHANGES, price=3, apply=_bf16_true,
         why="weights, gradients and states in 2 bytes; small updates can get lost",
-        how={"torch": "model.to(torch.bfloat16)", "deepspeed": '"bf16": {"enabled": true}'},
+        how={"torch": "model.to(torch.bfloat16)", "trainer": "from_pretrained(dtype=torch.bfloat16), bf16=False"},
     ),
     Move(
-        name="LoRA", key="lora-rank", kind=Kind.CHANGES, apply=_lora,
-        why="only adapters have gradients and states",
+        name="LoRA", axis="adapter", kind=Kind.CHANGES, price=5, apply=_adapters(Precision.BF16_TRUE, "none"),
+        why="only adapters have gradients and states; frozen weights in bf16",
         how={"torch": "peft.get_peft_model(model, LoraConfig(r=16, target_modules='all-linear'))"},
     ),
     Move(
-        name="QLoRA", key="quantize", kind=Kind.CHANGES, apply=_qlora,
+        name="QLoRA", axis="adapter", kind=Kind.CHANGES, price=6, apply=_adapters(Precision.BF16_TRUE, "nf4-double"),
         why="frozen weights in 4 bit, adapters on top",
-        how={"torch": "BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_use_double_quant=True) and LoRA"},
+        how={"torch": "BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', "
+                      "bnb_4bit_use_double_quant=True) and LoRA"},
     ),
     *(
         Move(
-            name=f"sequence ÷ {divisor}", key="seq", kind=Kind.CHANGES, apply=_shorter(divisor),
-            why="activations and logits shrink with the length", how={"trainer": "max_length"},
+            name=f"sequence ÷ {divisor}", axis="seq", kind=Kind.CHANGES, price=6 + divisor, apply=_shorter(divisor),
+            why="activations and logits shrink with the length; longer samples are cut",
+            how={"torch": "tokenizer(..., truncation=True, max_length=…)", "trainer": "max_length"},
         )
         for divisor in (2, 4)
     ),
 )  # fmt: skip
+
+# Where the precision must stay as it is, adapters go on top of it.
+IN_ITS_PRECISION = (
+    Move(
+        name="LoRA", axis="adapter", kind=Kind.CHANGES, price=5, apply=_adapters(None, "none"),
+        why="only adapters have gradients and states",
+        how={"torch": "peft.get_peft_model(model, LoraConfig(r=16, target_modules='all-linear'))"},
+    ),
+    Move(
+        name="QLoRA", axis="adapter", kind=Kind.CHANGES, price=6, apply=_adapters(None, "nf4-double"),
+        why="frozen weights in 4 bit, adapters on top",
+        how={"torch": "BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_use_double_quant=True) and LoRA"},
+    ),
+)  # fmt: skip
+
+
+def freezing(params: Iterable[Param]) -> tuple[Move, ...]:
+    """Embeddings; with them the encoder, or the lower half of the layers: what people freeze first."""
+    own = [param for param in params if param.tied_to is None]
+    names = [param.name for param in own]
+    embeddings = tuple(param.name for param in own if param.kind == "embedding")
+    if not embeddings:
+        return ()
+    encoder = _encoder(names)
+    lower = (encoder,) if encoder else tuple(_lower_half(names))
+    which = "encoder" if encoder else "lower half of the layers"
+    why = "no gradients, states or kept activations below the first trained layer"
+    found = [_frozen("embeddings frozen", embeddings, 4, "their gradients and states go")]
+    if lower:
+        found.append(_frozen(f"embeddings and {which} frozen", (*embeddings, *lower), 7, why))
+    return tuple(found)
+
+
+def _encoder(names: list[str]) -> str | None:
+    for path in ("encoder", "model.encoder"):
+        other = path.replace("encoder", "decoder")
+        if any(name.startswith(f"{path}.") for name in names) and any(name.startswith(f"{other}.") for name in names):
+            return path
+    return None
+
+
+def _frozen(name: str, patterns: tuple[str, ...], price: int, why: str) -> Move:
+    how = {"torch": f"{patterns[0]}.requires_grad_(False)" + (" and so on" if len(patterns) > 1 else "")}
+    return Move(name=name, axis="adapter", kind=Kind.CHANGES, price=price, apply=_freeze(patterns), why=why, how=how)
+
+
+def _lower_half(names: Iterable[str]) -> list[str]:
+    """Paths of the first half of the layers of the longest numbered stack."""
+    stacks: dict[str, set[int]] = {}
+    for name in names:
+        parts = name.split(".")
+        at = next((index for index, part in enumerate(parts) if part.isdigit()), None)
+        if at is not None:
+            stacks.setdefault(".".join(parts[:at]), set()).add(int(parts[at]))
+    if not stacks:
+        return []
+    path, layers = max(stacks.items(), key=lambda item: len(item[1]))
+    return [f"{path}.{layer}" for layer in sorted(layers)[: len(layers) // 2]]
+
+
+def available(job: Job, keep: frozenset[str], params: Iterable[Param] = ()) -> list[Move]:
+    """The moves that apply to the job and leave alone what the user wants kept."""
+    adapted = IN_ITS_PRECISION if "precision" in keep else ()
+    found: list[Move] = []
+    for move in (*FREE, *SLOWER, *CHANGES, *adapted, *freezing(tuple(params))):
+        after = move.apply(job)
+        if after is None or changed_keys(job, after) & keep or move.name in (known.name for known in found):
+            continue
+        found.append(move)
+    return found

@@ -1,0 +1,81 @@
+"""How far a job that fits goes on its card: the largest micro-batch and the longest sequence.
+
+Peaks on a grid say where to look; whole estimates, allocator included, say what fits. Cached blocks do not grow evenly
+with the batch, so a little more may fit than what is found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy
+from numpy.typing import NDArray
+
+from vramcast.forecast import Forecast
+from vramcast.formulas.estimate import DEFAULT_SEQ, estimate
+from vramcast.formulas.peaks import Recording
+from vramcast.job import Job
+from vramcast.models.config import Config
+from vramcast.models.program import Sizes
+
+Grid = NDArray[numpy.int64]
+POINTS = 4096  # looked at above what is known to fit
+TRIES = 3
+LENGTH_STEP = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    largest_batch: int
+    longest_seq: int | None  # None where the job gives a padded length, or none at all
+
+
+def reach_of(forecast: Forecast, config: Config, room: int) -> Reach:
+    job = forecast.job
+    assert job is not None
+    batch = _farthest(forecast, config, room, "batch", job.batch + numpy.arange(POINTS))
+    if job.seq is None or job.longest_seq is not None:
+        return Reach(largest_batch=batch, longest_seq=None)
+    most = int(config.dim("max_position_embeddings", "", "n_positions", "n_ctx", default=DEFAULT_SEQ))
+    lengths = job.seq + LENGTH_STEP * numpy.arange(POINTS)
+    lengths = lengths[lengths <= max(most, job.seq)]
+    return Reach(largest_batch=batch, longest_seq=_farthest(forecast, config, room, "seq", lengths))
+
+
+def _farthest(forecast: Forecast, config: Config, room: int, key: str, values: Grid) -> int:
+    """As far as the peaks and the slack seen so far say; where the estimate then disagrees, with the slack it saw."""
+    job = forecast.job
+    assert job is not None
+    peaks = _peaks(job, config, forecast, key, values)
+    slack, below = _slack(forecast, int(peaks[0])), len(peaks)
+    for _ in range(TRIES):
+        at = min(_guess(peaks, room - slack), below - 1)
+        if at <= 0:
+            break
+        seen = estimate(_with(job, key, int(values[at])))
+        if seen.verdict().fits:
+            return int(values[at])
+        slack, below = max(slack, _slack(seen, int(peaks[at]))), at
+    return int(values[0])
+
+
+def _with(job: Job, key: str, value: int) -> Job:
+    return replace(job, batch=value) if key == "batch" else replace(job, seq=value)
+
+
+def _peaks(job: Job, config: Config, forecast: Forecast, key: str, values: Grid) -> Grid:
+    batch = values if key == "batch" else numpy.full(len(values), job.batch)
+    seq = values if key == "seq" else numpy.full(len(values), job.longest_seq or job.seq or DEFAULT_SEQ)
+    target = seq if job.target_seq is None else job.target_seq
+    images = 1 if job.images is None else job.images
+    sizes = Sizes(batch=batch, seq=seq, target_seq=target, images=images, image_tokens=job.image_tokens)
+    return numpy.broadcast_to(Recording(job, config, forecast.gpu, sizes).peak(job), values.shape)
+
+
+def _guess(peaks: Grid, room: int) -> int:
+    return max(int((peaks <= room).sum()) - 1, 0)
+
+
+def _slack(forecast: Forecast, allocated: int) -> int:
+    """What the allocator added: rounding and cached blocks."""
+    return max((forecast.verdict().reserved_bytes or 0) - allocated, 0)

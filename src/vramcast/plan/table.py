@@ -1,0 +1,317 @@
+"""Every combination of moves in one table: its peak, its step time, its class. One axis per kind of change.
+
+A regime (what changes the recorded tensors) is recorded once for all micro-batches and lengths and folded once per way
+of running it; optimizers are added on top, so a combination costs a few additions in NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from vramcast.catalog.gpus import Gpu
+from vramcast.formulas.estimate import sizes_of
+from vramcast.formulas.optimizers import implementation
+from vramcast.formulas.peaks import MOMENTS, ByPhase, Recording
+from vramcast.formulas.regime import kv_cache
+from vramcast.job import Job
+from vramcast.models.config import Config
+from vramcast.models.program import Sizes
+from vramcast.plan.cost import StepCost, Work, pass_seconds, update_seconds, work_of
+from vramcast.plan.moves import Kind, Move, available
+
+Bytes = NDArray[numpy.int64]
+Floats = NDArray[numpy.float64]
+Moves = tuple[Move, ...]
+Index = tuple[int, ...]
+
+IMPOSSIBLE = numpy.iinfo(numpy.int64).max  # the peak of a combination that does not exist
+LAST_AXES = ("optimizer", "optimizer-impl", "alloc-conf", "batch", "seq")  # cheap to combine; the others make regimes
+KINDS = tuple(Kind)
+# What a combination costs beside its class, in the unit of `Move.price`: time counts most, each change a little.
+SLOWDOWN_PRICE, SLOWER_PRICE, FREE_PRICE = 4.0, 0.2, 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the user wants kept as it is."""
+
+    keep: frozenset[str] = frozenset()
+    max_slowdown: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A combination of moves with its price, not yet estimated."""
+
+    moves: Moves
+    allocated_bytes: int
+    slowdown: tuple[float, float]  # time per token against the job as given, at both ends of the assumptions
+
+    @property
+    def kind(self) -> Kind:
+        return max((move.kind for move in self.moves), key=KINDS.index, default=Kind.FREE)
+
+
+def applied(job: Job, moves: Moves) -> Job | None:
+    """The job after the moves; None where one of them does not apply any more."""
+    for move in moves:
+        changed = move.apply(job)
+        if changed is None:
+            return None
+        job = changed
+    return job
+
+
+class Table:
+    """Peaks and times of every combination of the moves that apply to a job."""
+
+    def __init__(
+        self, job: Job, config: Config, gpu: Gpu | None, limits: Limits, most_bytes: int | None = None
+    ) -> None:
+        """With `most_bytes`, combinations whose weights alone take more are left out, single changes excepted."""
+        self.job, self.config, self.gpu, self.most_bytes = job, config, gpu, most_bytes
+        self._recordings: dict[Hashable, Recording] = {}
+        self._weights: dict[Hashable, int] = {}
+        self._work: dict[int, Work] = {}
+        self._grids: dict[Hashable, Bytes] = {}
+        self._fixed: dict[Hashable, Bytes] = {}
+        self._seconds: dict[Hashable, tuple[Floats, Floats]] = {}
+        self._updates: dict[Hashable, tuple[float, float]] = {}
+        self.sizes = sizes_of(job, config)
+        own = Recording(job, config, gpu, self.sizes)
+        axes: dict[str, list[Move | None]] = {}
+        for move in available(job, limits.keep, own.program.params()):
+            axes.setdefault(move.axis, [None]).append(move)
+        _drop_dominated(axes)
+        first = [name for name in axes if name not in LAST_AXES]
+        self.regimes = [axes[name] for name in first]
+        self.last = [axes.get(name, [None]) for name in LAST_AXES]
+        self.axes = [*self.regimes, *self.last]
+        self.shape = tuple(len(axis) for axis in self.axes)
+        self.divisors = [job.batch // _after(move, job).batch for move in self.last[3]]
+        self.grid = self._grid()
+        self.base = self._base_cost()
+        self.allocated: Bytes = numpy.full(self.shape, IMPOSSIBLE, numpy.int64)
+        self.slowdown: tuple[Floats, Floats] = (numpy.zeros(self.shape), numpy.zeros(self.shape))
+        self._fill()
+        if limits.max_slowdown is not None:
+            self.allocated[numpy.maximum(*self.slowdown) > limits.max_slowdown] = IMPOSSIBLE
+
+    def _grid(self) -> Sizes:
+        batches = numpy.array([_after(move, self.job).batch for move in self.last[3]])
+        seqs = numpy.array([int(sizes_of(_after(move, self.job), self.config).seq) for move in self.last[4]])
+        b, s = numpy.meshgrid(batches, seqs, indexing="ij")
+        target = s if self.job.target_seq is None else self.job.target_seq
+        images, tokens = self.sizes.images, self.sizes.image_tokens
+        return Sizes(batch=b, seq=s, target_seq=target, images=int(images), image_tokens=tokens)
+
+    def _base_cost(self) -> StepCost:
+        recording = self._recording(self.job)
+        fast, slow = self._pass_seconds(recording, self.job)
+        return StepCost(
+            pass_s=(float(fast[0, 0]), float(slow[0, 0])), passes=self.job.accumulate,
+            update_s=update_seconds(recording.params, self.job, self.gpu), tokens=int(self.tokens[0, 0]),
+        )  # fmt: skip
+
+    @property
+    def tokens(self) -> Bytes:
+        """Of one micro-batch: what the model reads, and what an encoder-decoder writes."""
+        counted: Bytes = self.grid.batch * self.grid.seq
+        return counted
+
+    # ---- filling
+
+    def _fill(self) -> None:
+        for index in numpy.ndindex(*self.shape[: len(self.regimes)]):
+            job = applied(self.job, self._chosen(self.regimes, index))
+            if job is None:
+                continue
+            recording = self._recording(job)
+            if sum(map(bool, index)) > 1 and self._hopeless(recording, job):
+                continue
+            seconds = self._pass_seconds(recording, job)
+            for at in numpy.ndindex(*self.shape[len(self.regimes) : -3]):
+                changed = applied(job, self._chosen(self.last[:2], at))
+                if changed is not None:
+                    self._fill_grid((*index, *at), recording, changed, seconds)
+
+    def _hopeless(self, recording: Recording, job: Job) -> bool:
+        key = _stored(job)
+        if key not in self._weights:
+            self._weights[key] = sum(param.nbytes for param in recording.params)
+        return self.most_bytes is not None and self._weights[key] > self.most_bytes
+
+    def _fill_grid(self, at: Index, recording: Recording, job: Job, seconds: tuple[Floats, Floats]) -> None:
+        """All micro-batches and lengths of one regime with one optimizer."""
+        update, peaks = self._update(recording, job), {}
+        for row, divisor in enumerate(self.divisors):
+            passes = job.accumulate * divisor
+            if passes > 1 and implementation(job) == "in-backward":
+                continue
+            if (passes > 1) not in peaks:
+                peaks[passes > 1] = self._peaks(recording, _accumulating(job) if passes > 1 else job)
+            where: tuple[int | slice, ...] = (*at, slice(None), row)  # whatever the allocator's setting
+            self.allocated[where] = peaks[passes > 1][row]
+            for end in (0, 1):
+                per_token = (seconds[end][row] * passes + update[end]) / (self.tokens[row] * passes)
+                self.slowdown[end][where] = per_token / self.base.seconds_per_token[end]
+
+    def _peaks(self, recording: Recording, job: Job) -> Bytes:
+        """The largest sum over the moments, at every point of the grid."""
+        peaks: Bytes = (self._moving(recording, job) + self._lying(recording, job)[:, None, None]).max(axis=0)
+        return peaks
+
+    def _moving(self, recording: Recording, job: Job) -> Bytes:
+        """What depends on batch and length, moment by moment; far below zero where the job has no such moment."""
+        key = (
+            id(recording), job.checkpointing, job.keep_outputs, job.reference, job.accumulate > 1,
+            implementation(job) == "in-backward",
+            (job.optimizer, implementation(job)) if job.critic != "none" or job.resume != "none" else None,
+        )  # fmt: skip
+        if key not in self._grids:
+            passes, beside = recording.passes(job), recording.beside(job)
+            grids = [_on_grid(passes, beside, phase, self.grid.batch.shape) for phase in MOMENTS]
+            self._grids[key] = numpy.stack(grids)
+        return self._grids[key]
+
+    def _lying(self, recording: Recording, job: Job) -> Bytes:
+        """What lies there does not ask how the passes are run: one for all regimes that store alike."""
+        key = (*_stored(job), job.optimizer, implementation(job), job.zero_grad, job.accumulate > 1)
+        if key not in self._fixed:
+            lying = recording.lying(job)
+            self._fixed[key] = numpy.array([lying[phase] for phase in MOMENTS], numpy.int64)
+        return self._fixed[key]
+
+    def _recording(self, job: Job) -> Recording:
+        key = (*_stored(job), job.attention, job.loss, kv_cache(job, self.config))
+        if key not in self._recordings:
+            self._recordings[key] = Recording(job, self.config, self.gpu, self.grid)
+        return self._recordings[key]
+
+    def _pass_seconds(self, recording: Recording, job: Job) -> tuple[Floats, Floats]:
+        key = (id(recording), job.checkpointing, job.reference)
+        if key not in self._seconds:
+            shape = self.grid.batch.shape
+            if id(recording) not in self._work:
+                self._work[id(recording)] = work_of(recording.program)
+            fast, slow = pass_seconds(recording.program, self._work[id(recording)], job, self.gpu)
+            self._seconds[key] = (numpy.broadcast_to(fast, shape), numpy.broadcast_to(slow, shape))
+        return self._seconds[key]
+
+    def _update(self, recording: Recording, job: Job) -> tuple[float, float]:
+        key = (*_stored(job), job.optimizer, implementation(job))
+        if key not in self._updates:
+            self._updates[key] = update_seconds(recording.params, job, self.gpu)
+        return self._updates[key]
+
+    # ---- reading
+
+    @property
+    def num_candidates(self) -> int:
+        return int((self.allocated != IMPOSSIBLE).sum())
+
+    def at(self, flat: int) -> Candidate:
+        index = numpy.unravel_index(flat, self.shape)
+        where = tuple(int(i) for i in index)
+        return Candidate(
+            moves=self._chosen(self.axes, where), allocated_bytes=int(self.allocated[where]),
+            slowdown=(float(self.slowdown[0][where]), float(self.slowdown[1][where])),
+        )  # fmt: skip
+
+    def ranked(self, most_bytes: int) -> Iterator[Candidate]:
+        """Combinations of at most so many bytes: free before slower before a changed training, then by effort."""
+        found = numpy.flatnonzero(self.allocated <= most_bytes)
+        kind, effort = self.kind.ravel()[found], self.effort.ravel()[found]
+        for flat in found[numpy.lexsort((self.allocated.ravel()[found], effort, kind))]:
+            yield self.at(int(flat))
+
+    @property
+    def kind(self) -> NDArray[numpy.int64]:
+        """The worst class of a combination's moves."""
+        worst = numpy.zeros(self.shape, numpy.int64)
+        for number, axis in enumerate(self.axes):
+            worst = numpy.maximum(worst, self._along(number, [KINDS.index(m.kind) if m else 0 for m in axis]))
+        return worst
+
+    @property
+    def effort(self) -> Floats:
+        total = SLOWDOWN_PRICE * (numpy.maximum(*self.slowdown) - 1)
+        for number, axis in enumerate(self.axes):
+            total = total + self._along(number, [move_effort(m) if m else 0.0 for m in axis])
+        return numpy.round(total, 3)
+
+    def _along(self, number: int, values: list[Any]) -> NDArray[Any]:
+        shape = [1] * len(self.shape)
+        shape[number] = len(values)
+        return numpy.array(values).reshape(shape)
+
+    def _chosen(self, axes: list[list[Move | None]], index: Index) -> Moves:
+        picked = (axis[i] for axis, i in zip(axes, index, strict=True))
+        return tuple(move for move in picked if move is not None)
+
+    def singles(self) -> list[Candidate]:
+        """Each move alone."""
+        found = []
+        for number, axis in enumerate(self.axes):
+            for position in range(1, len(axis)):
+                index = [0] * len(self.shape)
+                index[number] = position
+                if self.allocated[tuple(index)] != IMPOSSIBLE:
+                    found.append(self.at(int(numpy.ravel_multi_index(index, self.shape))))
+        return found
+
+    def smallest(self) -> Candidate:
+        return self.at(int(self.allocated.argmin()))
+
+    def front(self, most_bytes: int) -> list[Candidate]:
+        """Of the combinations that fit and change the training least: those that no other beats in memory and time."""
+        fitting = self.allocated <= most_bytes
+        if not fitting.any():
+            return []
+        found = numpy.flatnonzero(fitting & (self.kind <= max(self.kind[fitting].min(), KINDS.index(Kind.SLOWER))))
+        slow, size = numpy.maximum(*self.slowdown).ravel()[found], self.allocated.ravel()[found]
+        order = numpy.lexsort((self.effort.ravel()[found], size, numpy.round(slow, 2)))
+        least = numpy.minimum.accumulate(size[order])
+        better = numpy.concatenate(([True], least[1:] < least[:-1]))
+        return [self.at(int(found[position])) for position in order[better]]
+
+
+def _drop_dominated(axes: dict[str, list[Move | None]]) -> None:
+    """A chunked loss never takes less than a fused one, at the same class and time: it is no choice beside it."""
+    names = [move.name for move in axes.get("loss", ()) if move]
+    if "fused linear cross entropy" in names:
+        axes["loss"] = [move for move in axes["loss"] if move is None or move.name != "chunked cross entropy"]
+
+
+def move_effort(move: Move) -> float:
+    return move.price + {Kind.FREE: FREE_PRICE, Kind.SLOWER: SLOWER_PRICE, Kind.CHANGES: SLOWER_PRICE}[move.kind]
+
+
+def combinations(axes: list[list[Move | None]]) -> Iterator[Moves]:
+    for chosen in product(*axes):
+        yield tuple(move for move in chosen if move is not None)
+
+
+def _stored(job: Job) -> tuple[Hashable, ...]:
+    """What decides which parameters exist, in which dtype, and which are trained."""
+    return (job.precision, job.lora_rank, job.quantize, job.freeze)
+
+
+def _after(move: Move | None, job: Job) -> Job:
+    return job if move is None else move.apply(job) or job
+
+
+def _accumulating(job: Job) -> Job:
+    return job if job.accumulate > 1 else replace(job, accumulate=2)
+
+
+def _on_grid(passes: ByPhase, beside: ByPhase, phase: str, shape: tuple[int, ...]) -> Bytes:
+    if phase not in passes:
+        return numpy.full(shape, -(2**62), numpy.int64)
+    return numpy.broadcast_to(numpy.asarray(passes[phase] + beside.get(phase, 0), numpy.int64), shape)
