@@ -15,7 +15,7 @@ from vramcast.models.tape import BF16, DTYPES, F16, F32, Dtype, Lora, Quantized,
 
 NO_GQA_BEFORE = (4, 54)  # transformers repeated key and value heads itself before
 GROUPED_EXPERTS_FROM = (5, 0)  # before, experts ran one by one
-OWN_CODE = ("litgpt", "torchtune", "torchtitan")  # frameworks whose modelling code is described apart from transformers'
+OWN_CODE = ("litgpt", "torchtune", "torchtitan", "megatron")  # frameworks whose modelling code is described apart from transformers'
 PINS_INPUT_BEFORE = (0, 44)  # bitsandbytes: MatMul4Bit wrote its input into ctx.tensors and never needed it
 
 
@@ -42,8 +42,9 @@ def _compiled(job: Job) -> str:
 
 
 def _code(job: Job, config: Config) -> str:
-    """torchtitan's own code is described for some models; its others are recorded as transformers runs them."""
-    described = job.framework in OWN_CODE and (job.framework != "torchtitan" or config.model_type in ("llama", "qwen3"))
+    """torchtitan's and Megatron's own code is described for some models; their others are recorded as transformers runs them."""
+    only = {"torchtitan": ("llama", "qwen3"), "megatron": ("gpt2", "llama", "mistral", "qwen2", "qwen3")}
+    described = job.framework in OWN_CODE and config.model_type in only.get(job.framework, (config.model_type,))
     return job.framework if described else "transformers"
 
 

@@ -30,6 +30,8 @@ def add_loss(program: Program, *, transformers: Version, kind: str = "full") -> 
 def _loss(t: Tape, logits: Value, loss: str, transformers: Version, kind: str) -> Value:
     if t.regime.code == "litgpt":
         return _litgpt(t, logits)
+    if t.regime.code == "megatron":
+        return _megatron(t, logits)
     if t.regime.compiled != "none":
         return _compiled(t, logits, chunked=kind == "chunked")
     if kind == "chunked":
@@ -68,6 +70,15 @@ def _loss_parallel(t: Tape, x: Value) -> dict[str, Any]:
     if split.tp == 1 or not split.vocab_logits or t.regime.code == "megatron":
         return {}
     return {"forward_temp_bytes": x.nbytes, "backward_temp_bytes": 2 * x.nbytes}
+
+
+def _megatron(t: Tape, logits: Value) -> Value:
+    """vocab_parallel_cross_entropy(logits.float(), …): the fp32 copy becomes softmax, then the gradient, in place."""
+    softmax = t.cast(logits, F32, "logits fp32")
+    return t.op(
+        "vocab parallel cross entropy", (softmax,), (), F32, saves=(softmax,), label="loss",
+        grad_in_place_of_saved=True,
+    )  # fmt: skip
 
 
 def _litgpt(t: Tape, logits: Value) -> Value:

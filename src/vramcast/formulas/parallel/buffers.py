@@ -42,7 +42,8 @@ NO_SYNC = ("litgpt", "lightning", "hf", "trl", "accelerate")  # these skip the r
 
 
 def accumulates_unsharded(job: Job) -> bool:
-    return job.accumulate > 1 and job.framework in NO_SYNC
+    """Between micro-batches; pipeline schedules reduce after the last one, whatever the framework."""
+    return job.accumulate > 1 and (job.framework in NO_SYNC or job.pp > 1)
 
 
 def buffer_entries(

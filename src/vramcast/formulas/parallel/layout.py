@@ -25,15 +25,19 @@ from vramcast.models.tape import Placed, Regime, Section, Split, Tape
 DIVIDED = ("llama", "mistral", "ministral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3_text", "olmo", "olmo2",
            "olmo3", "glm", "glm4", "granite", "smollm3", "cohere", "cohere2", "mixtral", "qwen2_moe", "qwen3_moe",
            "phimoe", "olmoe", "gpt_oss")  # fmt: skip
+MEGATRON = ("gpt2", "llama", "mistral", "qwen2", "qwen3")  # recorded as Megatron runs them, divided there
 INNER = ("intermediate_size", "shared_expert_intermediate_size")
 
 
 def rank_config(config: Config, topology: Topology, job: Job) -> Config:
     """The config that one tensor-parallel rank would be built from."""
     vocab = padded_vocab(config, topology, job)
+    if job.framework == "megatron" and config.model_type in MEGATRON:
+        padded = vocab or int(config.dim("vocab_size", "V"))
+        return Config({**config.data, "vocab_size": padded // topology.tp}, config.where)
     if topology.tp == 1:
         return config if vocab is None else Config({**config.data, "vocab_size": vocab}, config.where)
-    if config.model_type not in DIVIDED and job.framework != "megatron":
+    if config.model_type not in DIVIDED:
         raise UnsupportedError(
             f"{config.where}: tensor parallelism of model_type {config.model_type!r} is not described. "
             f"Known: {', '.join(DIVIDED)}."
@@ -141,10 +145,17 @@ def stage_program(program: Program, stages: list[int], which: tuple[int, ...]) -
     for stage in which:
         chosen += [program.placed[index] for index in blocks[starts[stage] : starts[stage + 1]]]
     if len(stages) - 1 in which:
-        chosen += program.placed[last + 1 :]
+        chosen += [placed if 0 in which else _untied(placed) for placed in program.placed[last + 1 :]]
     tape = copy.copy(program.tape)
     tape.placed = chosen
     return replace(program, tape=tape)
+
+
+def _untied(placed: Placed) -> Placed:
+    """A head tied to an embedding on another stage has a copy of its own."""
+    section = copy.copy(placed.section)
+    section.params = [replace(param, tied_to=None) for param in section.params]
+    return Placed(section, placed.index)
 
 
 def _received(block: Placed) -> Placed:
