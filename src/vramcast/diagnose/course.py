@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vramcast.catalog.gpus import find_gpu
 from vramcast.diagnose.evidence import BACKWARDS, STEPS, Evidence
 from vramcast.forecast import Forecast
 from vramcast.formulas.estimate import DEVICE, estimate
 from vramcast.job import Job
 from vramcast.ledger import LOAD, LOSS, NEXT_LOSS, RESUME, STEP, Category, Entry, Level
+from vramcast.models.read import read_model
 from vramcast.units import MiB
 
 # How far engine and reality may be apart where the library versions are known (see the accuracy page).
@@ -65,6 +67,31 @@ def course_of(job: Job) -> Course:
     return Course(job=job, forecast=forecast, spans=spans)
 
 
+def quick_need_bytes(job: Job) -> int | None:
+    """The peak alone, ten times faster than a whole estimate; None for jobs that only a whole estimate knows."""
+    if job.gpus > 1 or job.edit or job.longest_seq is not None or job.model is None or job.seq is None:
+        return None
+    import numpy  # only where a job is given
+
+    from vramcast.formulas.sweep import peak_grid
+
+    config = read_model(job.model).config
+    if config is None:
+        return None
+    gpu = find_gpu(job.gpu) if job.gpu else None
+    return int(peak_grid(job, config, gpu, numpy.array([[job.batch]]), numpy.array([[job.seq]]))[0, 0])
+
+
+def can_reach(need_bytes: int, evidence: Evidence) -> bool:
+    """Is this peak as high as what was seen, within the engine's own error?"""
+    reached = (evidence.allocated_bytes or 0) + evidence.least_request_bytes
+    return reached <= need_bytes + _tolerance(need_bytes)
+
+
+def _tolerance(nbytes: int) -> int:
+    return max(int(nbytes * TOLERANCE), LEAST_TOLERANCE_BYTES)
+
+
 def _span(forecast: Forecast, phase: str) -> Span:
     alive = [entry for entry in forecast.ledger.alive(phase, DEVICE) if entry.level == Level.ALLOCATED]
     return Span(
@@ -98,7 +125,7 @@ def agree(course: Course, evidence: Evidence) -> Agreement | None:
     card = card_bytes(course, evidence)
     here = min((size for size in (card, evidence.here_bytes) if size is not None), default=None)
     for span in course.spans:
-        slack = max(int(span.peak_bytes * TOLERANCE), LEAST_TOLERANCE_BYTES)
+        slack = _tolerance(span.peak_bytes)
         if _is_here(span, evidence, slack) and _runs_out(span, evidence, here):
             return Agreement(phase=span.phase, peak_bytes=span.peak_bytes, because=_because(span, card, here, slack))
         if here is not None and span.peak_bytes > here + slack:
@@ -121,12 +148,13 @@ def _runs_out(span: Span, evidence: Evidence, here: int | None) -> bool:
 
 
 def card_bytes(course: Course, evidence: Evidence) -> int | None:
-    """What PyTorch could have on this card if nobody else were there."""
+    """What PyTorch could have on this card if nobody else were there; what it had reserved, it could have."""
     gpu = course.forecast.gpu
     capacity = evidence.capacity_bytes or (gpu.total_bytes if gpu else None)
     if capacity is None:
         return None
-    return capacity - (evidence.outside_bytes if evidence.outside_bytes is not None else course.outside_bytes)
+    outside = evidence.outside_bytes if evidence.outside_bytes is not None else course.outside_bytes
+    return max(capacity - outside, evidence.observation.reserved_bytes or 0)
 
 
 def _because(span: Span, card: int | None, here: int | None, slack: int) -> str:

@@ -171,6 +171,14 @@ DEVIATIONS: tuple[Deviation, ...] = (
 OF_STATES = ("precision", "reference", "reference dtype", "optimizer", "adapter")
 
 
+OTHER_LENGTH = "other_length"  # followed by the length, as two lengths are two explanations
+
+
+def kind_of(name: str) -> str:
+    """A deviation's name without its figure."""
+    return name.partition(" ")[0]
+
+
 def sequence_of(length: int, prior: float) -> Deviation:
     """The batch that failed was padded to another length than believed."""
 
@@ -179,7 +187,7 @@ def sequence_of(length: int, prior: float) -> Deviation:
             return replace(job, longest_seq=length)
         return replace(job, seq=length) if job.seq is not None and job.seq != length else None
 
-    return Deviation(name="other_length", axis="tokens", prior=prior, apply=apply)
+    return Deviation(name=f"{OTHER_LENGTH} {length}", axis="tokens", prior=prior, apply=apply)
 
 
 # What the failing code proves: the innermost frames run only under this deviation.

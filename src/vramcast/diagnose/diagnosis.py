@@ -78,7 +78,7 @@ def _job_facts(gap: Gap) -> list[Finding]:
     if allocated is not None and allocated > need:
         facts.append(fact("more_than_described", allocated_bytes=allocated, need_bytes=need))
     if not gap.explanations:
-        facts.append(fact("no_explanation", count=gap.num_priced))
+        facts.append(fact("no_explanation", count=gap.num_variants))
     return facts
 
 

@@ -329,7 +329,7 @@ def outside_async_pool(oom: Observation) -> Finding | None:
 
 
 def truncated(oom: Observation) -> Finding | None:
-    return fact("truncated") if "truncated" in oom.marks else None
+    return fact("truncated") if "truncated" in oom.marks and oom.allocated_bytes is None else None
 
 
 DEVICE_RULES = (

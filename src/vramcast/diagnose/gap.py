@@ -13,8 +13,15 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from math import prod
 
-from vramcast.diagnose.course import Agreement, Course, agree, card_bytes, course_of
-from vramcast.diagnose.deviations import DEVIATIONS, OF_STATES, Deviation, seen_in_code, sequence_of
+from vramcast.diagnose.course import Agreement, Course, agree, can_reach, card_bytes, course_of, quick_need_bytes
+from vramcast.diagnose.deviations import (
+    DEVIATIONS,
+    OF_STATES,
+    OTHER_LENGTH,
+    Deviation,
+    seen_in_code,
+    sequence_of,
+)
 from vramcast.diagnose.evidence import STEPS, Evidence
 from vramcast.diagnose.fingerprint import Match
 from vramcast.diagnose.tensors import is_telling, lengths_of, matches_of, tensors_of
@@ -27,7 +34,7 @@ from vramcast.ledger import EVAL, LOAD, LOSS, NEXT_LOSS, RESUME, ROLLOUT, SAVE, 
 from vramcast.models.tape import F32
 
 MAX_DEVIATIONS = 4
-MAX_PRICED = 40  # variants; each takes about a tenth of a second
+MAX_LOOKED_AT, MAX_PRICED = 300, 24  # variants; a look takes a hundredth of a second, a price a tenth
 # An explanation ten times less plausible than the best is not worth a reader's time.
 LEAST_SHARE = 0.1
 LENGTH_NAMED, LENGTH_GUESSED = 0.35, 0.1  # priors: the failing code names logits or scores, or it does not
@@ -36,7 +43,7 @@ MAX_EXPLANATIONS = 6
 FRAGMENTED, NO_SUCH_TENSOR = 0.4, 0.25
 AS_DESCRIBED = 85  # plausibility of the job just as described, on the scale of `hypotheses`
 
-AXES = {item.name: item.axis for item in DEVIATIONS} | {"other_length": "tokens", "loop_step": "optimizer"}
+AXES = {item.name: item.axis for item in DEVIATIONS} | {OTHER_LENGTH: "tokens", "loop_step": "optimizer"}
 _BY_PHASE = {
     LOAD: "loading_the_model", RESUME: "resuming_loads_twice", SAVE: "saving_gathers", EVAL: "evaluation_gathers",
     ROLLOUT: "generation_cache",
@@ -88,7 +95,7 @@ class Gap:
     explanations: tuple[Explanation, ...]
     contrasts: tuple[Contrast, ...]
     decide: str | None  # the deviation's axis whose measurement tells the explanations apart
-    num_priced: int
+    num_variants: int
 
 
 def explain_gap(job: Job, evidence: Evidence) -> Gap:
@@ -102,7 +109,7 @@ def explain_gap(job: Job, evidence: Evidence) -> Gap:
     contrasts = tuple(_contrasts(explanations[0], evidence, prices)) if explanations else ()
     return Gap(
         described=described, evidence=evidence, explanations=explanations, contrasts=contrasts,
-        decide=_decide(explanations), num_priced=len(prices.known),
+        decide=_decide(explanations), num_variants=prices.num_looked_at,
     )  # fmt: skip
 
 
@@ -118,10 +125,15 @@ def _least(job: Job) -> Job:
 
 
 class _Prices:
-    """Courses by job, each priced once."""
+    """Courses by job, each priced once, and only if its peak is as high as what was seen."""
 
     def __init__(self) -> None:
         self.known: dict[Job, Course] = {}
+        self.num_looked_at = 0
+
+    @property
+    def is_spent(self) -> bool:
+        return len(self.known) >= MAX_PRICED or self.num_looked_at >= MAX_LOOKED_AT
 
     def of(self, job: Job) -> Course:
         if job not in self.known:
@@ -135,6 +147,15 @@ class _Prices:
         except VramcastError:
             return None
 
+    def reaching(self, job: Job, evidence: Evidence) -> Course | None:
+        """None also where the job never takes as much as was seen."""
+        self.num_looked_at += 1
+        try:
+            need = quick_need_bytes(job)
+        except VramcastError:
+            return None
+        return self.maybe(job) if need is None or can_reach(need, evidence) else None
+
 
 def _explanations(job: Job, evidence: Evidence, prices: _Prices) -> list[Explanation]:
     found: list[Explanation] = []
@@ -142,13 +163,13 @@ def _explanations(job: Job, evidence: Evidence, prices: _Prices) -> list[Explana
     for chosen in _combinations(job, evidence):
         weight = prod(deviation.prior for deviation in chosen)
         best = max((item.weight for item in found), default=0.0)
-        if weight < best * LEAST_SHARE or len(prices.known) >= MAX_PRICED:
+        if weight < best * LEAST_SHARE or prices.is_spent:
             break
         names = (*proven, *(deviation.name for deviation in chosen))
         if any(set(item.changes) <= set(names) for item in found if not item.agreement.because):
             continue  # a smaller explanation does already
         changed = _applied(job, chosen)
-        course = prices.maybe(changed) if changed else None
+        course = prices.reaching(changed, evidence) if changed else None
         agreement = agree(course, evidence) if course else None
         if course is not None and agreement is not None:
             found.append(_explanation(names, course, agreement, weight, evidence))
@@ -166,8 +187,9 @@ def _combinations(job: Job, evidence: Evidence) -> Iterator[tuple[Deviation, ...
 
 def _lengths(job: Job, evidence: Evidence) -> Iterator[Deviation]:
     named = re.search(r"logit|cross_entropy|lm_head|softmax|att", evidence.code)
+    believed = job.longest_seq or job.seq or 1
     for length in lengths_of(evidence.observation, job):
-        yield sequence_of(length, LENGTH_NAMED if named else LENGTH_GUESSED)
+        yield sequence_of(length, (LENGTH_NAMED if named else LENGTH_GUESSED) * float((believed / length) ** 0.1))
 
 
 def _matters(deviation: Deviation, evidence: Evidence) -> bool:

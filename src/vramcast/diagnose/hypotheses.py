@@ -211,11 +211,12 @@ def rank(case: Case) -> tuple[Hypothesis, ...]:
 
 
 def joined(hypotheses: Sequence[Hypothesis], explanations: Sequence[Explanation]) -> tuple[Hypothesis, ...]:
-    """Causes seen in the text and variants of the job, one list. What both point to counts once, with both reasons."""
+    """Causes seen in the text and variants of the job, one list. What both point to counts once, with both reasons;
+    a variant that needs another process beside its own deviations does not explain why that process is there."""
     seen = {item.name: item for item in hypotheses if not explanations or item.name != "needs_more_than_the_card"}
     priced: list[Hypothesis] = []
     for item in explanations:
-        text = seen.pop(item.cause, None)
+        text = None if item.agreement.because and item.changes else seen.pop(item.cause, None)
         priced.append(
             Hypothesis(
                 name=item.cause, plausibility=max(item.plausibility, text.plausibility if text else 0),

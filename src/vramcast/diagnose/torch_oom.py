@@ -27,7 +27,8 @@ _START = re.compile(
     r"|(?P<block>cannotallocatememoryblock)"
     r"|(?P<async>allocationondevice(?P<async_device>\d{1,4})?wouldexceedallowedmemory|memoryerror:allocationondevice)"
     r"|(?P<bare>triedtoallocate[\d.,]+[a-z]{1,5}\((?:gpu|npu|xpu)\d)"
-    r"|(?P<barer>(?<!b)\((?:gpu|npu|xpu|mlu)\d{1,4};[\d.]+[kmgt]ibtotalcapacity)",
+    r"|(?P<barer>(?<!b)\((?:gpu|npu|xpu|mlu)\d{1,4};[\d.]+[kmgt]ibtotalcapacity)"
+    r"|(?P<tail>(?<![\d.])[\d.]{1,12}[kmgt]ibisallocatedbypytorch)",
     re.IGNORECASE,
 )
 # Where it ends. The explanation after the numbers adds nothing that is counted.
@@ -105,9 +106,7 @@ def _beginnings(text: str) -> list[re.Match[str]]:
     """Where messages begin; `Tried to allocate` inside one that has already begun does not begin another."""
     begins: list[re.Match[str]] = []
     for match in _START.finditer(text):
-        is_inside = (
-            begins and (match["bare"] or match["barer"]) and not _END.search(text[begins[-1].start() : match.start()])
-        )
+        is_inside = begins and _is_part(match) and not _END.search(text[begins[-1].start() : match.start()])
         if not is_inside:
             begins.append(match)
     return begins
@@ -129,7 +128,12 @@ def _until_complete(head: str, rest: tuple[Line, ...], last: int) -> tuple[str, 
 
 def _begins_another(piece: str) -> bool:
     """A bracket with numbers continues the message that was begun; only its first words begin another."""
-    return any(not match["bare"] and not match["barer"] for match in _START.finditer(piece))
+    return any(not _is_part(match) for match in _START.finditer(piece))
+
+
+def _is_part(match: re.Match[str]) -> bool:
+    """Words that begin a paste whose own beginning was cut off, and else stand inside a message."""
+    return bool(match["bare"] or match["barer"] or match["tail"])
 
 
 def _as_far_as_it_speaks(head: str, pieces: list[tuple[str, int]], last: int) -> tuple[str, int]:
@@ -242,7 +246,7 @@ def _complete_mps(fields: dict[str, Any], derived: list[str], notes: list[str], 
 READER = Reader(
     words=(
         "out of memory", "memory. tried to", "tried to allocate", "total capac", "exceed allowed memory",
-        "allocate memory block", "outofmemoryerror",
+        "allocate memory block", "outofmemoryerror", "is allocated by pytorch",
     ),
     read=read,
 )  # fmt: skip

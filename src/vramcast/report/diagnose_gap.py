@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from vramcast.diagnose.deviations import kind_of
 from vramcast.diagnose.evidence import STEPS
 from vramcast.diagnose.gap import Contrast, Explanation, Gap
 from vramcast.formulas.estimate import DEVICE
@@ -71,7 +72,7 @@ def _said(item: Explanation, gap: Gap, lang: str) -> str:
 
 def change_texts(item: Explanation, lang: str) -> list[str]:
     seq = item.job.longest_seq or item.job.seq
-    return [word(DEVIATIONS, name, lang).format(seq=seq) for name in item.changes]
+    return [word(DEVIATIONS, kind_of(name), lang).format(seq=seq) for name in item.changes]
 
 
 def _setup(item: Explanation, lang: str) -> Iterator[str]:
@@ -111,7 +112,8 @@ def explanation_json(item: Explanation, gap: Gap, lang: str) -> dict[str, Any]:
     described, real = job_values(gap.described.job), job_values(item.job)
     return {
         "changes": [
-            {"name": name, "text": text} for name, text in zip(item.changes, change_texts(item, lang), strict=True)
+            {"name": kind_of(name), "text": text}
+            for name, text in zip(item.changes, change_texts(item, lang), strict=True)
         ],
         "job": {name: value for name, value in real.items() if value != described[name]},
         "setup": list(_setup(item, lang)),
@@ -146,5 +148,5 @@ def gap_json(gap: Gap, lang: str) -> dict[str, Any]:
             for item in gap.contrasts
         ],
         "decide": decide_text(gap, lang),
-        "variants_priced": gap.num_priced,
+        "variants": gap.num_variants,
     }  # fmt: skip

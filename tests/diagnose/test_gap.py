@@ -1,0 +1,198 @@
+# ruff: noqa: E501 (pasted messages keep their lines)
+"""Explaining a gap: variants of a job against what was observed, with figures worked out by hand.
+
+Phi-3-mini has 3,821,079,552 parameters: 14.23 GiB in fp32. Weights, gradients, two states, the foreach list and an fp32
+reference are six such copies: 85.41 GiB; without the reference or without the list 71.17 GiB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from vramcast.diagnose.course import agree, course_of
+from vramcast.diagnose.diagnosis import Diagnosis, diagnose
+from vramcast.diagnose.evidence import Evidence, evidence_of
+from vramcast.diagnose.gap import Gap, explain_gap
+from vramcast.diagnose.reading import read_text
+from vramcast.errors import InputError
+from vramcast.job import Job, Precision
+from vramcast.ledger import BACKWARD, FORWARD, LOSS, NEXT_BACKWARD, NEXT_FORWARD, NEXT_LOSS, NEXT_STEP, STEP
+
+GIB = 2**30
+COPY = 3_821_079_552 * 4
+PHI = Job(model="phi-3-mini", batch=2, seq=256, reference="same", gpu="a100-80gb")
+LOG = (
+    "torch.OutOfMemoryError: CUDA out of memory. Of the allocated memory 76.72 GiB is allocated by PyTorch, and 1.81 GiB is "
+    "reserved by PyTorch but unallocated."
+)
+
+
+def evidence(text: str) -> Evidence:
+    found = evidence_of(read_text(text))
+    assert found is not None
+    return found
+
+
+def gap_of(job: Job, text: str = LOG) -> Gap:
+    return explain_gap(job, evidence(text))
+
+
+@pytest.fixture(scope="module")
+def phi() -> Gap:
+    return gap_of(replace(PHI, precision=Precision.BF16_TRUE))
+
+
+def test_the_one_explanation_of_76_72_gib_is_fp32_with_an_fp32_reference_and_foreach_in_the_first_step(
+    phi: Gap,
+) -> None:
+    (only,) = phi.explanations
+    assert only.changes == ("weights_fp32",)
+    assert only.cause == "optimizer_foreach"
+    assert only.agreement.phase == STEP
+    assert 6 * COPY <= only.need_bytes <= 6 * COPY + 64 * 2**20
+    assert only.need_bytes / GIB == pytest.approx(85.4, abs=0.05)
+    assert only.job.reference == "same"
+    assert only.job.reference_dtype is None  # like the trained weights: fp32
+
+
+def test_the_theory_of_the_note_does_not_run_out(phi: Gap) -> None:
+    contrasts = {item.name: item for item in phi.contrasts}
+    textbook = contrasts["textbook"]  # 2 + 2 + 8 bytes, a 2-byte reference, a 4-byte foreach list: 18 of 24 bytes
+    assert textbook.need_bytes == pytest.approx(COPY * 18 / 4, rel=0.002)
+    assert textbook.fits
+    assert contrasts["reference on the CPU"].need_bytes == pytest.approx(5 * COPY, rel=0.001)
+    assert contrasts["reference on the CPU"].need_bytes / GIB == pytest.approx(71.2, abs=0.05)
+    assert contrasts["reference on the CPU"].fits
+    assert contrasts["fused optimizer"].fits
+    assert contrasts["checkpointing"].fits is False
+    assert not contrasts["weights in 16 bit"].agrees
+
+
+def test_an_expected_figure_below_what_was_allocated_is_refuted_and_would_have_fitted() -> None:
+    diagnosis = diagnose(read_text(LOG), PHI, expected_bytes=62_600_000_000)
+    rules = [finding.rule for finding in diagnosis.findings]
+    assert "expected_refuted" in rules
+    assert "expected_fits" in rules
+
+
+def test_a_job_that_explains_everything_needs_no_deviation() -> None:
+    (only,) = gap_of(PHI).explanations
+    assert only.changes == ()
+    assert only.need_bytes / GIB == pytest.approx(85.4, abs=0.05)
+
+
+def test_a_reference_believed_on_the_cpu_was_on_the_gpu() -> None:
+    best = gap_of(replace(PHI, reference="cpu")).explanations[0]
+    assert best.changes == ("reference_on_gpu",)
+    assert best.agreement.phase == STEP
+
+
+def test_two_deviations_are_found_together() -> None:
+    best = gap_of(replace(PHI, reference="cpu", precision=Precision.BF16_TRUE)).explanations[0]
+    assert set(best.changes) == {"weights_fp32", "reference_on_gpu"}
+
+
+def test_allocated_is_a_lower_bound_the_job_cannot_have_needed_less() -> None:
+    for explanation in gap_of(replace(PHI, precision=Precision.BF16_TRUE)).explanations:
+        assert explanation.need_bytes >= 76.72 * GIB
+
+
+def test_a_job_that_would_have_failed_earlier_is_no_explanation() -> None:
+    """Weights, reference and gradients in fp32 exceed a 40 GB card in backward: it never reaches a step with 39 GiB."""
+    text = (
+        '  File "torch/optim/adamw.py", line 1, in _multi_tensor_adamw\n    torch._foreach_sqrt(x)\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 96.00 MiB. GPU 0 has a total capacity of 39.39 GiB of which "
+        "10.00 MiB is free. Of the allocated memory 38.00 GiB is allocated by PyTorch, and 400.00 MiB is reserved by PyTorch but "
+        "unallocated."
+    )
+    job = replace(PHI, gpu="a100-40gb", precision=Precision.FP32)
+    assert agree(course_of(job), evidence(text)) is None
+
+
+def test_the_traceback_decides_the_phase() -> None:
+    frames = {
+        '  File "a/torch/optim/adamw.py", line 9, in _multi_tensor_adamw\n    x = torch._foreach_sqrt(y)\n': (STEP, NEXT_STEP),
+        '  File "a/torch/_tensor.py", line 9, in backward\n    torch.autograd.backward(\n'
+        '  File "a/graph.py", line 1, in _engine_run_backward\n    return run_backward(\n': (BACKWARD, NEXT_BACKWARD),
+        '  File "a/modeling_llama.py", line 9, in forward\n    logits = logits.float()\n': (
+            FORWARD, LOSS, NEXT_FORWARD, NEXT_LOSS, "eval",
+        ),
+    }  # fmt: skip
+    for trace, phases in frames.items():
+        assert evidence(f"{trace}{LOG}").phases == phases
+    assert evidence(LOG).phases is None
+
+
+def test_what_the_frames_prove_is_not_a_guess() -> None:
+    """Fused by default, yet the traceback stands in _multi_tensor_adamw: foreach it was."""
+    trace = '  File "torch/optim/adamw.py", line 606, in _multi_tensor_adamw\n    torch._foreach_sqrt(x)\n'
+    best = gap_of(replace(PHI, optimizer_impl="fused"), trace + LOG).explanations[0]
+    assert best.changes == ("foreach_step",)
+    assert best.weight == 1
+
+
+def test_a_longer_batch_is_solved_from_the_request() -> None:
+    """A batch padded to 8192 instead of 256 tokens: its fp32 logits of 2 × 8192 × 32,064 words are 1.96 GiB."""
+    believed = replace(PHI, reference="none", precision=Precision.BF16_TRUE, transformers_version="4.49", seq=256)
+    loss = next(span for span in course_of(replace(believed, seq=8192)).spans if span.phase == LOSS)
+    allocated = loss.peak_bytes - round(1.96 * GIB)
+    text = (
+        '  File "modeling_phi3.py", line 9, in forward\n    logits = logits.float()\n'
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.96 GiB. GPU 0 has a total capacity of "
+        f"{loss.peak_bytes / GIB:.2f} GiB of which 1.00 GiB is free. Of the allocated memory {allocated / GIB:.2f} GiB is allocated "
+        "by PyTorch, and 300.00 MiB is reserved by PyTorch but unallocated."
+    )
+    solved = [item for item in gap_of(replace(believed, gpu=None), text).explanations if item.job.seq != 256]
+    found = next(item for item in solved if item.changes[0].startswith("other_length"))
+    assert found.job.seq == pytest.approx(8192, rel=0.005)
+    assert found.cause == "logits"
+    assert any("logits" in match.candidate.name for match in found.matches)
+
+
+def test_a_neighbour_is_the_cause_where_the_job_alone_would_fit() -> None:
+    """All in bf16 the job needs 42.7 GiB of a card with 79.3: it failed at 39 because half the card was taken."""
+    text = (
+        "CUDA out of memory. Tried to allocate 188.00 MiB (GPU 0; 79.32 GiB total capacity; 39.00 GiB already allocated; "
+        "100.00 MiB free; 39.50 GiB reserved in total by PyTorch)"
+    )
+    best = gap_of(replace(PHI, precision=Precision.BF16_TRUE), text).explanations[0]
+    assert best.changes == ()
+    assert best.cause == "another_process"
+
+
+def test_where_two_remain_the_measurement_that_decides_is_named() -> None:
+    text = (
+        '  File "torch/optim/adamw.py", line 606, in _multi_tensor_adamw\n    torch._foreach_sqrt(x)\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 130.00 MiB. GPU 0 has a total capacity of 94.99 GiB of which "
+        "1.19 MiB is free. Of the allocated memory 92.43 GiB is allocated by PyTorch, and 703.27 MiB is reserved by PyTorch but "
+        "unallocated."
+    )
+    job = Job(model="qwen2.5-7b", batch=1, seq=1024, precision=Precision.BF16_TRUE, framework="trl", reference="same")
+    gap = gap_of(job, text)
+    assert len(gap.explanations) > 1
+    assert gap.decide in ("precision", "reference dtype")
+    # 130 MiB are one bf16 matrix of 3584 × 18944, so 16-bit weights come first
+    assert "weights_fp32" not in gap.explanations[0].changes
+    assert gap.explanations[0].matches
+
+
+def test_a_job_that_cannot_be_priced_leaves_the_rest_of_the_diagnosis() -> None:
+    diagnosis: Diagnosis = diagnose(read_text(LOG), Job(model="no-such-model"))
+    assert diagnosis.gap is None
+    assert "job_not_priced" in [finding.rule for finding in diagnosis.findings]
+    assert diagnosis.hypotheses
+
+
+def test_a_count_of_parameters_explains_nothing() -> None:
+    with pytest.raises(InputError, match="--model"):
+        gap_of(Job(params=7_000_000_000))
+
+
+@pytest.mark.slow
+def test_nothing_is_claimed_where_nothing_agrees() -> None:
+    text = LOG.replace("76.72", "9.00").replace("1.81", "0.10")
+    gap = gap_of(replace(PHI, precision=Precision.FP32), text)
+    assert gap.explanations == ()
+    assert "no_explanation" in [finding.rule for finding in diagnose(read_text(text), PHI).findings]
