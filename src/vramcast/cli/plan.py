@@ -25,8 +25,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from vramcast.plan.search import Limits, plan
-    from vramcast.report.plan_report import plans_json, render_text
+    from vramcast.plan.search import plan
+    from vramcast.plan.table import Limits
+    from vramcast.report.plan_report import plans_json, render
 
     keep = frozenset(name.strip() for name in args.keep.split(",") if name.strip())
     unknown = keep.difference(fields())
@@ -37,11 +38,13 @@ def run(args: argparse.Namespace) -> int:
     job = _with_global_batch(job_of(args, args.model), args.global_batch)
     plans = plan(job, Limits(keep=keep, max_slowdown=args.max_slowdown))
     if args.write:
-        _write(args.write, plans.fitting[0].job if plans.fitting else None)
+        _write(
+            args.write, plans.fitting[0].job if plans.fitting else plans.base.job if plans.base.verdict().fits else None
+        )
     if args.json:
         print_json(plans_json(plans))
     else:
-        print(render_text(plans, args.lang))
+        print(render(plans, markdown=args.markdown, lang=args.lang))
     return 0 if plans.fitting or plans.base.verdict().fits else 1
 
 

@@ -5,112 +5,168 @@ from __future__ import annotations
 from typing import Any
 
 from vramcast.job import job_values
+from vramcast.plan.cost import StepCost
 from vramcast.plan.moves import Move
-from vramcast.plan.search import Candidate, Plan, Plans
+from vramcast.plan.search import Plan, Plans
+from vramcast.plan.table import Candidate, Moves
 from vramcast.report.as_json import SCHEMA, verdict_json
 from vramcast.report.bill import headline
+from vramcast.report.plan_words import plan_word
+from vramcast.report.sheet import Column, Row, Sheet, as_markdown, as_text
 from vramcast.units import GiB, format_gib
 
-ZH = {
-    "plans that fit, cheapest first": "可行的方案（代价从低到高）",
-    "nothing that was tried fits; the smallest is": "没有找到可行的方案；最小的是",
-    "single changes": "单项改动",
-    "step time": "单步时间",
-    "free": "无代价",
-    "slower": "变慢",
-    "changes the training": "改变训练",
-    "frees": "释放",
-    "combinations were priced": "种组合已计价",
-}
+FRONT_SHOWN = 8
 
 
-def _word(text: str, lang: str) -> str:
-    return ZH.get(text, text) if lang == "zh" else text
+def render(plans: Plans, *, markdown: bool = False, lang: str = "en") -> str:
+    show = as_markdown if markdown else as_text
+    first = headline(plans.base.verdict(), lang)
+    parts = [f"**{first}**" if markdown else first, *(show(sheet) for sheet in _sheets(plans, lang))]
+    return "\n\n".join([*parts, "\n".join(_last_lines(plans, lang))])
 
 
-def render_text(plans: Plans, lang: str = "en") -> str:
-    lines = [headline(plans.base.verdict(), lang), ""]
+def _sheets(plans: Plans, lang: str) -> list[Sheet]:
+    sheets = []
     if plans.fitting:
-        lines.append(_word("plans that fit, cheapest first", lang))
-        for number, plan in enumerate(plans.fitting, 1):
-            lines += _plan_lines(f"{number}", plan, lang)
+        sheets.append(_plan_sheet("plans that fit, cheapest first", plans.fitting, plans, lang))
+        sheets.append(_how_sheet(plans.fitting[0], lang))
     elif plans.closest is not None:
-        lines.append(_word("nothing that was tried fits; the smallest is", lang))
-        lines += _plan_lines("–", plans.closest, lang)
-    lines += ["", _word("single changes", lang), *_single_lines(plans, lang)]
-    fast, slow = plans.cost.tokens_per_s
-    lines += [
-        "",
-        f"{plans.num_candidates:,} {_word('combinations were priced', lang)}; {fast:,.0f}–{slow:,.0f} tokens/s",
+        sheets.append(_plan_sheet("nothing that was tried fits; the smallest is", (plans.closest,), plans, lang))
+    if plans.singles:
+        sheets.append(_single_sheet(plans, lang))
+    if len(plans.front) > 1:
+        sheets.append(_front_sheet(plans.front, lang))
+    return sheets
+
+
+def _columns(lang: str, *titles: str) -> tuple[Column, ...]:
+    numeric = ("#", "process", "allocated", "left", "frees", "time per token")
+    return tuple(Column(title=plan_word(title, lang), right=title in numeric) for title in titles)
+
+
+def _plan_sheet(title: str, found: tuple[Plan, ...], plans: Plans, lang: str) -> Sheet:
+    rows = []
+    for number, plan in enumerate(found, 1):
+        verdict = plan.forecast.verdict()
+        cells = (
+            str(number), format_gib(verdict.process_bytes or 0), f"{(verdict.headroom_bytes or 0) / GiB:+,.2f}",
+            plan_word(str(plan.kind), lang), _ratio(plan.slowdown), _names(plan.moves, lang),
+        )  # fmt: skip
+        rows.append(Row(cells=cells))
+    below: tuple[str, ...] = ()
+    if plans.fewest is not None and plans.fewest is not found[0]:
+        below = (f"{plan_word('fewest changes', lang)}: {_names(plans.fewest.moves, lang)}",)
+    columns = _columns(lang, "#", "process", "left", "kind", "time per token", "changes")
+    return Sheet(title=plan_word(title, lang), columns=columns, rows=tuple(rows), below=below)
+
+
+def _how_sheet(plan: Plan, lang: str) -> Sheet:
+    """The first plan's lines, by where they are written."""
+    rows = [
+        Row(cells=(plan_word(move.name, lang), where, text)) for move in plan.moves for where, text in move.how.items()
     ]
-    return "\n".join(lines)
+    return Sheet(title=f"{plan_word('how', lang)} (1)", columns=_columns(lang, "changes", "", "how"), rows=tuple(rows))
 
 
-def _plan_lines(number: str, plan: Plan, lang: str) -> list[str]:
-    verdict = plan.forecast.verdict()
-    process, room = verdict.process_bytes or 0, verdict.headroom_bytes or 0
-    first = (
-        f"  {number}  {format_gib(process)}  ({room / GiB:+.2f})   {_word(str(plan.kind), lang)}   "
-        f"{_word('step time', lang)} {_ratio(plan.slowdown)}"
-    )
-    return [first, *(f"       {move.name}{_how(move.how)}" for move in plan.moves)]
+def _single_sheet(plans: Plans, lang: str) -> Sheet:
+    base = plans.base.verdict().allocated_bytes or 0
+    rows = []
+    for single in sorted(plans.singles, key=lambda single: single.allocated_bytes):
+        (move,) = single.moves
+        cells = (
+            format_gib(max(base - single.allocated_bytes, 0)), _ratio(single.slowdown),
+            plan_word(str(move.kind), lang), plan_word(move.name, lang), move.why,
+        )  # fmt: skip
+        rows.append(Row(cells=cells))
+    columns = _columns(lang, "frees", "time per token", "kind", "changes", "why")
+    return Sheet(title=plan_word("single changes", lang), columns=columns, rows=tuple(rows))
 
 
-def _ratio(slowdown: tuple[float, float]) -> str:
+def _front_sheet(front: tuple[Candidate, ...], lang: str) -> Sheet:
+    every = -(-len(front) // FRONT_SHOWN)
+    rows = [
+        Row(cells=(format_gib(point.allocated_bytes), _ratio(point.slowdown), _names(point.moves, lang)))
+        for point in front[::every]
+    ]
+    columns = _columns(lang, "allocated", "time per token", "changes")
+    return Sheet(title=plan_word("memory against time", lang), columns=columns, rows=tuple(rows))
+
+
+def _last_lines(plans: Plans, lang: str) -> list[str]:
+    lines = []
+    if plans.base.verdict().fits:
+        lines.append(plan_word("it fits as it is", lang))
+    if plans.reach is not None:
+        text = f"{plan_word('fits up to', lang)}: {plan_word('micro-batch', lang)} {plans.reach.largest_batch}"
+        if plans.reach.longest_seq is not None:
+            text += f", {plan_word('sequence length', lang)} {plans.reach.longest_seq:,}"
+        lines.append(text)
+    if plans.cost is not None:
+        lines.append(f"{plan_word('as given', lang)}: {_speed(plans.cost)}")
+    lines.append(f"{plans.num_candidates:,} {plan_word('combinations were priced', lang)}")
+    return lines
+
+
+def _speed(cost: StepCost) -> str:
+    (fast, slow), (low, high) = cost.seconds, cost.tokens_per_s
+    return f"{fast:.3g}–{slow:.3g} s/step, {low:,.0f}–{high:,.0f} tokens/s"
+
+
+def _names(moves: Moves, lang: str) -> str:
+    return " + ".join(plan_word(move.name, lang) for move in moves) or plan_word("as given", lang)
+
+
+def _ratio(slowdown: tuple[float, float] | None) -> str:
+    if slowdown is None:
+        return "–"
     low, high = sorted(slowdown)
     return f"×{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"×{low:.2f}–{high:.2f}"
 
 
-def _how(how: dict[str, str]) -> str:
-    return "".join(f"   {where}: {text}" for where, text in how.items())
-
-
-def _single_lines(plans: Plans, lang: str) -> list[str]:
-    base = plans.base.verdict().allocated_bytes or 0
-    rows = sorted(plans.singles, key=lambda single: single.allocated_bytes)
-    return [_single(single, base, lang) for single in rows]
-
-
-def _single(single: Candidate, base: int, lang: str) -> str:
-    move = single.moves[0]
-    freed, kind = (base - single.allocated_bytes) / GiB, _word(str(move.kind), lang)
-    return f"  {freed:>9.2f} GiB  {_ratio(single.slowdown):<12}  {_word(str(move.kind), lang):<20}  {move.name}: {move.why}"
+# ---- JSON
 
 
 def plans_json(plans: Plans) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "verdict": verdict_json(plans.base.verdict()),
-        "plans": [_plan_json(plan) for plan in plans.fitting],
-        "closest": None if plans.closest is None else _plan_json(plans.closest),
-        "single_changes": [_single_json(single) for single in plans.singles],
-        "tokens_per_s": list(plans.cost.tokens_per_s),
+        "plans": [plan_json(plan) for plan in plans.fitting],
+        "fewest_changes": None if plans.fewest is None else plan_json(plans.fewest),
+        "closest": None if plans.closest is None else plan_json(plans.closest),
+        "single_changes": [_candidate_json(single) for single in plans.singles],
+        "front": [_candidate_json(point) for point in plans.front],
+        "reach": None if plans.reach is None else {
+            "largest_batch": plans.reach.largest_batch, "longest_seq": plans.reach.longest_seq,
+        },
+        "step_seconds": None if plans.cost is None else list(plans.cost.seconds),
+        "tokens_per_s": None if plans.cost is None else list(plans.cost.tokens_per_s),
         "num_candidates": plans.num_candidates,
-    }
+    }  # fmt: skip
 
 
-def _plan_json(plan: Plan) -> dict[str, Any]:
+def plan_json(plan: Plan) -> dict[str, Any]:
     verdict = plan.forecast.verdict()
     return {
         "changes": [_move_json(move) for move in plan.moves],
         "fits": plan.fits,
         "peak": {
             "allocated_bytes": verdict.allocated_bytes, "reserved_bytes": verdict.reserved_bytes,
-            "process_bytes": verdict.process_bytes, "phase": verdict.peak.phase,
+            "process_bytes": verdict.process_bytes, "phase": verdict.peak.phase, "place": verdict.peak.place,
+            "headroom_bytes": verdict.headroom_bytes,
         },
-        "slowdown": list(plan.slowdown),
+        "slowdown": None if plan.slowdown is None else list(plan.slowdown),
         "class": str(plan.kind),
         "job": job_values(plan.job),
     }  # fmt: skip
 
 
 def _move_json(move: Move) -> dict[str, Any]:
-    return {"name": move.name, "key": move.key, "class": str(move.kind), "how": move.how}
+    return {"name": move.name, "key": move.axis, "class": str(move.kind), "why": move.why, "how": move.how}
 
 
-def _single_json(single: Candidate) -> dict[str, Any]:
-    move = single.moves[0]
+def _candidate_json(candidate: Candidate) -> dict[str, Any]:
     return {
-        "name": move.name, "key": move.key, "class": str(move.kind), "allocated_bytes": single.allocated_bytes,
-        "slowdown": list(single.slowdown), "why": move.why,
+        "changes": [_move_json(move) for move in candidate.moves], "class": str(candidate.kind),
+        "allocated_bytes": candidate.allocated_bytes,
+        "slowdown": None if candidate.slowdown is None else list(candidate.slowdown),
     }  # fmt: skip

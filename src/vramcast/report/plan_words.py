@@ -1,0 +1,76 @@
+"""Chinese words of the plans; a word without a translation stays English."""
+
+from __future__ import annotations
+
+ZH = {
+    "plans that fit, cheapest first": "可行的方案（代价从低到高）",
+    "nothing that was tried fits; the smallest is": "没有找到可行的方案；最小的是",
+    "it fits as it is": "无需改动即可装下",
+    "single changes": "单项改动",
+    "memory against time": "显存与时间的取舍（未计入缓存碎片）",
+    "how": "做法",
+    "process": "进程显存",
+    "allocated": "已分配",
+    "left": "剩余",
+    "kind": "代价类别",
+    "time per token": "每词元耗时",
+    "changes": "改动",
+    "frees": "可释放",
+    "why": "原因",
+    "free": "无代价",
+    "slower": "变慢",
+    "changes the training": "改变训练",
+    "combinations were priced": "种组合已计价",
+    "as given": "原作业",
+    "fewest changes": "改动最少",
+    "still short": "仍差",
+    "fits up to": "最多可用",
+    "micro-batch": "微批大小",
+    "sequence length": "序列长度",
+    "the cheapest single changes": "代价最低的单项改动",
+    "more, and combinations that fit": "更多改动与可行组合",
+    "GPUs": "显卡",
+    "fused optimizer": "融合优化器",
+    "optimizer step inside backward": "在反向传播中更新参数",
+    "outputs not held": "不保留模型输出",
+    "chunked cross entropy": "分块交叉熵",
+    "fused linear cross entropy": "线性层与交叉熵融合",
+    "SDPA attention": "SDPA 注意力",
+    "zero_grad before forward": "前向之前清零梯度",
+    "reference log-probabilities precomputed": "预先计算参考模型的对数概率",
+    "gradients of inner parameters only": "只对被编辑参数求梯度",
+    "edited forwards one at a time": "逐个执行编辑后的前向",
+    "expandable segments": "可扩展段（expandable_segments）",
+    "reference model on the second GPU": "参考模型放到第二张卡",
+    "reference model on the CPU": "参考模型放到 CPU",
+    "edited layers on the second GPU": "被编辑层放到第二张卡",
+    "selective checkpointing": "选择性重计算",
+    "checkpointing": "梯度检查点",
+    "checkpointing with offload": "梯度检查点并卸载到主机",
+    "optimizer states paged to the host": "优化器状态分页到主机",
+    "8-bit AdamW": "8 位 AdamW",
+    "paged 8-bit AdamW": "分页 8 位 AdamW",
+    "everything in bf16": "全部使用 bf16",
+    "embeddings frozen": "冻结词嵌入",
+    "embeddings and encoder frozen": "冻结词嵌入与编码器",
+    "embeddings and lower half of the layers frozen": "冻结词嵌入与下半层",
+    "sequence ÷ 2": "序列长度 ÷ 2",
+    "sequence ÷ 4": "序列长度 ÷ 4",
+    "ZeRO-1": "ZeRO-1（切分优化器状态）",
+    "ZeRO-2": "ZeRO-2（再切分梯度）",
+    "ZeRO-3": "ZeRO-3（再切分权重）",
+    "FSDP2": "FSDP2（全部切分）",
+    "optimizer states on the host": "优化器状态放到主机",
+    "weights and optimizer states on the host": "权重与优化器状态放到主机",
+    "tensor parallel 2": "张量并行 2",
+    "tensor parallel 4": "张量并行 4",
+    "tensor parallel 8": "张量并行 8",
+}
+
+
+def plan_word(text: str, lang: str) -> str:
+    if lang != "zh":
+        return text
+    if text.startswith("micro-batch ÷"):
+        return text.replace("micro-batch", "微批").replace(", accumulation", "，累积")
+    return ZH.get(text, text)
