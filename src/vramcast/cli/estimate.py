@@ -30,4 +30,9 @@ def run(args: argparse.Namespace) -> int:
         from vramcast.report.bill import render_markdown, render_text
 
         print(render_markdown(forecast, args.lang) if args.markdown else render_text(forecast, args.lang))
+        if forecast.verdict().fits is False and job.model is not None:
+            from vramcast.plan.hints import hints
+            from vramcast.report.hints import render_hints
+
+            print(f"\n{render_hints(hints(forecast), args.lang)}")
     return 1 if forecast.verdict().fits is False else 0

@@ -18,7 +18,7 @@ from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.read import read_model
 from vramcast.plan.cost import StepCost
-from vramcast.plan.moves import EXPANDABLE, Kind
+from vramcast.plan.moves import EXPANDABLE, Kind, Move
 from vramcast.plan.reach import Reach, reach_of
 from vramcast.plan.table import KINDS, Candidate, Limits, Moves, Table, applied
 
@@ -48,6 +48,15 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Single:
+    """One change alone: what it frees of allocated bytes (of reserved ones, where it is the allocator's setting)."""
+
+    move: Move
+    frees_bytes: int
+    slowdown: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plans:
     """Plans that fit, cheapest first; single moves with what they free; and how much was looked at."""
 
@@ -55,7 +64,7 @@ class Plans:
     cost: StepCost | None
     fitting: tuple[Plan, ...]
     fewest: Plan | None  # of the fitting ones, the one with the fewest changes
-    singles: tuple[Candidate, ...]
+    singles: tuple[Single, ...]  # most freed first
     front: tuple[Candidate, ...]  # memory against time, priced only
     closest: Plan | None  # where nothing fits: the smallest that was found
     reach: Reach | None
@@ -78,17 +87,35 @@ def plan(job: Job, limits: Limits | None = None) -> Plans:
         base=base, cost=table.base, fitting=fitting, num_candidates=table.num_candidates,
         fewest=min(fitting, key=lambda found: len(found.moves), default=None),
         closest=None if fitting else _estimated(job, smallest),
-        singles=tuple(table.singles()), front=tuple(table.front(room)),
+        singles=_singles(base, table), front=tuple(table.front(room)),
         reach=reach_of(fitting[0].forecast, config, room) if fitting else None,
     )  # fmt: skip
 
 
 def _fits_already(base: Forecast, table: Table, room: int) -> Plans:
     return Plans(
-        base=base, cost=table.base, fitting=(), fewest=None, singles=tuple(table.singles()),
+        base=base, cost=table.base, fitting=(), fewest=None, singles=_singles(base, table),
         front=tuple(table.front(room)), closest=None, reach=reach_of(base, table.config, room),
         num_candidates=table.num_candidates,
     )  # fmt: skip
+
+
+def _singles(base: Forecast, table: Table) -> tuple[Single, ...]:
+    whole = int(table.allocated.flat[0])
+    found = [
+        Single(move=alone.moves[0], frees_bytes=max(whole - alone.allocated_bytes, 0), slowdown=alone.slowdown)
+        for alone in table.singles()
+    ]
+    grown = [replace(one, frees_bytes=_cached_less(base)) if one.move is EXPANDABLE else one for one in found]
+    return tuple(sorted(grown, key=lambda one: -one.frees_bytes))
+
+
+def _cached_less(base: Forecast) -> int:
+    """Cached blocks do not show in a price: what the setting saves takes an estimate."""
+    assert base.job is not None
+    with_it = EXPANDABLE.apply(base.job)
+    reserved = estimate(with_it).verdict().reserved_bytes if with_it is not None else None
+    return max((base.verdict().reserved_bytes or 0) - (reserved or 0), 0)
 
 
 def about(job: Job) -> tuple[Gpu, Config]:

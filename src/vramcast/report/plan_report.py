@@ -7,15 +7,16 @@ from typing import Any
 from vramcast.job import job_values
 from vramcast.plan.cost import StepCost
 from vramcast.plan.moves import Move
-from vramcast.plan.search import Plan, Plans
+from vramcast.plan.search import Plan, Plans, Single
 from vramcast.plan.table import Candidate, Moves
 from vramcast.report.as_json import SCHEMA, verdict_json
 from vramcast.report.bill import headline
 from vramcast.report.plan_words import plan_word
 from vramcast.report.sheet import Column, Row, Sheet, as_markdown, as_text
-from vramcast.units import GiB, format_gib
+from vramcast.units import GiB, MiB, format_gib
 
 FRONT_SHOWN = 8
+SHOWN_FROM = 10 * MiB  # a single change that frees less is named without a row
 
 
 def render(plans: Plans, *, markdown: bool = False, lang: str = "en") -> str:
@@ -69,17 +70,18 @@ def _how_sheet(plan: Plan, lang: str) -> Sheet:
 
 
 def _single_sheet(plans: Plans, lang: str) -> Sheet:
-    base = plans.base.verdict().allocated_bytes or 0
-    rows = []
-    for single in sorted(plans.singles, key=lambda single: single.allocated_bytes):
-        (move,) = single.moves
-        cells = (
-            format_gib(max(base - single.allocated_bytes, 0)), _ratio(single.slowdown),
-            plan_word(str(move.kind), lang), plan_word(move.name, lang), move.why,
-        )  # fmt: skip
-        rows.append(Row(cells=cells))
+    useful = [single for single in plans.singles if single.frees_bytes >= SHOWN_FROM]
+    rows = tuple(
+        Row(cells=(
+            format_gib(single.frees_bytes), _ratio(single.slowdown), plan_word(str(single.move.kind), lang),
+            plan_word(single.move.name, lang), plan_word(single.move.why, lang),
+        ))
+        for single in useful
+    )  # fmt: skip
+    rest = [plan_word(single.move.name, lang) for single in plans.singles if single not in useful]
+    below = (f"{plan_word('frees nothing here', lang)}: {', '.join(rest)}",) if rest else ()
     columns = _columns(lang, "frees", "time per token", "kind", "changes", "why")
-    return Sheet(title=plan_word("single changes", lang), columns=columns, rows=tuple(rows))
+    return Sheet(title=plan_word("single changes", lang), columns=columns, rows=rows, below=below)
 
 
 def _front_sheet(front: tuple[Candidate, ...], lang: str) -> Sheet:
@@ -133,7 +135,7 @@ def plans_json(plans: Plans) -> dict[str, Any]:
         "plans": [plan_json(plan) for plan in plans.fitting],
         "fewest_changes": None if plans.fewest is None else plan_json(plans.fewest),
         "closest": None if plans.closest is None else plan_json(plans.closest),
-        "single_changes": [_candidate_json(single) for single in plans.singles],
+        "single_changes": [_single_json(single) for single in plans.singles],
         "front": [_candidate_json(point) for point in plans.front],
         "reach": None if plans.reach is None else {
             "largest_batch": plans.reach.largest_batch, "longest_seq": plans.reach.longest_seq,
@@ -164,9 +166,14 @@ def _move_json(move: Move) -> dict[str, Any]:
     return {"name": move.name, "key": move.axis, "class": str(move.kind), "why": move.why, "how": move.how}
 
 
+def _single_json(single: Single) -> dict[str, Any]:
+    slowdown = None if single.slowdown is None else list(single.slowdown)
+    return {**_move_json(single.move), "frees_bytes": single.frees_bytes, "slowdown": slowdown}
+
+
 def _candidate_json(candidate: Candidate) -> dict[str, Any]:
     return {
         "changes": [_move_json(move) for move in candidate.moves], "class": str(candidate.kind),
         "allocated_bytes": candidate.allocated_bytes,
-        "slowdown": None if candidate.slowdown is None else list(candidate.slowdown),
+        "slowdown": list(candidate.slowdown),
     }  # fmt: skip

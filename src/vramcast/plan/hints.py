@@ -1,0 +1,107 @@
+"""What would help a job that does not fit, in a few milliseconds: single changes and two stronger combinations.
+
+Whole numbers only, no allocator: prices are allocated bytes. The search over all combinations is `plan.search`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vramcast.catalog.gpus import Gpu
+from vramcast.errors import VramcastError
+from vramcast.forecast import Forecast
+from vramcast.formulas.estimate import DEVICE, sizes_of
+from vramcast.formulas.overheads import context_entries
+from vramcast.formulas.peaks import Recording
+from vramcast.formulas.regime import kv_cache
+from vramcast.job import Job
+from vramcast.ledger import Level
+from vramcast.models.config import Config
+from vramcast.models.program import Sizes
+from vramcast.models.read import read_model
+from vramcast.plan.moves import CHANGES, FREE, SLOWER, Kind, Move
+
+SHOWN = 4
+WORTH = 0.02  # a change that frees less than this share of what is short is not worth a line
+NAMES = (  # one or two of each class: each costs a few milliseconds
+    "fused optimizer", "outputs not held", "SDPA attention", "zero_grad before forward",
+    "reference log-probabilities precomputed", "reference model on the CPU", "checkpointing", "8-bit AdamW", "LoRA",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hint:
+    """One change, or several that belong together, and what the card would hold then beside cached blocks."""
+
+    moves: tuple[Move, ...]
+    frees_bytes: int
+    fits: bool  # allocated bytes and context against the card; fragmentation is not in it
+
+    @property
+    def kind(self) -> Kind:
+        return max((move.kind for move in self.moves), key=list(Kind).index)
+
+
+def hints(forecast: Forecast) -> tuple[Hint, ...]:
+    """The cheapest single changes, and the first of two combinations that would do; nothing for a job that fits."""
+    job, gpu, verdict = forecast.job, forecast.gpu, forecast.verdict()
+    if verdict.fits is not False or job is None or gpu is None or job.model is None or job.gpus > 1 or job.edit:
+        return ()
+    config = read_model(job.model).config
+    if config is None or forecast.ledger.top_level != Level.PROCESS:
+        return ()
+    prices = _Prices(job, config, gpu)
+    named = {move.name: move for move in (*FREE, *SLOWER, *CHANGES)}
+    singles = [hint for name in NAMES if (hint := prices.hint((named[name],))) is not None]
+    worth = [hint for hint in singles if hint.fits or hint.frees_bytes > WORTH * -(verdict.headroom_bytes or 0)]
+    order = list(Kind)
+    worth.sort(key=lambda hint: (not hint.fits, order.index(hint.kind), -hint.frees_bytes))
+    combined = next((hint for hint in map(prices.hint, _combinations()) if hint is not None and hint.fits), None)
+    return (*worth[:SHOWN], *([combined] if combined and not any(hint.fits for hint in worth[:SHOWN]) else []))
+
+
+def _combinations() -> tuple[tuple[Move, ...], ...]:
+    """Everything free and checkpointing; with adapters on 4-bit weights."""
+    named = {move.name: move for move in (*FREE, *SLOWER, *CHANGES)}
+    free = tuple(move for move in FREE if move.name not in ("optimizer step inside backward", "chunked cross entropy"))
+    slower = (*free, named["checkpointing"])
+    return slower, (*slower, named["QLoRA"])
+
+
+class _Prices:
+    def __init__(self, job: Job, config: Config, gpu: Gpu) -> None:
+        self.job, self.config, self.gpu = job, config, gpu
+        self.recordings: dict[object, Recording] = {}
+        self.room = gpu.capacity_bytes() - sum(entry.nbytes for entry in context_entries(job, gpu, DEVICE))
+        self.base = self.allocated(job)
+
+    def hint(self, moves: tuple[Move, ...]) -> Hint | None:
+        """Moves that do not apply are left out; None where none does, or where the engine refuses the result."""
+        job, used = self.job, []
+        for move in moves:
+            changed = move.apply(job)
+            if changed is not None:
+                job = changed
+                used.append(move)
+        if not used:
+            return None
+        try:
+            nbytes = self.allocated(job)
+        except VramcastError:
+            return None
+        return Hint(moves=tuple(used), frees_bytes=max(self.base - nbytes, 0), fits=nbytes <= self.room)
+
+    def allocated(self, job: Job) -> int:
+        key = (
+            job.precision, job.lora_rank, job.quantize, job.freeze, job.attention, job.loss,
+            kv_cache(job, self.config),
+        )  # fmt: skip
+        if key not in self.recordings:
+            named = sizes_of(job, self.config)
+            tokens = None if named.image_tokens is None else int(named.image_tokens)
+            sizes = Sizes(
+                batch=int(named.batch), seq=int(named.seq), target_seq=int(named.target_seq), images=int(named.images),
+                image_tokens=tokens,
+            )  # fmt: skip
+            self.recordings[key] = Recording(job, self.config, self.gpu, sizes)
+        return int(self.recordings[key].peak(job))
