@@ -19,6 +19,7 @@ from vramcast.diagnose.deviations import (
     OF_STATES,
     OTHER_LENGTH,
     Deviation,
+    kind_of,
     seen_in_code,
     sequence_of,
 )
@@ -44,6 +45,7 @@ FRAGMENTED, NO_SUCH_TENSOR = 0.4, 0.25
 AS_DESCRIBED = 85  # plausibility of the job just as described, on the scale of `hypotheses`
 
 AXES = {item.name: item.axis for item in DEVIATIONS} | {OTHER_LENGTH: "tokens", "loop_step": "optimizer"}
+PHASE = "phase"
 _BY_PHASE = {
     LOAD: "loading_the_model", RESUME: "resuming_loads_twice", SAVE: "saving_gathers", EVAL: "evaluation_gathers",
     ROLLOUT: "generation_cache",
@@ -288,26 +290,19 @@ def _without(job: Job) -> Iterator[tuple[str, Job]]:
 
 
 def _decide(explanations: Sequence[Explanation]) -> str | None:
-    """The axis that splits the explanations most evenly; the phase of the failure if it does so better."""
-    if len(explanations) < 2:
-        return None
-    total = sum(item.weight for item in explanations)
-    axes = {deviation.name: deviation.axis for deviation in DEVIATIONS} | {
-        "other_length": "tokens",
-        "loop_step": "optimizer",
-    }
-    shares: dict[str, float] = {}
-    for axis in dict.fromkeys(axes[name] for item in explanations for name in item.changes):
-        with_it = sum(item.weight for item in explanations if any(axes[name] == axis for name in item.changes))
-        shares[axis] = min(with_it, total - with_it)
-    phases = {item.agreement.phase.removeprefix("next ") for item in explanations}
-    if len(phases) > 1:
-        first = explanations[0].agreement.phase.removeprefix("next ")
-        same = sum(item.weight for item in explanations if item.agreement.phase.removeprefix("next ") == first)
-        shares["phase"] = min(same, total - same)
-    best = max(shares, key=lambda axis: shares[axis], default=None)
-    return best if best is not None and shares[best] > 0 else _deepest(explanations, axes)
+    """What to look at: the axis, or the phase, on which the explanations differ most."""
+    axes = dict.fromkeys(AXES[kind_of(name)] for item in explanations for name in item.changes)
+    shares = {axis: _differing(explanations, axis) for axis in (*axes, PHASE)}
+    best = max(shares, key=lambda axis: shares[axis])
+    return best if shares[best] > 0 else None
 
 
-def _deepest(explanations: Sequence[Explanation], axes: dict[str, str]) -> str | None:
-    return next((axes[name] for item in explanations for name in item.changes), None)
+def _differing(explanations: Sequence[Explanation], axis: str) -> float:
+    """The weight of all explanations that do not agree with the largest group on this axis."""
+    groups: dict[object, float] = {}
+    for item in explanations:
+        said: object = tuple(name for name in item.changes if AXES[kind_of(name)] == axis)
+        if axis == PHASE:
+            said = item.agreement.phase.removeprefix("next ")
+        groups[said] = groups.get(said, 0.0) + item.weight
+    return sum(groups.values()) - max(groups.values(), default=0.0)
