@@ -20,7 +20,7 @@ from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.dims import Dim, ceil_to
 from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import Placed, Regime, Section, Split, Tape
+from vramcast.models.tape import Op, Placed, Regime, Split, Tape
 
 DIVIDED = ("llama", "mistral", "ministral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3_text", "olmo", "olmo2",
            "olmo3", "glm", "glm4", "granite", "smollm3", "cohere", "cohere2", "mixtral", "qwen2_moe", "qwen3_moe",
@@ -164,12 +164,6 @@ def _received(block: Placed) -> Placed:
     tape = Tape(Regime())
     start = tape.input("signal", (), entry.dtype)
     with tape.part("received", start) as part:
+        part.ops.append(Op(name="receive", module="pipeline", inputs=(start,), output=entry))
         part.outputs = (entry,)
-        part.ops.append(_receive(start, entry, part))
     return tape.placed[0]
-
-
-def _receive(start: object, entry: object, part: Section) -> object:
-    from vramcast.models.tape import Op
-
-    return Op(name="receive", module="pipeline", inputs=(start,), output=entry)  # type: ignore[arg-type]

@@ -1,8 +1,9 @@
 """All ways to divide a cluster for one model: tp × pp × cp × dp × recomputation × micro-batch, with their peaks.
 
 In come a Job and the choices to try, out come Candidates with the allocated bytes of their fullest stage. Peaks are the
-engine's own: layers of a stage are alike, so each phase's peak grows by the same bytes with every layer, and stages of
-two and three layers give all others. Micro-batches are a NumPy axis. The allocator is not asked: reserved memory of a
+engine's own: layers of a stage are alike, so what is alive at its ends (the first layer, the last, the parts around
+them) grows by the same bytes with every layer, the fullest moment is at one of these ends, and stages of two and three
+layers give all others. Micro-batches are a NumPy axis. The allocator is not asked: reserved memory of a
 chosen candidate comes from `estimate`.
 """
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError, VramcastError
 from vramcast.formulas.estimate import DEVICE, sizes_of
+from vramcast.formulas.events import peak_above
 from vramcast.formulas.overheads import context_entries
 from vramcast.formulas.parallel.buffers import nccl_entries
 from vramcast.formulas.parallel.layout import (
@@ -32,11 +34,11 @@ from vramcast.formulas.parallel.ranks import RankStep, divided_program, lying_en
 from vramcast.formulas.parallel.sharding import rank_states
 from vramcast.formulas.parallel.topology import GATHERING, Topology, check_model, topology_of
 from vramcast.formulas.parallel.windows import units_of
-from vramcast.formulas.timeline import peak_by_phase
+from vramcast.formulas.timeline import Mode, passes
 from vramcast.job import Job
 from vramcast.ledger import BACKWARD, FORWARD, LOSS, STEP, Entry, Level
 from vramcast.models.config import Config
-from vramcast.models.dims import Number
+from vramcast.models.dims import Number, maximum
 from vramcast.models.program import Program
 from vramcast.models.read import read_model
 
@@ -119,9 +121,9 @@ def _short(config: Config, layers: int) -> Config:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Passes:
-    """What a step through a short stage takes in each phase, and what a micro-batch leaves behind."""
+    """The peaks of a step through a short stage by phase and place, and what a micro-batch leaves behind."""
 
-    peaks: dict[str, Number]
+    peaks: dict[tuple[str, str], Number]
     kept: Number
 
 
@@ -150,7 +152,7 @@ class _Slice:
         one = _divided(job, cps[0], 1)
         self.whole = divided_program(one, _short(config, max(SHORT)), gpu, topology_of(one), sizes)
         self.stages: dict[tuple[str, int], Program] = {}
-        self.passes: dict[tuple[str, str, int, int], _Passes] = {}
+        self.passes: dict[tuple[str, str, int, tuple[int, bool]], _Passes] = {}
         self.lying: dict[tuple[str, int, int, int], _Lying] = {}
 
     def candidates(self, recompute: str) -> Iterator[Candidate]:
@@ -186,20 +188,20 @@ class _Slice:
         return self.gpu.total_bytes - sum(entry.nbytes for entry in outside)
 
     def _peak(self, job: Job, topology: Topology, layers: int, stage: int) -> Grid:
-        """From stages of two and three layers to one of `layers`, phase by phase."""
+        """From stages of two and three layers to one of `layers`, place by place."""
         low, high = (self._totals(job, topology, count, stage) for count in SHORT)
-        moments = [low[phase] + (high[phase] - low[phase]) * (layers - SHORT[0]) for phase in low]
+        moments = [low[place] + (high[place] - low[place]) * (layers - SHORT[0]) for place in low]
         return functools.reduce(numpy.maximum, moments)
 
-    def _totals(self, job: Job, topology: Topology, layers: int, stage: int) -> dict[str, Grid]:
-        """Each phase's peak of a short stage once optimizer states exist, all that lies there included."""
+    def _totals(self, job: Job, topology: Topology, layers: int, stage: int) -> dict[tuple[str, str], Grid]:
+        """The peaks of a short stage once optimizer states exist, all that lies there included."""
         last = topology.pp - 1
         kind = "only" if last == 0 else "first" if stage == 0 else "last" if stage == last else "middle"
-        passes, lying = self._passes(job, topology, kind, layers), self._lying(job, topology, kind, layers)
+        run, lying = self._passes(job, topology, kind, layers), self._lying(job, topology, kind, layers)
         held = lying.gradient_bytes if lying.accumulates_apart or job.accumulate > 1 else 0
-        others = (chunks_in_flight(job, topology, stage) - 1) * numpy.asarray(passes.kept, numpy.int64)
-        totals = {phase: peak + held + others + lying.by_phase[phase] for phase, peak in passes.peaks.items()}
-        totals["step"] = 0 * others + lying.by_phase["step"] + lying.gradient_bytes + lying.temporary_bytes
+        others = (chunks_in_flight(job, topology, stage) - 1) * numpy.asarray(run.kept, numpy.int64)
+        totals = {place: peak + held + others + lying.by_phase[place[0]] for place, peak in run.peaks.items()}
+        totals[STEP, ""] = 0 * others + lying.by_phase["step"] + lying.gradient_bytes + lying.temporary_bytes
         return totals
 
     def _stage(self, kind: str, layers: int) -> Program:
@@ -212,14 +214,14 @@ class _Slice:
         return self.stages[kind, layers]
 
     def _passes(self, job: Job, topology: Topology, kind: str, layers: int) -> _Passes:
-        window = topology.shard if topology.strategy in GATHERING else 1
+        window = (topology.shard, topology.pp > 1) if topology.strategy in GATHERING else (1, False)
         key = (job.checkpointing, kind, layers, window)
         if key not in self.passes:
-            program, alone = self._stage(kind, layers), replace(topology, pp=1)
-            states = rank_states(job, program, alone)
-            step = RankStep(job=job, program=program, states=states, place=DEVICE, topology=alone)
+            program, last = self._stage(kind, layers), topology.pp - 1  # where no other micro-batch is in flight
+            states = rank_states(job, program, topology)
+            step = RankStep(job=job, program=program, states=states, place=DEVICE, topology=topology, stage=last)
             mode = step.mode(fresh=job.accumulate == 1)
-            self.passes[key] = _Passes(peaks=peak_by_phase(program, mode), kept=kept_bytes(program, mode))
+            self.passes[key] = _Passes(peaks=_peaks(program, mode), kept=kept_bytes(program, mode))
         return self.passes[key]
 
     def _lying(self, job: Job, topology: Topology, kind: str, layers: int) -> _Lying:
@@ -240,6 +242,21 @@ class _Slice:
                 accumulates_apart=step.accumulates_apart,
             )  # fmt: skip
         return self.lying[key]
+
+
+def _peaks(program: Program, mode: Mode) -> dict[tuple[str, str], Number]:
+    """The largest sum in each phase at the first layer, at the last one, and in the parts around them."""
+    blocks = [index for index, placed in enumerate(program.placed) if placed.section.is_block]
+    places = {blocks[0]: "first layer", blocks[-1]: "last layer", **dict.fromkeys(blocks[1:-1], "")}
+    level: Number = 0
+    peaks: dict[tuple[str, str], Number] = {}
+    for chunk in passes(program, mode):
+        place = (chunk.phase, places.get(chunk.section, program.placed[chunk.section].name))
+        top = level + peak_above(chunk.events)
+        if place[1]:
+            peaks[place] = maximum(peaks[place], top) if place in peaks else top
+        level = level + sum((event.sign * event.nbytes for event in chunk.events), 0)
+    return peaks
 
 
 def _sum(entries: list[Entry], phase: str) -> int:
