@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vramcast.catalog.gpus import Gpu
+from vramcast.catalog.residuals import residual_range
 from vramcast.job import Job
 from vramcast.ledger import Ledger, Level, Moment
 
@@ -79,11 +80,19 @@ class Forecast:
         return Verdict(
             fits=fits, peak=peak, allocated_bytes=known[0], reserved_bytes=known[1], process_bytes=known[2],
             capacity_bytes=capacity, headroom_bytes=None if capacity is None else capacity - highest,
-            range_bytes=_range(self.ledger, peak, highest),
+            range_bytes=self._range(peak, highest),
         )  # fmt: skip
 
+    def _range(self, peak: Moment, highest: int) -> tuple[int, int] | None:
+        """What the open lines leave room for, and where comparable jobs were measured: the wider of both."""
+        ranges = [_open_range(self.ledger, peak, highest)]
+        if self.job is not None and self.job.model is not None and self.ledger.top_level != Level.ALLOCATED:
+            ranges.append(residual_range(self.job, self.ledger.top_level, highest))
+        known = [found for found in ranges if found is not None]
+        return (min(low for low, _ in known), max(high for _, high in known)) if known else None
 
-def _range(ledger: Ledger, peak: Moment, highest: int) -> tuple[int, int] | None:
+
+def _open_range(ledger: Ledger, peak: Moment, highest: int) -> tuple[int, int] | None:
     """Lower and upper sums over lines whose origin leaves room."""
     open_lines = [entry for entry in ledger.alive(peak.phase, peak.place) if entry.range_bytes]
     if not open_lines:
