@@ -288,7 +288,7 @@ def _script(step: Step, first: list[Stamped], resident: tuple[int, ...]) -> Scri
     return Script(
         weights=(*weights, *resident), first=first, later=later, states=pairs, step_temporaries=listed,
         old_until=LOSS if loss_apart(job) else BACKWARD,
-        zero_grad_first=not step.grads_in_forward and job.accumulate == 1,
+        zero_grad_first=not step.grads_in_forward and job.accumulate == 1, accumulates=job.accumulate > 1,
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ class Script:
     step_temporaries: tuple[int, ...]
     old_until: str = BACKWARD  # the phase before which a variable lets go of the last step's outputs
     zero_grad_first: bool  # gradients are dropped before the next forward
+    accumulates: bool = False  # further micro-batches come before the first optimizer step
     earlier: tuple[list[Stamped], ...] = ()  # steps with batches of other lengths
     small: tuple[int, ...] = ()  # workspaces and inputs
 
@@ -44,6 +45,9 @@ def replay(script: Script, *, capacity_bytes: int | None, conf: str) -> Replayed
             run.play(stream)
             run.end_step(gradients=script.zero_grad_first)
         run.play(script.first)
+        if script.accumulates:
+            run.end_step(gradients=False)
+            run.play(script.later)
         run.hold("states", script.states)
         run.flash(script.step_temporaries)
         run.end_step(gradients=script.zero_grad_first)
