@@ -98,13 +98,14 @@ class Rank:
         """The largest allocated sum once optimizer states exist, by the fold over chunks."""
         here = [entry for entry in self.lying if entry.place == DEVICE and entry.level == Level.ALLOCATED]
         peaks = peak_by_phase(self.step.program, self.step.mode(fresh=self.step.job.accumulate == 1))
-        held = self.states.gradient_bytes if self.step.accumulates_apart or self.step.job.accumulate > 1 else 0
+        states = self.step.states
+        held = states.gradient_bytes if self.step.accumulates_apart or self.step.job.accumulate > 1 else 0
         tops = [
             int(peak) + held + sum(entry.nbytes for entry in here if f"next {phase}" in entry.phases)
             for phase, peak in peaks.items()
         ]
         step = sum(entry.nbytes for entry in here if "next step" in entry.phases)
-        return max(*tops, step + self.states.gradient_bytes + temporary_bytes(self.states))
+        return max(*tops, step + states.gradient_bytes + temporary_bytes(states))
 
 
 def forecast_ranks(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Forecast:
@@ -160,10 +161,16 @@ def rank_of_stage(job: Job, gpu: Gpu | None, topology: Topology, program: Progra
         layers = layers_of_stages(blocks, topology.pp * job.virtual_stages, job)
         program = stage_program(program, layers, stages_of_rank(job, topology, stage))
     states = rank_states(job, program, topology)
-    step = RankStep(job=job, program=program, states=states, place=DEVICE, topology=topology, stage=stage)
+    here = on_device(job, states)
+    step = RankStep(job=job, program=program, states=here, place=DEVICE, topology=topology, stage=stage)
     units = units_of(job, program, topology)
     lying = tuple(lying_entries(job, gpu, topology, states, units))
     return Rank(stage=stage, step=step, states=states, lying=lying)
+
+
+def on_device(job: Job, states: RankStates) -> RankStates:
+    """With an offloaded optimizer the rank's gradients and what updates them are on the host."""
+    return replace(states, params=(), gradients=()) if offloads_optimizer(job) else states
 
 
 def lying_entries(job: Job, gpu: Gpu | None, topology: Topology, states: RankStates, units: list[Unit]) -> list[Entry]:
@@ -183,7 +190,7 @@ def _ledger(job: Job, gpu: Gpu | None, topology: Topology, rank: Rank, host: tup
     texts = dict(describe_activations(rank.step.program, job))
     for line in lines:
         line.formula = line.formula or texts.get(line.component, "")
-    made = [entry for entry in entries_of(lines) if not _is_away(entry, job)]
+    made = tuple(entries_of(lines))
     outside = (*context_entries(job, gpu, DEVICE), *nccl_entries(job, topology, DEVICE)) if gpu else ()
     replayed = _replayed(rank, stream, gpu, sum(entry.nbytes for entry in outside))
     entries = (*rank.lying, *made, *host, *outside, *_slack(replayed))
@@ -192,31 +199,26 @@ def _ledger(job: Job, gpu: Gpu | None, topology: Topology, rank: Rank, host: tup
     return ledger
 
 
-def _is_away(entry: Entry, job: Job) -> bool:
-    """Gradients and the optimizer's temporaries are on the host with an offloaded optimizer."""
-    return offloads_optimizer(job) and str(entry.category) in ("gradients", "temporaries") and "step" in entry.phases
-
-
 def _replayed(rank: Rank, stream: list[Stamped], gpu: Gpu | None, outside_bytes: int) -> Replayed:
-    states, job = rank.states, rank.step.job
-    lying = [param.nbytes for param in states.weights] if not offloads_params(job) else []
+    states, job = on_device(rank.step.job, rank.states), rank.step.job
+    lying = [] if offloads_params(job) else [param.nbytes for param in states.weights]
     always = (Category.COMMUNICATION, Category.MASTER)
     lying += [e.nbytes for e in rank.lying if e.category in always and e.phases == PHASES]
-    if rank.step.accumulates_apart and not offloads_optimizer(job):
+    if rank.step.accumulates_apart:
         lying.append(states.gradient_bytes)
     item = states.recipe.states.nbytes if states.recipe.states else None
-    halves = [state_bytes(param, job, item) // 2 for param in states.trained] if not offloads_optimizer(job) else []
+    halves = [state_bytes(param, job, item) // 2 for param in states.trained]
     capacity = gpu.total_bytes - outside_bytes if gpu and gpu.total_bytes else None
     facts = {
         "lying": lying, "first": stream, "states": [half for each in halves for half in (each, each)],
-        "temporaries": (temporary_bytes(states),) if not offloads_optimizer(job) else (), "conf": job.alloc_conf,
+        "temporaries": (temporary_bytes(states),), "conf": job.alloc_conf,
         "strategy": rank.step.topology.strategy,
     }  # fmt: skip
     replayed = replay_rank(capacity_bytes=capacity, **facts)  # type: ignore[arg-type]
     return replay_rank(capacity_bytes=None, **facts) if replayed.out_of_memory else replayed  # type: ignore[arg-type]
 
 
-def temporary_bytes(states: RankStates) -> int:
+def temporary_bytes(states: States) -> int:
     item = states.recipe.states.nbytes if states.recipe.states else None
     return 0 if implementation(states.job) == "in-backward" else temporaries(states.trained, states.job, item)[0]
 

@@ -30,7 +30,7 @@ from vramcast.formulas.parallel.layout import (
     stage_program,
 )
 from vramcast.formulas.parallel.pipeline import chunks_in_flight, kept_bytes
-from vramcast.formulas.parallel.ranks import RankStep, divided_program, lying_entries, temporary_bytes
+from vramcast.formulas.parallel.ranks import RankStep, divided_program, lying_entries, on_device, temporary_bytes
 from vramcast.formulas.parallel.sharding import rank_states
 from vramcast.formulas.parallel.topology import GATHERING, Topology, check_model, topology_of
 from vramcast.formulas.parallel.windows import units_of
@@ -219,7 +219,8 @@ class _Slice:
         if key not in self.passes:
             program, last = self._stage(kind, layers), topology.pp - 1  # where no other micro-batch is in flight
             states = rank_states(job, program, topology)
-            step = RankStep(job=job, program=program, states=states, place=DEVICE, topology=topology, stage=last)
+            here = on_device(job, states)
+            step = RankStep(job=job, program=program, states=here, place=DEVICE, topology=topology, stage=last)
             mode = step.mode(fresh=job.accumulate == 1)
             self.passes[key] = _Passes(peaks=_peaks(program, mode), kept=kept_bytes(program, mode))
         return self.passes[key]
@@ -230,7 +231,8 @@ class _Slice:
             program = self._stage(kind, layers)
             states = rank_states(job, program, topology)
             units = units_of(job, program, topology) if topology.strategy in GATHERING else []
-            step = RankStep(job=job, program=program, states=states, place=DEVICE, topology=topology)
+            updated = on_device(job, states)
+            step = RankStep(job=job, program=program, states=updated, place=DEVICE, topology=topology)
             here = [
                 entry
                 for entry in lying_entries(job, self.gpu, topology, states, units)
@@ -238,7 +240,7 @@ class _Slice:
             ]
             self.lying[key] = _Lying(
                 by_phase={phase: _sum(here, f"next {phase}") for phase in (FORWARD, LOSS, BACKWARD, STEP)},
-                gradient_bytes=states.gradient_bytes, temporary_bytes=temporary_bytes(states),
+                gradient_bytes=updated.gradient_bytes, temporary_bytes=temporary_bytes(updated),
                 accumulates_apart=step.accumulates_apart,
             )  # fmt: skip
         return self.lying[key]

@@ -98,8 +98,10 @@ def _reduce_item(param: Param, job: Job) -> int:
 
 
 def _gradient_item(param: Param, job: Job) -> int:
-    recipe = RECIPES[job.precision]
-    return param.dtype.nbytes if param.kind == "adapter" else recipe.weights.nbytes
+    """A sharded gradient has its parameter's dtype; with an offloaded optimizer it goes to the host at once."""
+    if job.offload in ("optimizer", "params", "all"):
+        return 0
+    return param.dtype.nbytes if param.kind == "adapter" else RECIPES[job.precision].weights.nbytes
 
 
 # ---- the changes
