@@ -69,6 +69,12 @@ def read_shape(c: Config) -> Shape:
             h=h, f=c.dim("ffn_hidden_size", "f", default=4 * int(h)), heads=one, rotary=int(width), act="gelu",
             gated=False, norm=_layer_norm, parallel=True, shared_norm=True,
         )  # fmt: skip
+    if c.model_type == "stablelm":
+        part = c.number("partial_rotary_factor", 0.25)
+        return Shape(
+            h=h, f=c.dim("intermediate_size", "f"), heads=heads, rotary=int(int(width) * part), act="silu", gated=True,
+            norm=_layer_norm,
+        )  # fmt: skip
     if c.model_type in ("gpt_neox", "phi"):
         phi = c.model_type == "phi"
         part = c.number("partial_rotary_factor", c.number("rotary_pct", 0.5 if phi else 0.25))
@@ -78,7 +84,7 @@ def read_shape(c: Config) -> Shape:
         )  # fmt: skip
     raise UnsupportedError(
         f"{c.where}: how litgpt runs model_type {c.model_type!r} is not described. "
-        f"Known: {', '.join((*LLAMA_LIKE, 'falcon', 'gpt_neox', 'phi'))}."
+        f"Known: {', '.join((*LLAMA_LIKE, 'falcon', 'gpt_neox', 'phi', 'stablelm'))}."
     )
 
 
