@@ -75,7 +75,8 @@ def test_a_file_that_cannot_be_read_is_named(name: str, tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize(
-    ("magic", "way"), [(b"\x80\x04\x95}", "not a readable memory snapshot"), (b"\x1f\x8b\x08", "zcat"), (b"PK\x03", "archive")]
+    ("magic", "way"),
+    [(b"\x80\x04\x95}", "not a readable memory snapshot"), (b"\x1f\x8b\x08", "zcat"), (b"PK\x03", "archive")],
 )
 def test_a_file_that_is_no_text_is_sent_where_it_can_be_read(
     magic: bytes, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

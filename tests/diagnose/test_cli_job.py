@@ -36,7 +36,7 @@ def test_json_of_a_job_has_need_changes_phase_and_advice_with_its_forecast(capsy
     assert first["phase"] == "step"
     assert [change["name"] for change in first["changes"]] == ["weights_fp32"]
     assert first["setup"] == [
-        "fp32 weights under bf16 autocast",
+        "fp32 weights",
         "fp32 reference model on the same GPU",
         "foreach adamw",
     ]

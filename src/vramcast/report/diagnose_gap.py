@@ -76,9 +76,9 @@ def change_texts(item: Explanation, lang: str) -> list[str]:
 
 
 def _setup(item: Explanation, lang: str) -> Iterator[str]:
-    """The job that explains the numbers, in a few words."""
+    """The job that explains the numbers, in a few words. In the step autocast leaves no trace and goes unsaid."""
     job, recipe = item.job, RECIPES[item.job.precision]
-    weights = "autocast" if recipe.autocast else "weights"
+    weights = "autocast" if recipe.autocast and item.agreement.phase not in STEPS else "weights"
     compute = recipe.autocast.name if recipe.autocast else ""
     yield word(HEADINGS, weights, lang).format(dtype=recipe.weights.name, compute=compute)
     if job.lora_rank is not None:

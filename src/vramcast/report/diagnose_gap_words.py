@@ -134,9 +134,3 @@ HEADINGS: dict[str, tuple[str, str]] = {
     "holders": ("Who held it at the peak", "峰值时由谁持有"),
     "plan": ("{moves}: {process} of {capacity}", "{moves}：{process} / {capacity}"),
 }  # fmt: skip
-
-KINDS: dict[str, tuple[str, str]] = {
-    "free": ("costs nothing", "无代价"),
-    "slower": ("slower", "更慢"),
-    "changes the training": ("changes the training", "改变训练本身"),
-}

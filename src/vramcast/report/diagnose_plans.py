@@ -1,4 +1,4 @@
-"""What to do, from the planner: the cheapest changes to the job that really ran, each with its new forecast.
+"""What to do, from the planner: the fewest and the cheapest changes to the job that really ran, each with its forecast.
 
 In: a Diagnosis with a gap. Out: PlannedSteps. Nothing is planned where the job itself is not too large: then somebody
 else's memory, or fragmentation, is what to change.
@@ -6,15 +6,18 @@ else's memory, or fragmentation, is what to change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vramcast.diagnose.diagnosis import Diagnosis
 from vramcast.errors import VramcastError
-from vramcast.report.diagnose_gap_words import HEADINGS, KINDS
+from vramcast.report.diagnose_gap_words import HEADINGS
 from vramcast.report.diagnose_words import word
+from vramcast.report.plan_words import plan_word
 from vramcast.units import format_bytes
+
+if TYPE_CHECKING:  # the planner needs numpy, and most diagnoses do not need the planner
+    from vramcast.plan.search import Plan
 
 MAX_STEPS = 3
 
@@ -36,35 +39,36 @@ def planned_steps(diagnosis: Diagnosis) -> tuple[PlannedStep, ...]:
     best = gap.explanations[0] if gap is not None and gap.explanations else None
     if best is None or best.agreement.because or best.job.gpu is None:
         return ()
-    from vramcast.plan.search import plan  # the planner needs numpy; most diagnoses do not need the planner
+    from vramcast.plan.search import plan
 
     try:
         plans = plan(best.job)
     except VramcastError:
         return ()
-    return tuple(_steps(plans.fitting[:MAX_STEPS], best.job.framework))
+    fewest = (plans.fewest,) if plans.fewest is not None else ()
+    chosen = {tuple(move.name for move in found.moves): found for found in (*fewest, *plans.fitting)}
+    return tuple(_step(found, best.job.framework) for found in list(chosen.values())[:MAX_STEPS])
 
 
-def _steps(plans: Any, framework: str) -> Iterator[PlannedStep]:
+def _step(found: Plan, framework: str) -> PlannedStep:
     written_for = "trainer" if framework in ("hf", "trl") else "torch"
-    for item in plans:
-        verdict = item.forecast.verdict()
-        yield PlannedStep(
-            moves=tuple(move.name for move in item.moves),
-            kind=str(item.kind),
-            how=tuple(move.how.get(written_for) or next(iter(move.how.values()), "") for move in item.moves),
-            process_bytes=verdict.process_bytes or 0,
-            allocated_bytes=verdict.allocated_bytes or 0,
-            capacity_bytes=verdict.capacity_bytes or 0,
-        )
+    verdict = found.forecast.verdict()
+    return PlannedStep(
+        moves=tuple(move.name for move in found.moves),
+        kind=str(found.kind),
+        how=tuple(move.how.get(written_for) or next(iter(move.how.values()), "") for move in found.moves),
+        process_bytes=verdict.process_bytes or 0,
+        allocated_bytes=verdict.allocated_bytes or 0,
+        capacity_bytes=verdict.capacity_bytes or 0,
+    )
 
 
 def step_text(step: PlannedStep, lang: str) -> str:
     text = word(HEADINGS, "plan", lang).format(
-        moves=" + ".join(step.moves), process=format_bytes(step.process_bytes),
+        moves=" + ".join(plan_word(name, lang) for name in step.moves), process=format_bytes(step.process_bytes),
         capacity=format_bytes(step.capacity_bytes),
     )  # fmt: skip
-    return f"{text} ({word(KINDS, step.kind, lang)}; {'; '.join(filter(None, step.how))})"
+    return f"{text} ({plan_word(step.kind, lang)}; {'; '.join(filter(None, step.how))})"
 
 
 def step_json(step: PlannedStep, lang: str) -> dict[str, Any]:
