@@ -10,8 +10,9 @@ import pytest
 from vramcast.errors import InputError
 from vramcast.formulas.estimate import estimate
 from vramcast.job import job_from
-from vramcast.plan.search import Plans, about, plan
-from vramcast.plan.table import Limits, Table, applied
+from vramcast.plan.order import Limits, applied
+from vramcast.plan.search import Plans, about, fits_surely, plan
+from vramcast.plan.table import Table
 
 SMALL = {"model": "pythia-14m", "seq": 512, "batch": 8}
 KEPT = frozenset({"precision", "lora-rank", "freeze", "attention", "seq", "checkpointing", "optimizer"})
@@ -36,7 +37,7 @@ def test_no_worse_than_brute_force(gpu: str) -> None:
         if not moves or changed is None:
             continue
         mine = flat if moves == first.moves else mine
-        if estimate(changed).verdict().fits:
+        if fits_surely(estimate(changed)):
             fitting.append(order(table, flat))
     assert mine is not None
     assert order(table, mine) == min(fitting)
@@ -106,7 +107,7 @@ def test_redundant_changes_are_left_out() -> None:
         for left_out in found.moves:
             rest = applied(job, tuple(move for move in found.moves if move is not left_out))
             if rest is not None and left_out.kind != "free":
-                assert not estimate(rest).verdict().fits, (left_out.name, [move.name for move in found.moves])
+                assert not fits_surely(estimate(rest)), (left_out.name, [move.name for move in found.moves])
 
 
 def test_a_job_that_fits_needs_no_plan_and_is_told_how_far_it_goes() -> None:

@@ -13,7 +13,8 @@ from vramcast.formulas.estimate import estimate
 from vramcast.job import job_from
 from vramcast.models.read import read_model
 from vramcast.plan.moves import Kind
-from vramcast.plan.table import IMPOSSIBLE, Limits, Table, applied
+from vramcast.plan.order import Limits, applied
+from vramcast.plan.table import IMPOSSIBLE, Table
 
 JOBS: dict[str, dict[str, Any]] = {
     "plain": {"model": "pythia-160m", "batch": 4},

@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from vramcast.plan.search import plan
-    from vramcast.plan.table import Limits
+    from vramcast.plan.order import Limits
     from vramcast.report.plan_report import plans_json, render
 
     keep = frozenset(name.strip() for name in args.keep.split(",") if name.strip())

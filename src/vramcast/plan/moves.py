@@ -31,6 +31,7 @@ class Move:
     kind: Kind
     why: str
     apply: Callable[[Job], Job | None]
+    second_gpu: bool = False  # needs another card beside the job's
     price: float = 0.0  # beside time, in an order of our own: what a changed training costs, how far a batch shrinks
     how: dict[str, str] = field(default_factory=dict)  # plain torch, Trainer, DeepSpeed: the lines that do it
 
@@ -97,14 +98,13 @@ def _cut(job: Job) -> Job | None:
 
 def _reference(place: str, instead_of: tuple[str, ...]) -> Callable[[Job], Job | None]:
     def apply(job: Job) -> Job | None:
-        there = place != "cuda:1" or job.gpus > 1
-        return replace(job, reference=place) if job.reference in instead_of and there else None
+        return replace(job, reference=place) if job.reference in instead_of and job.gpus == 1 else None
 
     return apply
 
 
 def _second_device(job: Job) -> Job | None:
-    return replace(job, sub_device="cuda:1") if job.edit and job.sub_device is None and job.gpus > 1 else None
+    return replace(job, sub_device="cuda:1") if job.edit and job.sub_device is None else None
 
 
 def _checkpointing(how: str) -> Callable[[Job], Job | None]:
@@ -238,7 +238,7 @@ FREE = (
 
 SLOWER = (
     Move(
-        name="reference model on the second GPU", axis="reference", kind=Kind.SLOWER,
+        name="reference model on the second GPU", axis="reference", kind=Kind.SLOWER, second_gpu=True,
         apply=_reference("cuda:1", ("same",)), why="its weights leave this GPU; batches and results cross over",
         how={"torch": 'vramcast.runtime.ReferenceModel(model, placement="cuda:1")'},
     ),
@@ -249,6 +249,7 @@ SLOWER = (
     ),
     Move(
         name="edited layers on the second GPU", axis="sub-device", kind=Kind.SLOWER, apply=_second_device,
+        second_gpu=True,
         why="layers from the first edited one on, with what they keep, leave this GPU",
         how={"torch": 'vramcast.runtime.EditSession(..., sub_device="cuda:1")'},
     ),
@@ -389,13 +390,20 @@ def _lower_half(names: Iterable[str]) -> list[str]:
     return [f"{path}.{layer}" for layer in sorted(layers)[: len(layers) // 2]]
 
 
-def available(job: Job, keep: frozenset[str], params: Iterable[Param] = ()) -> list[Move]:
+def available(
+    job: Job, keep: frozenset[str], params: Iterable[Param] = (), *, second_gpu: bool = False
+) -> list[Move]:  # fmt: skip
     """The moves that apply to the job and leave alone what the user wants kept."""
     adapted = IN_ITS_PRECISION if "precision" in keep else ()
     found: list[Move] = []
     for move in (*FREE, *SLOWER, *CHANGES, *adapted, *freezing(tuple(params))):
         after = move.apply(job)
-        if after is None or changed_keys(job, after) & keep or move.name in (known.name for known in found):
+        if (
+            after is None
+            or (move.second_gpu and not second_gpu)
+            or changed_keys(job, after) & keep
+            or move.name in (known.name for known in found)
+        ):
             continue
         found.append(move)
     return found

@@ -10,23 +10,26 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import Gpu, find_gpu
-from vramcast.errors import InputError
+from vramcast.errors import InputError, UnsupportedError
 from vramcast.forecast import Forecast
 from vramcast.formulas.estimate import DEVICE, estimate, sizes_of
 from vramcast.formulas.overheads import context_entries
 from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.read import read_model
+from vramcast.plan.cluster import tried_in_order
 from vramcast.plan.cost import StepCost
 from vramcast.plan.moves import EXPANDABLE, Kind, Move
+from vramcast.plan.order import Limits, Moves, applied, kind_of
 from vramcast.plan.reach import Reach, reach_of
-from vramcast.plan.table import KINDS, Candidate, Limits, Moves, Table, applied
+from vramcast.plan.table import Candidate, Table
 
 WANTED = 4  # plans shown
 EXACT = (
     24  # candidates estimated in their order; from then on, those that allocate as much as a refused one are skipped
 )
 TRIED = 60
+KEPT_FREE = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +43,28 @@ class Plan:
 
     @property
     def kind(self) -> Kind:
-        return max((move.kind for move in self.moves), key=KINDS.index, default=Kind.FREE)
+        return kind_of(self.moves)
 
     @property
     def fits(self) -> bool:
-        return self.forecast.verdict().fits is True
+        return fits_surely(self.forecast)
+
+
+def fits_surely(forecast: Forecast) -> bool:
+    """With what is assumed (context, workspaces) at the upper end of its range: a plan should not fail by a hair.
+    Where only allocated bytes are modelled, a tenth of the card stays free for context and cached blocks."""
+    verdict = forecast.verdict()
+    capacity, most = verdict.capacity_bytes or 0, verdict.range_bytes[1] if verdict.range_bytes else 0
+    if verdict.process_bytes is None:
+        return verdict.fits is not False and peak_bytes(forecast) <= KEPT_FREE * capacity
+    return verdict.fits is True and most <= capacity
+
+
+def peak_bytes(forecast: Forecast) -> int:
+    """The highest level that is modelled."""
+    verdict = forecast.verdict()
+    levels = (verdict.process_bytes, verdict.reserved_bytes, verdict.allocated_bytes)
+    return next((level for level in levels if level is not None), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +96,8 @@ def plan(job: Job, limits: Limits | None = None) -> Plans:
     job = _with_length(job, config)
     room = gpu.capacity_bytes() - sum(entry.nbytes for entry in context_entries(job, gpu, DEVICE))
     base = estimate(job)
+    if job.gpus > 1 or job.edit:
+        return _by_estimates(job, base, gpu, config, limits or Limits())
     table = Table(job, config, gpu, limits or Limits(), most_bytes=room)
     if base.verdict().fits:
         return _fits_already(base, table, room)
@@ -97,6 +119,31 @@ def _fits_already(base: Forecast, table: Table, room: int) -> Plans:
         base=base, cost=table.base, fitting=(), fewest=None, singles=_singles(base, table),
         front=tuple(table.front(room)), closest=None, reach=reach_of(base, table.config, room),
         num_candidates=table.num_candidates,
+    )  # fmt: skip
+
+
+def _by_estimates(job: Job, base: Forecast, gpu: Gpu, config: Config, limits: Limits) -> Plans:
+    """For jobs on many GPUs and for editing: no prices on time, whole estimates in the order of the changes' cost."""
+    if limits.max_slowdown is not None:
+        raise UnsupportedError("max-slowdown: step times are modelled for training on one GPU only; leave it out")
+    found: list[Plan] = []
+    closest, count = None, 0
+
+    def skip(moves: Moves) -> bool:
+        return _covered(moves, found)
+
+    for tried in () if base.verdict().fits else tried_in_order(job, config, gpu, limits, skip):
+        count += 1
+        made = Plan(moves=tried.moves, job=tried.job, forecast=tried.forecast, slowdown=None)
+        if closest is None or peak_bytes(made.forecast) < peak_bytes(closest.forecast):
+            closest = made
+        if made.fits:
+            found.append(made)
+        if len(found) >= WANTED:
+            break
+    return Plans(
+        base=base, cost=None, fitting=tuple(found), singles=(), front=(), reach=None, num_candidates=count,
+        fewest=min(found, key=lambda made: len(made.moves), default=None), closest=None if found else closest,
     )  # fmt: skip
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 import numpy
@@ -24,25 +23,14 @@ from vramcast.models.config import Config
 from vramcast.models.program import Sizes
 from vramcast.plan.cost import StepCost, Work, pass_seconds, update_seconds, work_of
 from vramcast.plan.moves import Kind, Move, available
+from vramcast.plan.order import KINDS, SLOWDOWN_PRICE, Limits, Moves, applied, kind_of, move_effort
 
 Bytes = NDArray[numpy.int64]
 Floats = NDArray[numpy.float64]
-Moves = tuple[Move, ...]
 Index = tuple[int, ...]
 
 IMPOSSIBLE = numpy.iinfo(numpy.int64).max  # the peak of a combination that does not exist
 LAST_AXES = ("optimizer", "optimizer-impl", "alloc-conf", "batch", "seq")  # cheap to combine; the others make regimes
-KINDS = tuple(Kind)
-# What a combination costs beside its class, in the unit of `Move.price`: time counts most, each change a little.
-SLOWDOWN_PRICE, SLOWER_PRICE, FREE_PRICE = 4.0, 0.2, 0.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What the user wants kept as it is."""
-
-    keep: frozenset[str] = frozenset()
-    max_slowdown: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,17 +43,7 @@ class Candidate:
 
     @property
     def kind(self) -> Kind:
-        return max((move.kind for move in self.moves), key=KINDS.index, default=Kind.FREE)
-
-
-def applied(job: Job, moves: Moves) -> Job | None:
-    """The job after the moves; None where one of them does not apply any more."""
-    for move in moves:
-        changed = move.apply(job)
-        if changed is None:
-            return None
-        job = changed
-    return job
+        return kind_of(self.moves)
 
 
 class Table:
@@ -86,7 +64,7 @@ class Table:
         self.sizes = sizes_of(job, config)
         own = Recording(job, config, gpu, self.sizes)
         axes: dict[str, list[Move | None]] = {}
-        for move in available(job, limits.keep, own.program.params()):
+        for move in available(job, limits.keep, own.program.params(), second_gpu=limits.second_gpu):
             axes.setdefault(move.axis, [None]).append(move)
         _drop_dominated(axes)
         first = [name for name in axes if name not in LAST_AXES]
@@ -287,15 +265,6 @@ def _drop_dominated(axes: dict[str, list[Move | None]]) -> None:
     names = [move.name for move in axes.get("loss", ()) if move]
     if "fused linear cross entropy" in names:
         axes["loss"] = [move for move in axes["loss"] if move is None or move.name != "chunked cross entropy"]
-
-
-def move_effort(move: Move) -> float:
-    return move.price + {Kind.FREE: FREE_PRICE, Kind.SLOWER: SLOWER_PRICE, Kind.CHANGES: SLOWER_PRICE}[move.kind]
-
-
-def combinations(axes: list[list[Move | None]]) -> Iterator[Moves]:
-    for chosen in product(*axes):
-        yield tuple(move for move in chosen if move is not None)
 
 
 def _stored(job: Job) -> tuple[Hashable, ...]:

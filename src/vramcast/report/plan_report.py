@@ -7,8 +7,9 @@ from typing import Any
 from vramcast.job import job_values
 from vramcast.plan.cost import StepCost
 from vramcast.plan.moves import Move
-from vramcast.plan.search import Plan, Plans, Single
-from vramcast.plan.table import Candidate, Moves
+from vramcast.plan.order import Moves
+from vramcast.plan.search import Plan, Plans, Single, peak_bytes
+from vramcast.plan.table import Candidate
 from vramcast.report.as_json import SCHEMA, verdict_json
 from vramcast.report.bill import headline
 from vramcast.report.plan_words import plan_word
@@ -50,7 +51,7 @@ def _plan_sheet(title: str, found: tuple[Plan, ...], plans: Plans, lang: str) ->
     for number, plan in enumerate(found, 1):
         verdict = plan.forecast.verdict()
         cells = (
-            str(number), format_gib(verdict.process_bytes or 0), f"{(verdict.headroom_bytes or 0) / GiB:+,.2f}",
+            str(number), format_gib(peak_bytes(plan.forecast)), f"{(verdict.headroom_bytes or 0) / GiB:+,.2f}",
             plan_word(str(plan.kind), lang), _ratio(plan.slowdown), _names(plan.moves, lang),
         )  # fmt: skip
         rows.append(Row(cells=cells))
