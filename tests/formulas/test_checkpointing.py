@@ -14,15 +14,16 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from vramcast.errors import InputError
 from vramcast.formulas.checkpointing import changes_of, is_reentrant, offloaded, power_of_two, recompute_rule
-from vramcast.formulas.estimate import estimate
+from vramcast.formulas.estimate import estimate, recorded, sizes_of
 from vramcast.formulas.sweep import sweep
-from vramcast.formulas.timeline import Mode, peak_by_phase
+from vramcast.formulas.timeline import Mode, peak_by_phase, step_events
 from vramcast.job import Job, job_from
 from vramcast.ledger import Category, Ledger
 from vramcast.models.config import Config
 from vramcast.models.families import record
 from vramcast.models.loss import add_loss
 from vramcast.models.program import Sizes
+from vramcast.models.read import read_model
 from vramcast.models.tape import BF16, F32, Regime
 
 BATCH, SEQ = 3, 130
@@ -184,3 +185,24 @@ def test_sweeps_price_it_as_bills_do(how: str) -> None:
     lines = (entry for entry in estimate(job).ledger.entries if str(entry.category) != "allocator slack")
     peak = Ledger(entries=tuple(lines)).peak("cuda:0")
     assert sweep(job, (2,), (512,)).allocated_bytes[0, 0] == peak.allocated_bytes
+
+
+@pytest.mark.parametrize("how", ["offload", "reentrant"])
+@pytest.mark.parametrize("name", ["gpt2", "t5-small", "whisper-tiny", "qwen2-vl-2b", "llava-1.5-7b", "gpt-oss-20b"])
+def test_every_birth_has_one_death(name: str, how: str) -> None:
+    """Also where a layer's result is not used (LLaVA), and where layers of two stacks share values."""
+    job = job_from(
+        {"model": name, "batch": 2, "seq": 64, "checkpointing": "full" if how == "reentrant" else how,
+         "reentrant": how == "reentrant" or None, "framework": "trl"}
+    )  # fmt: skip
+    config = read_model(name).config
+    assert config is not None
+    program = recorded(job, config, None, sizes_of(job, config))
+    alive = set()
+    for item in step_events(program, Mode(recompute=recompute_rule(job), changes=changes_of(job))):
+        if item.event.sign > 0:
+            assert item.key not in alive, f"{item.event.label} is born twice"
+            alive.add(item.key)
+        else:
+            assert item.key in alive, f"{item.event.label} dies unborn"
+            alive.remove(item.key)

@@ -13,7 +13,7 @@ from vramcast.errors import InputError
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.events import IN, OUT, Event, kept_ids
 from vramcast.formulas.optimizers import version
-from vramcast.formulas.timeline import KEEP, Change, Chunk, Mode
+from vramcast.formulas.timeline import KEEP, Change, Chunk, Mode, links_of
 from vramcast.job import Job
 from vramcast.ledger import BACKWARD, FORWARD, PHASES, PINNED, Category
 from vramcast.models.dims import product_text
@@ -67,14 +67,15 @@ def changes_of(job: Job) -> tuple[Change, ...]:
 
 def reentrant(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
     """A recomputed block's output lives until the block's own backward is over."""
-    made: dict[int, list[Event]] = {}
+    made: dict[int, tuple[list[Event], list[Event]]] = {}  # with the lists whose ids are keys
     waiting: Chunk | None = None
     left = 0
     for chunk in stream:
         if chunk.again:
             if id(chunk.events) not in made:
-                made[id(chunk.events)] = [event for event in chunk.events if event.key != OUT or event.sign > 0]
-            kept = made[id(chunk.events)]
+                rest = [event for event in chunk.events if event.key != OUT or event.sign > 0]
+                made[id(chunk.events)] = (chunk.events, rest)
+            kept = made[id(chunk.events)][1]
             if len(kept) < len(chunk.events):
                 waiting, left = chunk, 2  # the block's backward, then its clean-up
             yield Chunk(chunk.phase, chunk.section, kept, chunk.incoming, again=True)
@@ -122,12 +123,15 @@ def offloaded(stash: int) -> Change:
 
 def offloaded_blocks(program: Program, mode: Mode) -> Iterator[int]:
     """Recomputed blocks with gradients whose input nobody else on the device holds."""
+    exported = links_of(program.placed).exported
     for index, placed in enumerate(program.placed):
-        if mode.recompute(placed) == "none" or not placed.section.outputs[0].requires_grad or index == 0:
+        entry, out_value = placed.section.inputs[0], placed.section.outputs[0]
+        hands_on = out_value.storage is entry.storage  # a layer whose result nobody uses
+        if mode.recompute(placed) == "none" or not out_value.requires_grad or hands_on or index == 0:
             continue
         before = program.placed[index - 1]
-        held = id(before.section.outputs[0].storage) in kept_ids(before.section, KEEP[mode.recompute(before)])
-        if not held:
+        out = id(before.section.outputs[0].storage)
+        if out not in kept_ids(before.section, KEEP[mode.recompute(before)]) and out not in exported[index - 1]:
             yield index
 
 

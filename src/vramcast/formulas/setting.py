@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.formulas.amounts import Amounts
+from vramcast.formulas.events import Event
 from vramcast.formulas.states import States
 from vramcast.formulas.timeline import Mode, passes, peak_by_phase
 from vramcast.job import Job
@@ -77,10 +78,11 @@ def peak_of(program: Program) -> Number:
 def kept_after_forward(program: Program) -> Number:
     """What a forward pass with graph leaves alive."""
     level: Number = 0
-    known: dict[int, Number] = {}
+    known: dict[int, tuple[list[Event], Number]] = {}  # with the lists whose ids are keys
     for chunk in passes(program, KEPT):
         if chunk.phase in (FORWARD, LOSS):
             if id(chunk.events) not in known:
-                known[id(chunk.events)] = sum((event.sign * event.nbytes for event in chunk.events), 0)
-            level = level + known[id(chunk.events)]
+                net = sum((event.sign * event.nbytes for event in chunk.events), 0)
+                known[id(chunk.events)] = (chunk.events, net)
+            level = level + known[id(chunk.events)][1]
     return level

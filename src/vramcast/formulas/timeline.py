@@ -95,7 +95,7 @@ class _Links:
     values: dict[int, Value]
 
 
-def _links(placed: list[Placed]) -> _Links:
+def links_of(placed: list[Placed]) -> _Links:
     exported: list[set[int]] = [set() for _ in placed]
     chained: list[bool] = []
     values: dict[int, Value] = {}
@@ -121,7 +121,7 @@ def _links(placed: list[Placed]) -> _Links:
 def chunks(program: Program, mode: Mode) -> Iterator[Chunk]:
     """Forward through every section, what ends with it (autocast's cache, masks, what nobody keeps), then backward."""
     placed, memo, grad = program.placed, _Memo(), program.regime.grad
-    links = _links(placed)
+    links = links_of(placed)
     kept_before = _keeps_output(placed, mode, links)
     ending: list[Chunk] = []
     phase = FORWARD
