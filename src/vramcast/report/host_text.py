@@ -8,6 +8,7 @@ from vramcast.host.bill import HostJob
 from vramcast.host.forecast import HostForecast
 from vramcast.host.parquet import ParquetFacts
 from vramcast.ledger import FORWARD, LOAD, SAVE, Entry, Level
+from vramcast.report.as_json import SCHEMA, entry_json
 from vramcast.units import format_bytes, format_gib, format_gib_and_gb
 
 BAR_WIDTH = 40
@@ -124,7 +125,7 @@ def _assumed(forecast: HostForecast) -> list[str]:
 def render_json(forecast: HostForecast, job: HostJob) -> dict[str, Any]:
     limits, low_high = forecast.limits, forecast.range_bytes
     return {
-        "fits": forecast.fits, "peak_phase": forecast.peak_phase, "peak_bytes": forecast.peak_bytes,
+        "schema": SCHEMA, "fits": forecast.fits, "peak_phase": forecast.peak_phase, "peak_bytes": forecast.peak_bytes,
         "range_bytes": list(low_high), "shown_bytes": forecast.shown_bytes(forecast.peak_phase),
         "shm_bytes": forecast.shm_bytes, "batch_bytes": forecast.batch_bytes(), "ranks": job.ranks,
         "limits": {
@@ -132,7 +133,7 @@ def render_json(forecast: HostForecast, job: HostJob) -> dict[str, Any]:
             "free_bytes": limits.free_bytes, "shm_bytes": limits.shm_bytes, "cpus": limits.cpus,
         },
         "dataset": None if job.data is None else _dataset_json(job.data.facts),
-        "entries": [_entry_json(entry) for entry in forecast.ledger.entries],
+        "entries": [entry_json(entry) for entry in forecast.ledger.entries],
     }  # fmt: skip
 
 
@@ -144,13 +145,4 @@ def _dataset_json(facts: ParquetFacts) -> dict[str, Any]:
         "columns": [
             {"name": c.name, "encoded_bytes": c.encoded_bytes, "decoded_bytes": c.decoded_bytes} for c in facts.columns
         ],
-    }  # fmt: skip
-
-
-def _entry_json(entry: Entry) -> dict[str, Any]:
-    return {
-        "category": str(entry.category), "component": entry.component, "place": entry.place,
-        "phases": list(entry.phases), "bytes": entry.nbytes, "origin": str(entry.origin), "level": str(entry.level),
-        "formula": entry.formula, "source": entry.source,
-        "range_bytes": None if entry.range_bytes is None else list(entry.range_bytes),
     }  # fmt: skip
