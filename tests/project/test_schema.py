@@ -15,7 +15,8 @@ from vramcast.cli import COMMANDS, main
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schema.json").read_text(encoding="utf-8"))
 OOM = (
     "CUDA out of memory. Tried to allocate 96.00 MiB. GPU 0 has a total capacity of 79.15 GiB of which 12.75 MiB is "
-    "free. Of the allocated memory 76.72 GiB is allocated by PyTorch, and 1.81 GiB is reserved by PyTorch but unallocated."
+    "free. Of the allocated memory 76.72 GiB is allocated by PyTorch, and 1.81 GiB is reserved by PyTorch but "
+    "unallocated."
 )
 PRINTED = {
     "estimate": ("forecast", "estimate gpt2 --gpu rtx4090"),
