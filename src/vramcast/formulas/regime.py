@@ -15,7 +15,12 @@ from vramcast.models.tape import BF16, DTYPES, F16, F32, Dtype, Lora, Quantized,
 
 NO_GQA_BEFORE = (4, 54)  # transformers repeated key and value heads itself before
 GROUPED_EXPERTS_FROM = (5, 0)  # before, experts ran one by one
-OWN_CODE = ("litgpt", "torchtune", "torchtitan", "megatron")  # frameworks whose modelling code is described apart from transformers'
+# The families whose modeling file holds `logits.float()` in transformers 4.38.2, since when it has existed with it.
+EARLY_UPCAST = {
+    "llama": (4, 31), "mistral": (4, 34), "mixtral": (4, 36), "qwen2": (4, 37), "gemma": (4, 38), "phi": (4, 38),
+}  # fmt: skip
+# Frameworks whose modelling code is described apart from transformers\'.
+OWN_CODE = ("litgpt", "torchtune", "torchtitan", "megatron")
 PINS_INPUT_BEFORE = (0, 44)  # bitsandbytes: MatMul4Bit wrote its input into ctx.tensors and never needed it
 
 
@@ -27,9 +32,10 @@ def regime_of(job: Job, config: Config, gpu: Gpu | None) -> Regime:
         gqa_in_kernel=version(job.transformers_version) >= NO_GQA_BEFORE,
         kv_cache=kv_cache(job, config),
         experts="grouped" if version(job.transformers_version) >= GROUPED_EXPERTS_FROM else "loop",
-        compiled=_compiled(job), chunked_loss=job.loss == "chunked",
+        compiled=_compiled(job), compiled_loss=job.compile and _compiles_loss(job), chunked_loss=job.loss == "chunked",
         softmax_keeps_input=version(job.torch_version) < (1, 11),  # github.com/pytorch/pytorch/pull/65242
         code=_code(job, config), raises_logits=_raises_logits(job),
+        early_upcast=version(job.transformers_version) >= EARLY_UPCAST.get(config.model_type, (4, 40)),
         trainable=_trainable(job), lora=_lora(job), quantized=_quantized(job), upcast=_upcast(job),
     )  # fmt: skip
 
@@ -42,7 +48,7 @@ def _compiled(job: Job) -> str:
 
 
 def _code(job: Job, config: Config) -> str:
-    """torchtitan's and Megatron's own code is described for some models; their others are recorded as transformers runs them."""
+    """torchtitan's and Megatron's own code is described for some models; others are taken as transformers runs them."""
     only = {"torchtitan": ("llama", "qwen3"), "megatron": ("gpt2", "llama", "mistral", "qwen2", "qwen3")}
     described = job.framework in OWN_CODE and config.model_type in only.get(job.framework, (config.model_type,))
     return job.framework if described else "transformers"
@@ -53,6 +59,11 @@ def _raises_logits(job: Job) -> str:
     the loss was computed in bf16, and since the end of 2024 the loss function upcasts."""
     torch = version(job.torch_version)
     return "model" if torch < (2, 5) else "never" if torch < (2, 6) else "loss"
+
+
+def _compiles_loss(job: Job) -> bool:
+    """torchtitan compiled its blocks alone until early 2025, then the loss as well."""
+    return job.framework != "torchtitan" or version(job.torch_version) >= (2, 7)
 
 
 def kv_cache(job: Job, config: Config) -> str:

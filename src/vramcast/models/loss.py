@@ -1,8 +1,8 @@
 """From logits to a loss, as the libraries have written it over time.
 
-transformers (checked at its git tags): up to 4.39 no upcast of logits; 4.40–4.44 logits turned to fp32 in the model's
-forward, then a shifted fp32 copy; 4.45 the same but only with labels; 4.46–4.48 upcast and shifted copy inside the
-loss; from 4.49 upcast, no copy (labels are shifted instead).
+transformers (checked at its git tags): up to 4.39 no upcast of logits, but for Llama from 4.31 on and its kin;
+4.40–4.44 logits turned to fp32 in the model's forward, then a shifted fp32 copy; 4.45 the same but only with labels;
+4.46–4.48 upcast and shifted copy inside the loss; from 4.49 upcast, no copy (labels are shifted instead).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _loss(t: Tape, logits: Value, loss: str, transformers: Version, kind: str) -
         return _litgpt(t, logits)
     if t.regime.code == "megatron":
         return _megatron(t, logits)
-    if t.regime.compiled != "none":
+    if t.regime.compiled_loss:
         return _compiled(t, logits, chunked=kind == "chunked")
     if kind == "chunked":
         return _chunked(t, logits)
@@ -43,7 +43,7 @@ def _loss(t: Tape, logits: Value, loss: str, transformers: Version, kind: str) -
 
 def _full(t: Tape, logits: Value, loss: str, transformers: Version) -> Value:
     x = logits
-    if loss in ("causal", "masked") and transformers >= (4, 40):
+    if loss in ("causal", "masked") and (transformers >= (4, 40) or t.regime.early_upcast):
         x = t.cast(x, F32, "logits fp32")
     if loss == "causal" and transformers < (4, 49):
         b, s, vocab = x.shape

@@ -189,7 +189,8 @@ class Regime:
     kv_cache: str = "none"  # transformers fills a cache in training too: "alias" of keys and values, or "copy"
     experts: str = "grouped"  # grouped (one grouped matmul) or loop (expert by expert)
     code: str = "transformers"  # whose modelling code: transformers, litgpt or torchtune
-    compiled: str = "none"  # torch.compile around the "blocks", or around the "model" and its loss
+    compiled: str = "none"  # torch.compile around the "blocks", or around the "model"
+    compiled_loss: bool = False
     chunked_loss: bool = False  # the head leaves its logits as they are for a loss in chunks
     softmax_keeps_input: bool = False  # torch before 1.11 saved it and never used it
     cuda: bool = True  # CUDA kernels; False: what the CPU kernels keep, for checks against real runs
@@ -198,6 +199,7 @@ class Regime:
     lora: Lora | None = None
     quantized: Quantized | None = None
     split: Split = WHOLE
+    early_upcast: bool = False  # transformers 4.31 to 4.39: the family's forward ends in logits.float()
     raises_logits: str = "loss"  # where torchtitan turns logits to fp32: in the "model", in the "loss", or "never"
 
 
