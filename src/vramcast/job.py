@@ -321,7 +321,10 @@ def _flag(value: Any) -> bool:
 
 def _list(value: Any) -> tuple[str, ...]:
     items = value if isinstance(value, list | tuple) else str(value).split(",")
-    return tuple(_text(item).strip() for item in items if _text(item).strip())
+    names = tuple(_text(item).strip() for item in items if _text(item).strip())
+    if isinstance(value, str) and not names:
+        raise ValueError  # a lone comma names nothing
+    return names
 
 
 def _count(value: Any) -> int:

@@ -205,6 +205,7 @@ def test_sweeps_price_it_as_bills_do(values: dict[str, Any]) -> None:
         ({"rollout-tokens": 512}, "no prompt"),
         ({"rollout-batch": 4}, "needs rollout-tokens"),
         ({"eval-kept": 4}, "need evaluate"),
+        ({"teacher": "same", "teacher-model": "bert-base-uncased"}, "cannot be compared"),
         ({"model": "bert-base-uncased", "rollout-tokens": 16}, "no key/value cache"),
     ],
 )

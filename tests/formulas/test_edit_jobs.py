@@ -159,6 +159,7 @@ def test_a_device_has_one_name(text: Any, name: str) -> None:
         ({"sub-device": "cuda:00"}, "both cuda:0"),
         ({"sub-device": "cpu"}, "cuda:N"),
         ({"edit": "layers.99.mlp.up_proj"}, "matches no parameter"),
+        ({"edit": ","}, "list of names"),
         ({"edit": "layers.25.input_layernorm"}, "linear layer"),
         ({"lora-rank": 8}, "lora-rank cannot"),
         ({"reference": "same"}, "reference cannot"),

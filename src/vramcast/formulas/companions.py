@@ -37,6 +37,7 @@ from vramcast.models.tape import DTYPES, F32, Dtype, Param
 
 PASSES = (FORWARD, LOSS, BACKWARD, NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD)
 WITH_GRADIENTS = (BACKWARD, STEP, NEXT_BACKWARD, NEXT_STEP)
+PADDED_VOCABULARY = 0.01  # sizes of one family differ by padding (Qwen2.5: 151,936 and 152,064)
 NO_GRAPH = "one layer's tensors and the output; nothing is kept"
 
 
@@ -171,6 +172,11 @@ def _teacher(setting: Setting) -> Beside:
     place = _place(job.teacher, setting)
     dtype = DTYPES[job.companion_dtype] if job.companion_dtype else setting.program.regime.weights
     model = without_graph(setting, _config(setting, job.teacher_model), dtype=dtype)
+    ours, theirs = int(out.shape[-1]), int(model.output.shape[-1])
+    if abs(ours - theirs) > PADDED_VOCABULARY * ours:
+        raise InputError(
+            f"the teacher's logits are over {theirs:,} tokens and the model's over {ours:,}: they cannot be compared"
+        )
     passing = line("teacher's forward (no graph)", place, NO_GRAPH, "torch.no_grad")
     during(passing, _behind_forward(setting.program), peak_of(model))
     logits = line(

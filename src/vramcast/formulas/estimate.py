@@ -56,7 +56,7 @@ DEVICE = "cuda:0"
 DEFAULT_SEQ = 2048
 NEED_LAYERS = {
     "lora_rank": None, "quantize": "none", "loop": "plain", "reference": "none", "reward": "none", "critic": "none",
-    "teacher": "none", "rollout_tokens": None, "edit": (), "sub_device": None,
+    "teacher": "none", "rollout_tokens": None, "edit": (), "sub_device": None, "resume": "none", "evaluate": False,
 }  # fmt: skip
 ONE_GPU = {
     "reward": "none", "critic": "none", "teacher": "none", "rollout_tokens": None, "evaluate": False, "resume": "none",
@@ -73,7 +73,7 @@ def estimate(job: Job) -> Forecast:
     if source.config is None or source.params is not None:
         params = unique(source.params or ())
         return _states_only(States(params=params, job=job), job, gpu, source.name, (*source.notes, *source.warnings))
-    if job.gpus > 1:
+    if _is_divided(job):
         from vramcast.formulas.parallel.ranks import forecast_ranks
 
         asked = [name for name, value in ONE_GPU.items() if getattr(job, name) != value]
@@ -82,6 +82,12 @@ def estimate(job: Job) -> Forecast:
             raise UnsupportedError(f"{names} is modelled on one GPU only: leave out gpus, or price it apart")
         return forecast_ranks(job, gpu, source, source.config)
     return (_edited if job.edit else _whole)(job, gpu, source, source.config)
+
+
+def _is_divided(job: Job) -> bool:
+    """Does anything in the job concern many GPUs, or what a strategy for them does on one?"""
+    sizes = (job.gpus, job.tp, job.pp, job.cp, job.ep)
+    return max(sizes) > 1 or job.offload != "none" or job.strategy not in (None, "none")
 
 
 def _states_only(states: States, job: Job, gpu: Gpu | None, name: str, notes: tuple[str, ...]) -> Forecast:
