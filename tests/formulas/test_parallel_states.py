@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from vramcast.errors import InputError
 from vramcast.forecast import Forecast
 from vramcast.formulas.estimate import estimate
 from vramcast.formulas.parallel.estimators import zero2_needs, zero3_needs
@@ -39,6 +40,20 @@ def held(result: Forecast, category: Category, phase: str = NEXT_STEP) -> int:
 
 def test_one_gpu_is_the_job_without_the_keys(tmp_path: Path) -> None:
     assert forecast(tmp_path, gpus=1).ledger == forecast(tmp_path).ledger
+
+
+def test_a_strategy_on_one_gpu_is_priced_and_not_ignored(tmp_path: Path) -> None:
+    result = forecast(tmp_path, gpus=1, offload="optimizer", precision="bf16-master", framework="deepspeed")
+    assert held(result, Category.OPTIMIZER) == held(result, Category.MASTER) == 0
+    assert held(result, Category.WEIGHTS) == 2 * WHOLE
+    with pytest.raises(InputError, match="does not divide the 1 GPUs"):
+        forecast(tmp_path, tp=2)
+
+
+def test_offloaded_activations_are_block_inputs_on_every_rank(tmp_path: Path) -> None:
+    result = forecast(tmp_path, gpus=4, strategy="fsdp2", offload="activations", precision="bf16-true")
+    lines = [entry for entry in result.ledger.entries if "offloaded" in entry.component]
+    assert sum(entry.nbytes for entry in lines) == 4 * 2 * 16 * 64 * 2  # ranks, blocks, tokens, width, bytes
 
 
 def test_fsdp2_rounds_rows_up_for_every_parameter(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from vramcast.formulas.checkpointing import pinned_line
 from vramcast.formulas.hostside import host_side
 from vramcast.formulas.optimizers import state_bytes
 from vramcast.formulas.parallel.sharding import RankStates
@@ -17,7 +18,7 @@ from vramcast.formulas.states import States
 from vramcast.job import Job
 from vramcast.ledger import HOST, PHASES, PINNED, SAVE, Category, Entry, Origin
 from vramcast.models.config import Config
-from vramcast.models.program import Sizes
+from vramcast.models.program import Program, Sizes
 
 ROUNDING = "c10 CachingHostAllocator.h: pinned blocks are powers of two"
 
@@ -58,6 +59,13 @@ def node_entries(
             "whole state dict on rank 0 while saving", HOST, (SAVE,), sum(param.nbytes for param in whole.params),
             Category.WEIGHTS, "a full state dict gathered to the host; sharded checkpoints avoid it",
         )  # fmt: skip
+
+
+def offloaded_inputs(job: Job, program: Program, topology: Topology) -> Iterator[Entry]:
+    """Block inputs that recomputation fetches back, of all ranks of the node."""
+    if job.checkpointing == "offload":
+        for entry in pinned_line(job, program).entries():
+            yield replace(entry, nbytes=entry.nbytes * topology.ranks_per_node)
 
 
 def _optimizer(job: Job, states: RankStates, topology: Topology, ranks: int) -> Iterator[Entry]:

@@ -17,7 +17,7 @@ from vramcast.formulas.estimate import DEVICE, _slack, _within, add_loss_to, ass
 from vramcast.formulas.optimizers import implementation, state_bytes, temporaries
 from vramcast.formulas.overheads import context_entries, workspace_entries
 from vramcast.formulas.parallel.buffers import buffer_entries, nccl_entries
-from vramcast.formulas.parallel.host import node_entries, offloads_optimizer, offloads_params
+from vramcast.formulas.parallel.host import node_entries, offloaded_inputs, offloads_optimizer, offloads_params
 from vramcast.formulas.parallel.layout import (
     layers_of_stages,
     rank_config,
@@ -112,14 +112,17 @@ def forecast_ranks(job: Job, gpu: Gpu | None, source: ModelSource, config: Confi
     topology = topology_of(job)
     check_model(topology, config, job)
     _check_supported(job)
-    job = _with_microbatches(job)
+    job = _completed(job)
     sizes = sizes_of(job, config)
     program = rank_program(job, config, gpu, topology, sizes)
     ranks = [rank_of_stage(job, gpu, topology, program, stage) for stage in range(topology.pp)]
     peaks = [rank.peak_bytes() for rank in ranks]
     fullest = ranks[max(range(topology.pp), key=peaks.__getitem__)]
     whole = _whole_model(job, config, gpu)
-    host = tuple(node_entries(job, config, whole, fullest.states, topology, sizes))
+    host = (
+        *node_entries(job, config, whole, fullest.states, topology, sizes),
+        *offloaded_inputs(job, fullest.step.program, topology),
+    )  # fmt: skip
     ledger = _ledger(job, gpu, topology, fullest, host)
     return Forecast(
         model=_summary(source, config, whole, program), job=job, gpu=gpu, ledger=ledger,
@@ -130,8 +133,11 @@ def forecast_ranks(job: Job, gpu: Gpu | None, source: ModelSource, config: Confi
     )  # fmt: skip
 
 
-def _with_microbatches(job: Job) -> Job:
-    """A pipeline is filled with at least as many micro-batches as it has stages."""
+def _completed(job: Job) -> Job:
+    """A pipeline is filled with at least as many micro-batches as it has stages; offloaded activations are the inputs
+    of recomputed blocks."""
+    if job.offload in ("activations", "all"):
+        job = replace(job, checkpointing="offload")
     return replace(job, accumulate=job.pp) if job.pp > 1 and job.accumulate == 1 else job
 
 
