@@ -20,11 +20,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print every row and figure as JSON")
     parser.add_argument(
+        "--traces",
+        metavar="FOLDER",
+        nargs="?",
+        const="",
+        help="run the rows that are scripts on the virtual GPU instead; FOLDER: where older transformers are installed",
+    )
+    parser.add_argument(
         "--write", action="store_true", help=f"write {PAGE}, its plot and the ranges that predictions carry"
     )
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.traces is not None:
+        return _run_traces(Path(args.rows), Path(args.traces) if args.traces else None)
     from vramcast.accuracy.residuals import classes, coverage
     from vramcast.accuracy.rows import load_not_expressed, load_sources
     from vramcast.accuracy.run import run_rows
@@ -49,6 +58,14 @@ def run(args: argparse.Namespace) -> int:
         (root / PLOT).write_text(accuracy_svg(outcomes), encoding="utf-8")
         ranges = {"written": accuracy.written, "classes": classes(outcomes)}
         (root / RANGES).write_text(json.dumps(ranges, indent=1) + "\n", encoding="utf-8")
+    return 0 if all(outcome.within for outcome in outcomes) else 1
+
+
+def _run_traces(folder: Path, environments: Path | None) -> int:
+    from vramcast.accuracy.traced import load_trace_rows, run_trace_row, traced_table
+
+    outcomes = [run_trace_row(row, folder, environments) for row in load_trace_rows(folder)]
+    print(traced_table(outcomes))
     return 0 if all(outcome.within for outcome in outcomes) else 1
 
 

@@ -1,4 +1,4 @@
-"""A plain language-model training loop, as xMem ran it: random weights, fp32, four iterations of full-length batches."""
+"""A plain language-model training loop, as xMem ran it: random weights, fp32, four iterations at full length."""
 
 import argparse
 import json

@@ -1,0 +1,143 @@
+"""Measured rows that are scripts: each runs on the virtual GPU, beside the transformers it was measured with.
+
+Rows come from `traces/*.yaml` beside the other measured rows, their scripts from `scripts/`. An older transformers is
+installed into a folder of its own, which goes before the installed one; torch stays. Without it the installed
+transformers is used and the outcome says so. Every row runs in its own process, through `vramcast trace`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from statistics import median
+
+import yaml
+
+from vramcast.errors import InputError, TraceError
+
+INSTALLED = "installed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRow:
+    """One published peak and the script that reaches it."""
+
+    id: str
+    script: str  # in scripts/
+    arguments: Sequence[str]
+    gpu: str
+    peak_bytes: int
+    metric: str  # allocated, reserved or process: a level of the ledger
+    confidence: str
+    tolerance: float
+    transformers: str = ""  # the version of that time; empty where the script needs none
+    explanation: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOutcome:
+    row: TraceRow
+    predicted_bytes: int
+    fits: bool
+    transformers: str  # the version that ran, "installed", or empty
+    seconds: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, minus one: positive is an over-prediction."""
+        return self.predicted_bytes / self.row.peak_bytes - 1
+
+    @property
+    def within(self) -> bool:
+        return abs(self.error) <= self.row.tolerance
+
+
+def load_trace_rows(folder: Path) -> tuple[TraceRow, ...]:
+    rows = []
+    for path in sorted((folder / "traces").glob("*.yaml")):
+        for item in yaml.safe_load(path.read_text(encoding="utf-8"))["rows"]:
+            try:
+                rows.append(TraceRow(**item))
+            except TypeError as error:
+                raise InputError(f"{path}: row {item.get('id', '?')}: {error}") from None
+    return tuple(rows)
+
+
+def run_trace_row(row: TraceRow, folder: Path, environments: Path | None) -> TraceOutcome:
+    """`environments`: where older versions are or will be installed; None takes what is installed."""
+    overlay = None if environments is None or not row.transformers else environment(row.transformers, environments)
+    scripts = folder / "scripts"
+    command = [sys.executable, "-m", "vramcast", "trace", row.script, "--gpu", row.gpu, "--json", "--", *row.arguments]
+    start = time.perf_counter()
+    ended = subprocess.run(command, cwd=scripts, env=_variables(overlay), capture_output=True, text=True, check=False)
+    if ended.returncode not in (0, 1):
+        raise TraceError(f"{row.id}: {row.script} {' '.join(row.arguments)} failed: {ended.stderr.strip()[-800:]}")
+    answer = json.loads(ended.stdout)
+    peak = max(int(phase[f"{row.metric}_bytes"]) for phase in answer["phases"])
+    used = "" if not row.transformers else INSTALLED if overlay is None else row.transformers
+    return TraceOutcome(
+        row=row, predicted_bytes=peak, fits=ended.returncode == 0, transformers=used,
+        seconds=time.perf_counter() - start,
+    )  # fmt: skip
+
+
+def environment(version: str, environments: Path) -> Path:
+    """The folder with that transformers and what it needs; made on first use."""
+    target = environments.resolve() / f"transformers-{version}"
+    if (target / "transformers").is_dir():
+        return target
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target), f"transformers=={version}"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise InputError(f"transformers {version} could not be installed: {ended.stderr.strip()[-400:]}")
+    return target
+
+
+def _variables(overlay: Path | None) -> dict[str, str]:
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    if overlay is not None:
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, (str(overlay), os.environ.get("PYTHONPATH", ""))))
+    return variables
+
+
+def traced_table(outcomes: Iterable[TraceOutcome]) -> str:
+    """Markdown: one line per script with its figures, then every row."""
+    groups: dict[str, list[TraceOutcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault(outcome.row.script, []).append(outcome)
+    every = [outcome for group in groups.values() for outcome in group]
+    return "\n".join(
+        [
+            "| script | rows | median | p90 | bias | wrong OOM verdicts | seconds |",
+            "|---|--:|--:|--:|--:|--:|--:|",
+            *(_figures(name, group) for name, group in groups.items()),
+            _figures("all", every),
+            "",
+            "| row | arguments | card | transformers | measured | traced | error |",
+            "|---|---|---|---|--:|--:|--:|",
+            *map(_line, every),
+        ]
+    )
+
+
+def _figures(name: str, group: Sequence[TraceOutcome]) -> str:
+    sizes = sorted(abs(outcome.error) for outcome in group)
+    bias = sum(outcome.error for outcome in group) / len(group)
+    wrong = sum(not outcome.fits for outcome in group)
+    return (
+        f"| {name} | {len(group)} | {median(sizes):.2%} | {sizes[ceil(0.9 * len(sizes)) - 1]:.2%} | {bias:+.2%} | "
+        f"{wrong} | {sum(outcome.seconds for outcome in group):.0f} |"
+    )
+
+
+def _line(outcome: TraceOutcome) -> str:
+    row = outcome.row
+    cells = (row.id, " ".join(row.arguments), row.gpu, outcome.transformers, row.peak_bytes, outcome.predicted_bytes)
+    return f"| {' | '.join(map(str, cells))} | {outcome.error:+.2%}{'' if outcome.fits else ', OOM'} |"

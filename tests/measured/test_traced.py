@@ -1,0 +1,49 @@
+"""Rows that are scripts: their files, and a fast subset on the virtual GPU (`vramcast accuracy --traces`: all)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vramcast.accuracy.rows import load_sources
+from vramcast.accuracy.traced import TraceOutcome, TraceRow, load_trace_rows, run_trace_row, traced_table
+
+FOLDER = Path(__file__).parent
+ROWS = {row.id: row for row in load_trace_rows(FOLDER)}
+# Without an older transformers, and quick: one card nearly full, one nearly empty.
+FAST = ("xmem-007", "xmem-010")
+
+
+def test_every_script_and_config_is_here() -> None:
+    for row in ROWS.values():
+        assert (FOLDER / "scripts" / row.script).is_file(), row.id
+        first = row.arguments[0]
+        assert not first.endswith(".json") or (FOLDER / "scripts" / first).is_file(), row.id
+
+
+def test_the_same_row_has_the_same_peak_everywhere() -> None:
+    expressed = {row.id: row.peak_bytes for source in load_sources(FOLDER) for row in source.rows}
+    assert {id: row.peak_bytes for id, row in ROWS.items() if id in expressed} == {
+        id: peak for id, peak in expressed.items() if id in ROWS
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id", FAST)
+def test_a_traced_row_lies_within_its_tolerance(id: str) -> None:
+    outcome = run_trace_row(ROWS[id], FOLDER, None)
+    assert outcome.fits, "it ran on this card"
+    assert outcome.within, f"{id}: traced {outcome.predicted_bytes}, measured {ROWS[id].peak_bytes}"
+
+
+def test_figures_by_hand() -> None:
+    row = TraceRow(
+        id="a", script="s.py", arguments=[], gpu="rtx3060", peak_bytes=1000, metric="reserved", confidence="high",
+        tolerance=0.05,
+    )  # fmt: skip
+    outcomes = [
+        TraceOutcome(row=row, predicted_bytes=value, fits=value < 1040, transformers="", seconds=1.0)
+        for value in (1000, 1020, 1040)
+    ]
+    assert "| s.py | 3 | 2.00% | 4.00% | +2.00% | 1 | 3 |" in traced_table(outcomes)
