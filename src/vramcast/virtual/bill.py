@@ -15,6 +15,7 @@ import torch
 
 from vramcast.allocator import OomMoment
 from vramcast.ledger import BACKWARD, NEXT_BACKWARD, Category, Entry, Ledger, Level, Origin
+from vramcast.virtual import convolution
 from vramcast.virtual.lines import format_line
 from vramcast.virtual.meter import Peak
 from vramcast.virtual.storages import HOST_PLACE, Record
@@ -169,12 +170,24 @@ class Bill:
                     nbytes=slack, origin=Origin.SIMULATED, level=Level.RESERVED,
                     formula="reserved − allocated, replayed through the caching allocator",
                 )  # fmt: skip
+        yield from self._convolutions(place, phases)
         card = self._gpu.card
         yield Entry(
             category=Category.CONTEXT, component=f"CUDA context on {card.name}", place=place, phases=tuple(phases),
             nbytes=card.context_bytes or 0, origin=Origin.ASSUMED, level=Level.PROCESS, source=card.context_source,
             range_bytes=card.context_range_bytes,
         )  # fmt: skip
+
+    def _convolutions(self, place: str, phases: Iterable[str]) -> Iterator[Entry]:
+        """What workspaces would add to the peak of a phase that has convolutions: from nothing to the most."""
+        possible = self._gpu.meters[place].possible_bytes
+        for phase in phases:
+            if phase in possible:
+                most = max(0, possible[phase] - self._peaks[place, phase].allocated_bytes)
+                yield Entry(
+                    category=Category.WORKSPACE, component="cuDNN convolution workspace", place=place, phases=(phase,),
+                    nbytes=0, range_bytes=(0, most), origin=Origin.ASSUMED, source=convolution.SOURCE,
+                )  # fmt: skip
 
 
 def _name(records: dict[int, Record], tensor: torch.Tensor, category: Category, name: str) -> None:

@@ -1,7 +1,7 @@
 """What CUDA's kernels do that the CPU's do not: other ops for the same call, workspaces, memory inside a kernel.
 
 Composite ops are replaced at the level where torch itself would take them apart, for meta tensors only. Not modelled:
-cuDNN's convolution workspaces (chosen per algorithm at run time; the report says so) and cuDNN's recurrent kernels.
+cuDNN's recurrent kernels. Convolution workspaces are a range: see `convolution`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from vramcast.allocator import OutOfMemory
 from vramcast.ledger import Category
 from vramcast.units import KiB, MiB, round_up
+from vramcast.virtual import convolution
 from vramcast.virtual.attention import cpu_attention, cuda_attention
 from vramcast.virtual.ops import replaced, tensors_in
 from vramcast.virtual.storages import Record, is_meta
@@ -30,12 +31,6 @@ _MATMULS = frozenset(
         aten._addmm_activation.default, aten.addbmm.default, aten.mv.default,
     }
 )  # fmt: skip
-_CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
-_CONVOLUTION_NOTE = (
-    "convolution workspaces are not billed: cuDNN picks them per algorithm at run time, from nothing to hundreds of MiB"
-)
-
-
 _RECURRENT = tuple(f"{kind}.{form}" for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data"))
 _RECURRENT_NOTE = "recurrent layers are billed step by step; cuDNN keeps one reserve buffer instead"
 
@@ -77,8 +72,6 @@ class Kernels:
         if self._cuda:
             if func in _MATMULS:
                 self._workspace(place)
-            elif func in _CONVOLUTIONS:
-                self._gpu.notes.setdefault(_CONVOLUTION_NOTE, 1)
             inside = inside or _INSIDE.get(func)
         if inside is None:
             return []
@@ -93,6 +86,16 @@ class Kernels:
 
     def after(self, blocks: list[object], place: str) -> None:
         self._gpu.meters[place].release(blocks)
+
+    def shape(self, func: Any) -> Any:
+        """A function that knows what CUDA's kernel writes, where torch's own meta function does not."""
+        return (convolution.SHAPES.get(func) if self._cuda else None) or SHAPES.get(func)
+
+    def done(self, func: Any, args: tuple[Any, ...], result: Any, place: str) -> None:
+        """A convolution has run: what its workspace may have added is kept for the report."""
+        if self._cuda and func in convolution.SHAPES:
+            gpu = self._gpu
+            gpu.meters[place].might_take(convolution.workspace_limit_bytes(func, args, result), gpu.phases.current)
 
     def _workspace(self, place: str) -> None:
         """cuBLAS takes one per handle and stream, for good; the backward thread has a handle of its own."""

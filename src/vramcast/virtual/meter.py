@@ -80,6 +80,7 @@ class Meter:
         self.timeline: list[Point] = []
         self.max_allocated_bytes = 0
         self.max_reserved_bytes = 0
+        self.possible_bytes: dict[str, int] = {}  # by phase: the most that may have been allocated
         self._died: list[Record] = []
         self._stride = 1
         self._open(0)
@@ -113,6 +114,12 @@ class Meter:
     def release(self, blocks: Iterable[object]) -> None:
         for block in blocks:
             self.memory.free(block)
+
+    def might_take(self, nbytes: int, phase: str) -> None:
+        """A kernel that has just run may have held this much more; what that would add to the phase's peak is kept."""
+        over = self.memory.allocated_bytes + nbytes
+        if nbytes and over > self.possible_bytes.get(phase, 0):
+            self.possible_bytes[phase] = over
 
     def close(self, phase: str, event: int) -> Peak:
         """End of a phase: its peak, and a fresh window."""

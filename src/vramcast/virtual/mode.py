@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vramcast.virtual.kernels import SHAPES
 from vramcast.virtual.ops import Op, replaced, tensors_in
 from vramcast.virtual.shapes import Shapes
 from vramcast.virtual.storages import HOST_PLACE, NOWHERE, Record, is_meta, storage_of
@@ -220,9 +219,10 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
             kernels = self.gpu.kernels
             blocks = kernels.before(func, args, place)
             try:
-                written_out = SHAPES.get(func)
+                written_out = kernels.shape(func)
                 result = written_out(*args, **kwargs) if written_out else self.shapes.call(func, op, args, kwargs)
                 self._enroll_all(result, place, op.name)
+                kernels.done(func, args, result, place)
             finally:
                 if blocks:
                     kernels.after(blocks, place)
@@ -248,7 +248,7 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
         on_twins = replaced(tuple(args), twins)
         blocks = self.gpu.kernels.before(func, on_twins, place) if place not in (NOWHERE, HOST_PLACE) else []
         try:
-            result = replaced(SHAPES.get(func, func)(*on_twins, **plain), originals)
+            result = replaced((self.gpu.kernels.shape(func) or func)(*on_twins, **plain), originals)
             self._enroll_all(result, place, op.name)
         finally:
             if blocks:

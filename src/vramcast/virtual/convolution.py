@@ -1,0 +1,76 @@
+"""Convolutions on CUDA: the layout of what they write, and how much workspace cuDNN may take.
+
+cuDNN picks an engine per shape at run time, and PyTorch runs the first one of its list whose workspace can be had, so a
+workspace never ends a run; its size is a range. Not known: which engine a given cuDNN and card choose.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch._prims_common import suggest_memory_format
+
+from vramcast.units import MiB
+
+aten = torch.ops.aten
+FORWARD, BACKWARD = aten.convolution.default, aten.convolution_backward.default
+
+SOURCE = (
+    "at most copies of input, output and filter in the other layout (cuDNN transposes NCHW to NHWC inside: "
+    "discuss.pytorch.org/t/123686); an engine whose workspace does not fit is passed over (pytorch/pytorch#49207); "
+    "CUDNN_CONV_WSCAP_DBG caps it"
+)
+
+
+def cuda_layout(x: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
+    """cudnn_conv_suggest_memory_format: channels last if the input or the filter is."""
+    if x.dim() not in (4, 5) or x.dtype == torch.float64:
+        return torch.contiguous_format
+    last = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+    return last if last in (suggest_memory_format(x), suggest_memory_format(weight)) else torch.contiguous_format
+
+
+def forward(x: torch.Tensor, weight: torch.Tensor, *args: Any) -> torch.Tensor:
+    """torch's meta function always answers contiguous: it cannot know the device."""
+    out: torch.Tensor = FORWARD(x, weight, *args)
+    return _in_layout(out, cuda_layout(x, weight))
+
+
+def backward(gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *args: Any) -> tuple[Any, ...]:
+    layout = cuda_layout(x, weight)
+    return tuple(None if out is None else _in_layout(out, layout) for out in BACKWARD(gradient, x, weight, *args))
+
+
+SHAPES: dict[Any, Any] = {FORWARD: forward, BACKWARD: backward}
+
+
+def workspace_limit_bytes(func: Any, args: tuple[Any, ...], result: Any) -> int:
+    """The most one convolution call would take: copies of its three tensors, unless they already lie channels last."""
+    x, weight = (args[0], args[1]) if func is FORWARD else (args[1], args[2])
+    outer = result if func is FORWARD else args[0]
+    if cuda_layout(x, weight) != torch.contiguous_format or _depthwise(x, weight):
+        return 0
+    return min(_bytes(x) + _bytes(weight) + _bytes(outer), _cap_bytes())
+
+
+def _depthwise(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """ATen has a kernel of its own for one filter per channel, which needs no workspace."""
+    return bool(weight.size(1) == 1 and x.size(1) > 1)
+
+
+def _cap_bytes() -> int:
+    """CUDNN_CONV_WSCAP_DBG, in MiB."""
+    text = os.environ.get("CUDNN_CONV_WSCAP_DBG", "")
+    return int(text) * MiB if text.isdigit() else 1 << 62
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return int(tensor.numel() * tensor.element_size())
+
+
+def _in_layout(out: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
+    if out.dim() not in (4, 5) or layout == torch.contiguous_format:
+        return out
+    return torch.empty_like(out, memory_format=layout)
