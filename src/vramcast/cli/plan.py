@@ -9,6 +9,7 @@ from pathlib import Path
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
 from vramcast.errors import InputError
 from vramcast.job import Job, fields
+from vramcast.plan.order import Limits
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -20,32 +21,41 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--max-slowdown", type=float, metavar="X", help="refuse plans whose step takes longer than X times"
     )
     group.add_argument("--global-batch", type=int, metavar="N", help="samples per optimizer step; sets accumulate")
+    group.add_argument(
+        "--second-gpu", action="store_true", help="another card of the same kind may take models or layers"
+    )
+    group.add_argument(
+        "--verify", action="store_true", help="run the plans for two steps on the virtual GPU (needs torch)"
+    )
     group.add_argument("--write", type=Path, metavar="FILE", help="write the first plan as a job file")
     add_output_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from vramcast.plan.search import plan
-    from vramcast.plan.order import Limits
+    from vramcast.plan.verify import trace
     from vramcast.report.plan_report import plans_json, render
 
+    plans = plan(_with_global_batch(job_of(args, args.model), args.global_batch), _limits(args))
+    fits = bool(plans.base.verdict().fits)
+    if args.write:
+        _write(args.write, plans.base.job if fits else plans.fitting[0].job if plans.fitting else None)
+    traced = tuple(trace(found.forecast) for found in plans.fitting) if args.verify else ()
+    if args.json:
+        print_json(plans_json(plans, traced))
+    else:
+        print(render(plans, traced, markdown=args.markdown, lang=args.lang))
+    return 0 if fits or plans.fitting else 1
+
+
+def _limits(args: argparse.Namespace) -> Limits:
     keep = frozenset(name.strip() for name in args.keep.split(",") if name.strip())
     unknown = keep.difference(fields())
     if unknown:
         raise InputError(f"--keep: {', '.join(sorted(unknown))} is no job key. Known: {', '.join(fields())}")
-    if args.max_slowdown is not None and args.max_slowdown <= 0:
+    if args.max_slowdown is not None and not args.max_slowdown > 0:
         raise InputError(f"--max-slowdown must be above 0, not {args.max_slowdown:g}")
-    job = _with_global_batch(job_of(args, args.model), args.global_batch)
-    plans = plan(job, Limits(keep=keep, max_slowdown=args.max_slowdown))
-    if args.write:
-        _write(
-            args.write, plans.fitting[0].job if plans.fitting else plans.base.job if plans.base.verdict().fits else None
-        )
-    if args.json:
-        print_json(plans_json(plans))
-    else:
-        print(render(plans, markdown=args.markdown, lang=args.lang))
-    return 0 if plans.fitting or plans.base.verdict().fits else 1
+    return Limits(keep=keep, max_slowdown=args.max_slowdown, second_gpu=args.second_gpu)
 
 
 def _with_global_batch(job: Job, samples: int | None) -> Job:

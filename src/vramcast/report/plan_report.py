@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from itertools import zip_longest
 from typing import Any
 
 from vramcast.job import job_values
@@ -10,6 +12,7 @@ from vramcast.plan.moves import Move
 from vramcast.plan.order import Moves
 from vramcast.plan.search import Plan, Plans, Single, peak_bytes
 from vramcast.plan.table import Candidate
+from vramcast.plan.verify import Traced
 from vramcast.report.as_json import SCHEMA, verdict_json
 from vramcast.report.bill import headline
 from vramcast.report.plan_words import plan_word
@@ -20,11 +23,31 @@ FRONT_SHOWN = 8
 SHOWN_FROM = 10 * MiB  # a single change that frees less is named without a row
 
 
-def render(plans: Plans, *, markdown: bool = False, lang: str = "en") -> str:
+def render(plans: Plans, traced: tuple[Traced, ...] = (), *, markdown: bool = False, lang: str = "en") -> str:
     show = as_markdown if markdown else as_text
     first = headline(plans.base.verdict(), lang)
     parts = [f"**{first}**" if markdown else first, *(show(sheet) for sheet in _sheets(plans, lang))]
-    return "\n\n".join([*parts, "\n".join(_last_lines(plans, lang))])
+    return "\n\n".join([*parts, "\n".join((*_traced_lines(plans, traced, lang), *_last_lines(plans, lang)))])
+
+
+def _traced_lines(plans: Plans, traced: tuple[Traced, ...], lang: str) -> list[str]:
+    lines = [f"{plan_word('traced on the virtual GPU', lang)}:"] if traced else []
+    for number, (plan, seen) in enumerate(zip(plans.fitting, traced, strict=False), 1):
+        text = seen.reason
+        if seen.allocated_bytes is not None and seen.reserved_bytes is not None:
+            verdict = plan.forecast.verdict()
+            text = (
+                f"{plan_word('fits', lang)}; {plan_word('allocated', lang)} {format_gib(seen.allocated_bytes)} "
+                f"({_error(verdict.allocated_bytes, seen.allocated_bytes)}), "
+                f"{plan_word('reserved', lang)} {format_gib(seen.reserved_bytes)} "
+                f"({_error(verdict.reserved_bytes, seen.reserved_bytes)})"
+            )
+        lines.append(f"  {number}  {text}")
+    return lines
+
+
+def _error(predicted: int | None, seen: int) -> str:
+    return "–" if predicted is None else f"{100 * (predicted / seen - 1):+.1f} %"
 
 
 def _sheets(plans: Plans, lang: str) -> list[Sheet]:
@@ -129,11 +152,14 @@ def _ratio(slowdown: tuple[float, float] | None) -> str:
 # ---- JSON
 
 
-def plans_json(plans: Plans) -> dict[str, Any]:
+def plans_json(plans: Plans, traced: tuple[Traced, ...] = ()) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "verdict": verdict_json(plans.base.verdict()),
-        "plans": [plan_json(plan) for plan in plans.fitting],
+        "plans": [
+            {**plan_json(plan), **({"traced": dataclasses.asdict(seen)} if seen else {})}
+            for plan, seen in zip_longest(plans.fitting, traced)
+        ],
         "fewest_changes": None if plans.fewest is None else plan_json(plans.fewest),
         "closest": None if plans.closest is None else plan_json(plans.closest),
         "single_changes": [_single_json(single) for single in plans.singles],

@@ -11,6 +11,7 @@ ZH = {
     "how": "做法",
     "process": "进程显存",
     "allocated": "已分配",
+    "reserved": "已保留",
     "left": "剩余",
     "kind": "代价类别",
     "time per token": "每词元耗时",

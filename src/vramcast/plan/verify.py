@@ -1,0 +1,43 @@
+"""A plan against the virtual GPU: the job is run for two steps on the card it was planned for. Needs torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vramcast.errors import UnsupportedError, VramcastError
+from vramcast.forecast import Forecast
+from vramcast.models.read import read_model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """What the virtual GPU says of a forecast's job."""
+
+    fits: bool | None  # None: the job could not be run there
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    reason: str  # why not, or where the card ran out; empty if it went through
+
+
+def trace(forecast: Forecast) -> Traced:
+    job = forecast.job
+    assert job is not None
+    assert job.model is not None
+    assert job.gpu is not None
+    config = read_model(job.model).config
+    assert config is not None
+    try:
+        from vramcast.virtual.job_run import trace_job  # torch and transformers, only when asked for
+    except ImportError as error:
+        raise UnsupportedError(
+            f"--verify runs the job on the virtual GPU: pip install 'vramcast[trace]' ({error})"
+        ) from None
+    try:
+        traced = trace_job(job, config, job.gpu)
+    except VramcastError as error:
+        return Traced(fits=None, allocated_bytes=None, reserved_bytes=None, reason=str(error))
+    if traced.out_of_memory is not None:
+        where = f"out of memory in {traced.out_of_memory.phase}"
+        return Traced(fits=False, allocated_bytes=None, reserved_bytes=None, reason=where)
+    peak = traced.ledger().peak(traced.places[0])
+    return Traced(fits=True, allocated_bytes=peak.allocated_bytes, reserved_bytes=peak.reserved_bytes, reason="")
