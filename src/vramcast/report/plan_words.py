@@ -69,6 +69,66 @@ ZH = {
     "tensor parallel 2": "张量并行 2",
     "tensor parallel 4": "张量并行 4",
     "tensor parallel 8": "张量并行 8",
+    "the foreach step makes a list as large as all parameters; the fused kernel works in place": (
+        "foreach 更新会临时生成与全部参数等大的列表；融合内核就地更新"
+    ),
+    "each gradient is used and dropped as soon as it exists; the global norm cannot be clipped": (
+        "梯度一产生就被使用并释放；无法按全局范数裁剪"
+    ),
+    "logits and past_key_values live through backward and step while a variable holds them": (
+        "只要有变量引用，logits 和 past_key_values 会一直存活到更新结束"
+    ),
+    "gradients of the logits exist one chunk at a time": "logits 的梯度逐块产生",
+    "the logits never exist as a whole": "完整的 logits 从不出现",
+    "fused kernels keep no scores": "融合内核不保存注意力分数",
+    "the last step's gradients are not alive in the next forward": "上一步的梯度不再占用下一次前向的显存",
+    "the reference does not change, so one pass over the data before training is enough": (
+        "参考模型不变，训练前对数据算一遍即可"
+    ),
+    "requires_grad only where the editor reads a gradient": "只在编辑器需要梯度的地方设置 requires_grad",
+    "the edited weights are leaves: each loss runs backward alone, their gradients are summed there": (
+        "把编辑后的权重作为叶子：各损失单独反向，梯度在叶子处累加"
+    ),
+    "cached blocks can grow instead of lying unused": "缓存块可以增长，而不是闲置",
+    "its weights leave this GPU; batches and results cross over": "其权重离开本卡；批次与结果需跨卡传输",
+    "its weights leave the GPU; its forward takes seconds instead of milliseconds": (
+        "其权重离开显卡；前向从毫秒变为秒级"
+    ),
+    "layers from the first edited one on, with what they keep, leave this GPU": (
+        "从第一个被编辑层起，层与其激活离开本卡"
+    ),
+    "results of matrix products are kept, the rest is recomputed": "保留矩阵乘的结果，其余重算",
+    "only the inputs of blocks are kept, each block runs forward twice": "只保留各块输入，每块前向计算两次",
+    "the inputs of blocks wait in host memory": "各块输入暂存在主机内存",
+    "the same global batch in more, smaller pieces": "同样的全局批大小，分成更多更小的部分",
+    "states live in unified memory and cross PCIe in every step": "状态放在统一内存，每步经过 PCIe",
+    "states in 8 bit with block-wise scales": "状态用 8 位存储，按块缩放",
+    "8-bit states in unified memory, which the driver moves to the host when the card is full": (
+        "8 位状态放在统一内存，显存满时由驱动移到主机"
+    ),
+    "factored second moments, no first moment": "二阶矩分解存储，无一阶矩",
+    "weights, gradients and states in 2 bytes; small updates can get lost": (
+        "权重、梯度、状态均为 2 字节；过小的更新可能丢失"
+    ),
+    "only adapters have gradients and states; frozen weights in bf16": "只有适配器有梯度和状态；冻结权重为 bf16",
+    "only adapters have gradients and states": "只有适配器有梯度和状态",
+    "frozen weights in 4 bit, adapters on top": "冻结权重为 4 位，上面加适配器",
+    "activations and logits shrink with the length; longer samples are cut": (
+        "激活和 logits 随长度缩小；过长样本被截断"
+    ),
+    "their gradients and states go": "其梯度和状态不再需要",
+    "no gradients, states or kept activations below the first trained layer": (
+        "第一个可训练层以下没有梯度、状态和保留的激活"
+    ),
+    "optimizer states are divided": "切分优化器状态",
+    "gradients too": "再切分梯度",
+    "weights too": "再切分权重",
+    "weights, gradients and states are divided; blocks are gathered as they run": (
+        "切分权重、梯度和状态；各块运行时再聚合"
+    ),
+    "the CPU updates; gradients and weights cross PCIe in every step": "由 CPU 更新；梯度和权重每步经过 PCIe",
+    "what is not at work waits in host memory": "未参与计算的部分放在主机内存",
+    "each matrix is divided; activations are reduced in every layer": "每个矩阵被切分；每层归约激活",
 }
 
 

@@ -1,0 +1,176 @@
+"""plan, fit and check as users meet them: what they print, write and return."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vramcast.cli import main
+from vramcast.jobfile import read_job
+from vramcast.report.plan_words import ZH, plan_word
+
+SMALL = ["gpt2", "--batch", "8", "--seq", "512"]
+
+
+def answered(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(list(words))
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+# ---- plan
+
+
+def test_a_plan_is_ranked_explained_and_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    target = tmp_path / "job.yaml"
+    code, out, _ = answered(capsys, "plan", *SMALL, "--gpu", "6GiB", "--write", str(target))
+    assert code == 0
+    assert out.startswith("DOES NOT FIT")
+    assert "plans that fit, cheapest first" in out
+    assert "gradient_accumulation_steps" in out or "use_liger_kernel=True" in out
+    assert main(["check", str(target)]) == 0
+    assert read_job(target, {}).gpu == "6GiB"
+
+
+def test_json_has_what_a_program_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = answered(capsys, "plan", *SMALL, "--gpu", "6GiB", "--json")
+    found = json.loads(out)
+    assert code == 0
+    for plan in found["plans"]:
+        assert plan["fits"]
+        assert plan["peak"]["allocated_bytes"] <= plan["peak"]["reserved_bytes"] <= plan["peak"]["process_bytes"]
+        assert plan["changes"]
+        assert len(plan["slowdown"]) == 2
+    order = ["free", "slower", "changes the training"]
+    classes = [order.index(plan["class"]) for plan in found["plans"]]
+    assert classes == sorted(classes)
+
+
+def test_what_must_stay_is_kept_and_slow_plans_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("plan", *SMALL, "--gpu", "4GiB", "--json", "--keep", "optimizer,precision,lora-rank,seq,freeze")
+    _, out, _ = answered(capsys, *words, "--max-slowdown", "1.5")
+    for plan in json.loads(out)["plans"]:
+        assert max(plan["slowdown"]) <= 1.5
+        assert (plan["job"]["optimizer"], plan["job"]["precision"]) == ("adamw", "bf16-mixed")
+        assert plan["job"]["seq"] == 512
+
+
+def test_the_global_batch_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = answered(capsys, "plan", *SMALL, "--gpu", "4GiB", "--json", "--global-batch", "64")
+    for plan in json.loads(out)["plans"]:
+        assert plan["job"]["batch"] * plan["job"]["accumulate"] == 64
+
+
+def test_where_nothing_fits_the_smallest_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, _ = answered(capsys, "plan", "gpt2-xl", "--seq", "512", "--gpu", "1GiB")
+    assert code == 1
+    assert "nothing that was tried fits; the smallest is" in out
+    target = tmp_path / "job.yaml"
+    assert main(["plan", "gpt2-xl", "--seq", "512", "--gpu", "1GiB", "--write", str(target)]) == 2
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--keep", "optimiser"], "optimiser is no job key"),
+        (["--max-slowdown", "0"], "above 0"),
+        (["--max-slowdown", "nan"], "above 0"),
+        (["--global-batch", "9"], "no multiple of the micro-batch 8"),
+        (["--write", "/nowhere/job.yaml"], "cannot be written"),
+    ],
+)
+def test_wrong_limits_are_named(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = answered(capsys, "plan", *SMALL, "--gpu", "6GiB", *words)
+    assert code == 2
+    assert said in err
+
+
+def test_chinese_and_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = answered(capsys, "plan", *SMALL, "--gpu", "6GiB", "--lang", "zh", "--markdown")
+    assert "可行的方案" in out
+    assert "|---" in out
+    assert "cheapest first" not in out
+
+
+def test_every_move_has_chinese_words() -> None:
+    from vramcast.plan.cluster import ACROSS
+    from vramcast.plan.moves import CHANGES, FREE, SLOWER
+
+    same = {"LoRA", "QLoRA", "Adafactor"}
+    for move in (*FREE, *SLOWER, *CHANGES, *ACROSS):
+        assert move.name in same or plan_word(move.name, "zh") != move.name, move.name
+        assert move.why in ZH, move.why
+
+
+# ---- many GPUs, editing
+
+
+@pytest.mark.slow
+def test_many_gpus_shard_before_they_change_the_training(capsys: pytest.CaptureFixture[str]) -> None:
+    """Llama-3.1-8B on two cards of 24 GB: full sharding with offload, or LoRA."""
+    words = ("plan", "llama-3.1-8b", "--gpus", "2", "--gpu", "rtx4090", "--seq", "2048", "--json")
+    code, out, _ = answered(capsys, *words)
+    assert code == 0
+    found = [{change["name"] for change in plan["changes"]} for plan in json.loads(out)["plans"]]
+    assert "FSDP2" in found[0]
+    assert any("LoRA" in names for names in found)
+
+
+@pytest.mark.slow
+def test_editing_on_two_cards(capsys: pytest.CaptureFixture[str]) -> None:
+    """Qwen2-VL-7B: the forwards one at a time and the edited layers on the second card."""
+    inner = ",".join(f"model.language_model.layers.{n}.mlp.{w}_proj" for n in (25, 26, 27) for w in ("gate", "up"))
+    words = ("qwen2-vl-7b", "--edit", inner, "--precision", "bf16-true", "--seq", "420", "--images", "1")
+    code, out, _ = answered(capsys, "plan", *words, "--gpu", "rtx4090", "--second-gpu", "--json")
+    assert code == 0
+    assert any(plan["job"]["sub-device"] == "cuda:1" for plan in json.loads(out)["plans"])
+    code, _, err = answered(capsys, "plan", *words, "--gpu", "rtx4090", "--max-slowdown", "2")
+    assert code == 2
+    assert "max-slowdown" in err
+
+
+# ---- fit
+
+
+def test_cards_are_listed_by_size_and_the_smallest_that_does(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = answered(capsys, "fit", *SMALL, "--json")
+    cards = json.loads(out)["cards"]
+    assert code == 0
+    sizes = [card["capacity_bytes"] for card in cards]
+    assert sizes == sorted(sizes)
+    for card in cards:
+        assert card["fits"] == (card["process_bytes"] <= card["capacity_bytes"])
+    assert not cards[0]["fits"]
+    assert cards[-1]["fits"]
+
+
+# ---- check
+
+
+def test_check_answers_with_its_exit_code(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("model: gpt2\nbatch: 8\nseq: 512\n", encoding="utf-8")
+    code, out, _ = answered(capsys, "check", str(job), "--gpu", "rtx4090")
+    assert (code, out.count("\n")) == (0, 1)
+    assert out.startswith("FITS")
+    assert answered(capsys, "check", str(job), "--gpu", "4GiB")[0] == 1
+    assert answered(capsys, "check", str(job), "--gpu", "gtx999")[0] == 2
+    assert answered(capsys, "check", str(tmp_path / "none.yaml"), "--gpu", "rtx4090")[0] == 2
+
+
+def test_check_guards_against_growth(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    job, old = tmp_path / "job.yaml", tmp_path / "old.json"
+    job.write_text("model: gpt2\nbatch: 8\nseq: 512\n", encoding="utf-8")
+    old.write_text(answered(capsys, "check", str(job), "--gpu", "rtx4090", "--json")[1], encoding="utf-8")
+    guarded = ("check", str(job), "--gpu", "rtx4090", "--baseline", str(old))
+    assert answered(capsys, *guarded)[0] == 0
+    code, out, _ = answered(capsys, *guarded, "--batch", "9", "--max-growth", "5%")
+    assert code == 1
+    assert "TOO MUCH" in out
+    assert answered(capsys, *guarded, "--batch", "9", "--max-growth", "50%")[0] == 0
+    assert answered(capsys, *guarded, "--max-growth", "5")[0] == 2
+    old.write_text("{}", encoding="utf-8")
+    assert answered(capsys, *guarded)[0] == 2
