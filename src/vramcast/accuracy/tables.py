@@ -48,10 +48,10 @@ def by_source_and_metric(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], F
     return {key: figures(group) for key, group in sorted(groups.items())}
 
 
-def by_metric(outcomes: Sequence[Outcome], confidence: str) -> dict[str, Figures]:
+def by_metric(outcomes: Sequence[Outcome], confidence: str, *, many_gpus: bool) -> dict[str, Figures]:
     groups: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
-        if outcome.row.confidence == confidence:
+        if outcome.row.confidence == confidence and (outcome.job.gpus > 1) is many_gpus:
             groups[outcome.row.metric].append(outcome)
     return {metric: figures(group) for metric, group in sorted(groups.items())}
 

@@ -21,8 +21,8 @@ KIND_OF = {"fp32": "fp32", "bf16-mixed": "mixed", "fp16-mixed": "mixed"}
 def classes_of(job: Job, level: Level) -> tuple[str, ...]:
     """Names of the job's classes, the narrowest first."""
     kind = KIND_OF.get(str(job.precision), "16-bit")
-    lengths = "varied lengths" if job.mean_seq is not None else "one length"
-    return (f"{level}/{lengths}/{kind}/{job.framework}", f"{level}/{lengths}/{kind}", f"{level}/{lengths}", f"{level}")
+    shape = "many GPUs" if job.gpus > 1 else "varied lengths" if job.mean_seq is not None else "one length"
+    return (f"{level}/{shape}/{kind}/{job.framework}", f"{level}/{shape}/{kind}", f"{level}/{shape}", f"{level}")
 
 
 def residual_range(job: Job, level: Level, nbytes: int) -> tuple[int, int] | None:

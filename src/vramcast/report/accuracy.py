@@ -29,7 +29,7 @@ class Accuracy:
 
 def accuracy_markdown(accuracy: Accuracy) -> str:
     parts = (
-        "# Accuracy\n", _head(accuracy), "## High-confidence rows, single GPU\n", _metric_table(accuracy.outcomes),
+        "# Accuracy\n", _head(accuracy), "## High-confidence rows\n", _metric_table(accuracy.outcomes),
         "## By source and metric\n", _source_table(accuracy.outcomes), f"## The {WORST} worst rows\n",
         _worst_table(accuracy.outcomes), "## Ranges\n", _coverage_text(accuracy.coverage), "## All rows\n",
         _all_rows(accuracy.outcomes), "## Not run\n", _not_run(accuracy),
@@ -44,9 +44,8 @@ def accuracy_json(accuracy: Accuracy) -> dict[str, Any]:
             {"source": source, "metric": metric, **asdict(found)}
             for (source, metric), found in by_source_and_metric(accuracy.outcomes).items()
         ],
-        "high_confidence_by_metric": {
-            metric: asdict(found) for metric, found in by_metric(accuracy.outcomes, "high").items()
-        },
+        "high_confidence_one_gpu": _by_metric(accuracy.outcomes, many_gpus=False),
+        "high_confidence_many_gpus": _by_metric(accuracy.outcomes, many_gpus=True),
         "rows": [
             {
                 "id": each.row.id, "source": each.row.source, "metric": each.row.metric,
@@ -58,6 +57,10 @@ def accuracy_json(accuracy: Accuracy) -> dict[str, Any]:
         ],
         "coverage": [asdict(each) for each in accuracy.coverage],
     }  # fmt: skip
+
+
+def _by_metric(outcomes: Sequence[Outcome], *, many_gpus: bool) -> dict[str, Any]:
+    return {metric: asdict(found) for metric, found in by_metric(outcomes, "high", many_gpus=many_gpus).items()}
 
 
 def _head(accuracy: Accuracy) -> str:
@@ -94,8 +97,10 @@ def _cells(found: Figures) -> str:
 
 
 def _metric_table(outcomes: Sequence[Outcome]) -> str:
-    lines = [f"| metric | {HEADER.format('---|')}"]
-    lines += [f"| {metric} | {_cells(found)}" for metric, found in by_metric(outcomes, "high").items()]
+    lines = [f"| GPUs | metric | {HEADER.format('---|---|')}"]
+    for gpus, many in (("one", False), ("many", True)):
+        found = by_metric(outcomes, "high", many_gpus=many)
+        lines += [f"| {gpus} | {metric} | {_cells(each)}" for metric, each in found.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -124,9 +129,10 @@ def _line(each: Outcome) -> str:
 
 def _coverage_text(coverage: Sequence[Coverage]) -> str:
     lines = [
-        "A prediction carries the range in which nine of ten comparable rows lay (class: level, one length or many, "
-        "kind of precision, framework; the wider class where fewer than five rows were measured; each source weighs "
-        "the same). The honest test leaves a source out: how many of its rows lie in the ranges made from the others?",
+        "A prediction carries the range in which nine of ten comparable rows lay. A class is a level, with one length, "
+        "many lengths or many GPUs, a kind of precision and a framework; the wider class answers where fewer than five "
+        "rows were measured, and each source weighs the same. The honest test leaves a source out: how many of its "
+        "rows lie in the ranges made from the others?",
         "", "| source | rows | with a range | inside |", "|---|---:|---:|---:|",
     ]  # fmt: skip
     lines += [f"| {each.source} | {each.rows} | {each.with_range} | {each.inside} |" for each in coverage]
