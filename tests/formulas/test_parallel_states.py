@@ -191,6 +191,22 @@ def test_states_agree_with_deepspeeds_estimator_where_it_is_right(tmp_path: Path
     assert states - whole - 2 * params // 8 == pytest.approx(theirs, rel=1e-3)
 
 
+@pytest.mark.parametrize(("strategy", "each"), [("zero1", 2 + 2 + 12 / 8), ("zero2", 2 + 14 / 8), ("zero3", 16 / 8)])
+def test_a_bare_count_of_parameters_is_sharded_too(strategy: str, each: float) -> None:
+    """The ZeRO paper's rows (arXiv 1910.02054): 16 bytes per parameter, of which stages divide 12, 14 and all."""
+    values = {"params": "8B", "gpus": 8, "strategy": strategy, "precision": "bf16-master", "framework": "deepspeed"}
+    result = estimate(job_from(values))
+    kinds = (Category.WEIGHTS, Category.GRADIENTS, Category.OPTIMIZER, Category.MASTER)
+    assert sum(held(result, kind) for kind in kinds) == each * 8_000_000_000
+
+
+def test_few_experts_are_cut_along_their_second_axis(tmp_path: Path) -> None:
+    config = {**TINY, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    whole = held(forecast(tmp_path, config, gpus=2), Category.WEIGHTS)
+    share = held(forecast(tmp_path, config, gpus=8, strategy="fsdp2"), Category.WEIGHTS)
+    assert share < whole / 7
+
+
 def test_saving_a_full_state_dict_needs_the_whole_model_on_the_host(tmp_path: Path) -> None:
     result = forecast(tmp_path, gpus=8, strategy="fsdp2", framework="hf")
     whole = [entry for entry in result.ledger.entries if "whole state dict" in entry.component]

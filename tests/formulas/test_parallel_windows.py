@@ -15,6 +15,7 @@ from vramcast.formulas.parallel.ranks import rank_of_stage, rank_program
 from vramcast.formulas.parallel.search import search
 from vramcast.formulas.parallel.topology import topology_of
 from vramcast.formulas.parallel.windows import BUFFER, GATHERED, REDUCED, UNSHARDED
+from vramcast.formulas.sweep import sweep
 from vramcast.formulas.timeline import Stamped
 from vramcast.job import Job, job_from
 from vramcast.ledger import BACKWARD, FORWARD, NEXT_BACKWARD, Category
@@ -176,6 +177,15 @@ def test_the_search_covers_sharded_parameters(tmp_path: Path) -> None:
     for candidate in search(asked, batches=(2,), recompute=("full",))[::4]:
         ranks = estimate(candidate.job(asked)).ranks
         assert candidate.allocated_bytes == pytest.approx(max(rank.allocated_bytes for rank in ranks), rel=1e-3)
+
+
+def test_a_sweep_prices_the_fullest_rank() -> None:
+    asked = job_from({"model": "llama-3.2-1b", "gpus": 4, "pp": 2, "strategy": "ddp", "seq": 512})
+    grid = sweep(asked, [1, 2], [512, 1024]).allocated_bytes
+    for row, batch in enumerate((1, 2)):
+        for column, seq in enumerate((512, 1024)):
+            ranks = estimate(replace(asked, batch=batch, seq=seq)).ranks
+            assert grid[row, column] == max(rank.allocated_bytes for rank in ranks)
 
 
 def test_a_search_needs_layers() -> None:

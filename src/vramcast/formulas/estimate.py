@@ -73,7 +73,7 @@ def estimate(job: Job) -> Forecast:
     if source.config is None or source.params is not None:
         params = unique(source.params or ())
         return _states_only(States(params=params, job=job), job, gpu, source.name, (*source.notes, *source.warnings))
-    if _is_divided(job):
+    if is_divided(job):
         from vramcast.formulas.parallel.ranks import forecast_ranks
 
         asked = [name for name, value in ONE_GPU.items() if getattr(job, name) != value]
@@ -84,7 +84,7 @@ def estimate(job: Job) -> Forecast:
     return (_edited if job.edit else _whole)(job, gpu, source, source.config)
 
 
-def _is_divided(job: Job) -> bool:
+def is_divided(job: Job) -> bool:
     """Does anything in the job concern many GPUs, or what a strategy for them does on one?"""
     sizes = (job.gpus, job.tp, job.pp, job.cp, job.ep)
     return max(sizes) > 1 or job.offload != "none" or job.strategy not in (None, "none")
@@ -96,6 +96,10 @@ def _states_only(states: States, job: Job, gpu: Gpu | None, name: str, notes: tu
     if asked:
         names = ", ".join(name.replace("_", "-") for name in asked)
         raise UnsupportedError(f"{names} needs the model's layers: give a model, not a table or a count of parameters")
+    if is_divided(job):
+        from vramcast.formulas.parallel.ranks import forecast_counts
+
+        return forecast_counts(states, gpu, name, notes)
     gradients = Entry(
         category=Category.GRADIENTS, component="of trained parameters", place=DEVICE,
         phases=PHASES[PHASES.index(STEP) :],
@@ -208,7 +212,11 @@ def _edited(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> F
 
 
 def recorded(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Program:
-    """The model as this job runs it, loss included; adapters and frozen names are checked against what exists."""
+    """The model as this job, or one rank of it, runs it, loss included; names are checked against what exists."""
+    if is_divided(job):
+        from vramcast.formulas.parallel.ranks import recorded_rank
+
+        return recorded_rank(job, config, gpu, sizes)
     regime = regime_of(job, config, gpu)
     if job.sub_device is not None and not job.edit:
         raise InputError("sub-device is the second device of an editing job: it needs edit")

@@ -13,7 +13,7 @@ from vramcast.errors import InputError
 from vramcast.forecast import Forecast
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.beside import beside
-from vramcast.formulas.estimate import DEVICE, estimate, job_phases, recorded
+from vramcast.formulas.estimate import DEVICE, estimate, is_divided, job_phases, recorded
 from vramcast.formulas.optimizers import implementation, temporaries
 from vramcast.formulas.overheads import context_entries, workspace_entries
 from vramcast.formulas.setting import Setting
@@ -62,6 +62,11 @@ def sweep(job: Job, batches: Sequence[int], seqs: Sequence[int]) -> Sweep:
 
 def peak_grid(job: Job, config: Config, gpu: Gpu | None, b: Grid, s: Grid) -> Grid:
     """Peak allocated bytes of the job at each batch and length of the grid."""
+    if is_divided(job):
+        from vramcast.formulas.parallel.ranks import rank_peaks
+
+        peaks: Grid = numpy.broadcast_to(rank_peaks(job, config, gpu, Sizes(batch=b, seq=s, target_seq=s)), b.shape)
+        return peaks
     return GridStep(job, config, gpu, b, s).allocated(job)
 
 
@@ -69,6 +74,8 @@ class GridStep:
     """A job recorded once for a grid of batches and lengths, and priced with any optimizer and accumulation."""
 
     def __init__(self, job: Job, config: Config, gpu: Gpu | None, b: Grid, s: Grid) -> None:
+        if is_divided(job):
+            raise InputError("a job on many GPUs is priced rank by rank: see formulas.parallel.search")
         if job.edit:
             raise InputError("editing jobs have other phases: vramcast estimate prices them one by one")
         if job.longest_seq is not None:

@@ -96,12 +96,14 @@ def split_of(job: Job, topology: Topology) -> Split:
 
 def rank_sizes(sizes: Sizes, topology: Topology, split: Split) -> Sizes:
     """Context parallelism divides the sequence; sequence parallelism needs it to divide by tp once more."""
-    seq, parts = int(sizes.seq), topology.cp * (split.tp if split.sequence else 1)
+    seq, parts = sizes.seq, topology.cp * (split.tp if split.sequence else 1)
+    if not isinstance(seq, int):  # a grid of lengths
+        return replace(sizes, seq=seq // topology.cp)
     if seq % parts:
         raise InputError(f"seq {seq} does not divide by {parts} (cp {topology.cp}, sequence-parallel tp {split.tp})")
     if topology.cp == 1:
         return sizes
-    return replace(sizes, seq=Dim(seq // topology.cp, "s/cp"))
+    return replace(sizes, seq=Dim(int(seq) // topology.cp, "s/cp"))
 
 
 # ---- pipeline stages

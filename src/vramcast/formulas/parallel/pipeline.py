@@ -49,7 +49,7 @@ def kept_bytes(program: Program, mode: Mode) -> Number:
     return total
 
 
-def in_flight_change(others: int, each_bytes: int) -> Change:
+def in_flight_change(others: int, each_bytes: Number) -> Change:
     """Activations of the other micro-batches: there before this one begins, replaced as it ends."""
 
     def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:

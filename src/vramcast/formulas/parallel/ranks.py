@@ -7,6 +7,7 @@ side; the fullest stage gets a whole bill, the others their peak.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import Gpu
@@ -28,7 +29,7 @@ from vramcast.formulas.parallel.layout import (
 )
 from vramcast.formulas.parallel.pipeline import chunks_in_flight, in_flight_change, kept_bytes, stages_of_rank
 from vramcast.formulas.parallel.rank_replay import replay_rank
-from vramcast.formulas.parallel.sharding import RankStates, rank_states
+from vramcast.formulas.parallel.sharding import RankStates, count_states, rank_states
 from vramcast.formulas.parallel.topology import Topology, check_model, hints, topology_of
 from vramcast.formulas.parallel.windows import Unit, units_of, window_change
 from vramcast.formulas.replay import Replayed
@@ -43,8 +44,9 @@ from vramcast.formulas.states import (
 from vramcast.formulas.step import Step, describe_activations, entries_of
 from vramcast.formulas.timeline import Mode, Stamped, peak_by_phase
 from vramcast.job import Job
-from vramcast.ledger import PHASES, Category, Entry, Ledger, Level
+from vramcast.ledger import PHASES, STEP, Category, Entry, Ledger, Level
 from vramcast.models.config import Config
+from vramcast.models.dims import Number, maximum
 from vramcast.models.families import record
 from vramcast.models.program import Program, Sizes
 from vramcast.models.source import ModelSource
@@ -71,7 +73,7 @@ class RankStep(Step):
         others = self.others()
         if not others:
             return mode
-        each = int(kept_bytes(self.program, mode)) // self.job.virtual_stages
+        each = kept_bytes(self.program, mode) // self.job.virtual_stages
         return replace(mode, changes=(*mode.changes, in_flight_change(others, each)))
 
     def _gradient_line(self) -> Amounts:
@@ -94,18 +96,18 @@ class Rank:
     states: RankStates
     lying: tuple[Entry, ...]
 
-    def peak_bytes(self) -> int:
+    def peak(self) -> Number:
         """The largest allocated sum once optimizer states exist, by the fold over chunks."""
         here = [entry for entry in self.lying if entry.place == DEVICE and entry.level == Level.ALLOCATED]
         peaks = peak_by_phase(self.step.program, self.step.mode(fresh=self.step.job.accumulate == 1))
         states = self.step.states
         held = states.gradient_bytes if self.step.accumulates_apart or self.step.job.accumulate > 1 else 0
         tops = [
-            int(peak) + held + sum(entry.nbytes for entry in here if f"next {phase}" in entry.phases)
+            peak + held + sum(entry.nbytes for entry in here if f"next {phase}" in entry.phases)
             for phase, peak in peaks.items()
         ]
         step = sum(entry.nbytes for entry in here if "next step" in entry.phases)
-        return max(*tops, step + states.gradient_bytes + temporary_bytes(states))
+        return functools.reduce(maximum, (*tops, step + states.gradient_bytes + temporary_bytes(states)))
 
 
 def forecast_ranks(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Forecast:
@@ -116,7 +118,7 @@ def forecast_ranks(job: Job, gpu: Gpu | None, source: ModelSource, config: Confi
     sizes = sizes_of(job, config)
     program = rank_program(job, config, gpu, topology, sizes)
     ranks = [rank_of_stage(job, gpu, topology, program, stage) for stage in range(topology.pp)]
-    peaks = [rank.peak_bytes() for rank in ranks]
+    peaks = [int(rank.peak()) for rank in ranks]
     fullest = ranks[max(range(topology.pp), key=peaks.__getitem__)]
     whole = _whole_model(job, config, gpu)
     host = (
@@ -129,6 +131,33 @@ def forecast_ranks(job: Job, gpu: Gpu | None, source: ModelSource, config: Confi
         assumptions=(*assumptions(job, config), f"{topology.text}; {topology.strategy}", *_how(job, topology)),
         warnings=(*source.notes, *source.warnings, *hints(topology)),
         ranks=tuple(_rank_peak(topology, rank.stage, peak) for rank, peak in zip(ranks, peaks, strict=True)),
+        nodes=topology.nodes,
+    )  # fmt: skip
+
+
+def forecast_counts(whole: States, gpu: Gpu | None, name: str, notes: tuple[str, ...]) -> Forecast:
+    """A rank's states where only a number of parameters is known: a lower bound."""
+    job, topology = whole.job, topology_of(whole.job)
+    states = count_states(job, whole.params, topology)
+    here = on_device(job, states)
+    entries = list(lying_entries(job, gpu, topology, states, []))
+    line = Amounts(
+        category=Category.GRADIENTS, component="of trained parameters", place=DEVICE, source=states.recipe.whose
+    )
+    for phase in PHASES[PHASES.index(STEP) :]:
+        line.add(phase, here.gradient_bytes)
+    ledger = Ledger(entries=_within((*entries, *line.entries()), job_phases(job)), top_level=Level.ALLOCATED)
+    ledger.check()
+    return Forecast(
+        model=ModelSummary(
+            name=name, params_total=sum(param.numel for param in whole.params),
+            params_trainable=sum(param.numel for param in whole.trained),
+        ),
+        job=job, gpu=gpu, ledger=ledger,
+        assumptions=(*assumptions(job, None), f"{topology.text}; {topology.strategy}", *_how(job, topology)),
+        warnings=(
+            *notes, *hints(topology), "only parameters are known: activations and gathered layers are not in this bill",
+        ),
         nodes=topology.nodes,
     )  # fmt: skip
 
@@ -146,6 +175,22 @@ def _check_supported(job: Job) -> None:
         raise UnsupportedError(
             "a reference model, a special loop or an edit is modelled on one GPU only: leave out gpus"
         )
+
+
+def recorded_rank(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Program:
+    """One rank's whole model of a divided job: what a tensor that ran out of memory there looks like."""
+    topology = topology_of(job)
+    check_model(topology, config, job)
+    return rank_program(_completed(job), config, gpu, topology, sizes)
+
+
+def rank_peaks(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Number:
+    """The fullest rank's peak for number-like sizes."""
+    topology, job = topology_of(job), _completed(job)
+    check_model(topology, config, job)
+    program = rank_program(job, config, gpu, topology, sizes)
+    ranks = (rank_of_stage(job, gpu, topology, program, stage) for stage in range(topology.pp))
+    return functools.reduce(maximum, (rank.peak() for rank in ranks))
 
 
 def rank_program(job: Job, config: Config, gpu: Gpu | None, topology: Topology, sizes: Sizes) -> Program:
@@ -231,7 +276,8 @@ def temporary_bytes(states: States) -> int:
 
 def _whole_model(job: Job, config: Config, gpu: Gpu | None) -> States:
     """All parameters of the model, for what loading and saving move, and for its name plate."""
-    alone = replace(job, gpus=1, framework="plain" if job.framework == "megatron" else job.framework)
+    framework = "plain" if job.framework == "megatron" else job.framework
+    alone = replace(job, gpus=1, tp=1, pp=1, cp=1, ep=1, strategy=None, offload="none", framework=framework)
     return States(params=unique(recorded(alone, config, gpu, Sizes(batch=1, seq=16)).params()), job=job)
 
 

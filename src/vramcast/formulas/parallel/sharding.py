@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from vramcast.formulas.parallel.topology import Topology
+from vramcast.formulas.parallel.topology import GATHERING, Topology
 from vramcast.formulas.recipe import RECIPES
 from vramcast.formulas.states import States, gradient_bytes, unique
 from vramcast.job import Job
@@ -34,6 +34,19 @@ class RankStates(States):
     @property
     def gradient_bytes(self) -> int:
         return sum(gradient_bytes(param, self.recipe) for param in self.gradients if param.trainable)
+
+
+def count_states(job: Job, params: tuple[Param, ...], topology: Topology) -> RankStates:
+    """Of parameters whose layers are unknown: an even part for each tp and pp rank, then sharded."""
+    parts = topology.tp * topology.pp
+    mine = tuple(replace(param, shape=(-(-param.numel // parts),)) for param in params)
+    share, strategy = _flat(mine, topology), topology.strategy
+    if strategy in ("none", "ddp"):
+        return RankStates(params=mine, job=job, weights=mine, gradients=mine)
+    return RankStates(
+        params=share, job=job, weights=share if strategy in GATHERING else mine,
+        gradients=mine if strategy == "zero1" else share,
+    )  # fmt: skip
 
 
 Shard = Callable[[Param], Param]
@@ -66,20 +79,26 @@ def _stored(param: Param, job: Job, topology: Topology) -> Param:
     return param
 
 
-def _ranks(param: Param, topology: Topology) -> int:
+def ranks_of(param: Param, topology: Topology) -> int:
     return topology.expert_shard if param.kind == "experts" else topology.shard
+
+
+def shard_axis(param: Param, topology: Topology) -> int:
+    """The first; experts fewer than the ranks that share them are cut along the second (torchtitan, apply_fsdp)."""
+    few = param.kind == "experts" and len(param.shape) > 1 and int(param.shape[0]) < ranks_of(param, topology)
+    return 1 if few else 0
 
 
 def _cutter(topology: Topology) -> Shard:
     """FSDP2's rows, or an even cut of the flattened parameter."""
 
     def rows(param: Param) -> Param:
-        n = _ranks(param, topology)
-        shape = (-(-int(param.shape[0]) // n), *param.shape[1:]) if param.shape else param.shape
+        n, axis = ranks_of(param, topology), shard_axis(param, topology)
+        shape = tuple(-(-int(size) // n) if at == axis else size for at, size in enumerate(param.shape))
         return replace(param, shape=shape, stored_bytes=_share(param, n))
 
     def flat(param: Param) -> Param:
-        n = _ranks(param, topology)
+        n = ranks_of(param, topology)
         return replace(param, shape=(-(-param.numel // n),), stored_bytes=_share(param, n))
 
     return rows if topology.strategy == "fsdp2" else flat
@@ -99,7 +118,7 @@ def _flat(params: Iterable[Param], topology: Topology) -> tuple[Param, ...]:
 
 
 def _joined(group: list[Param], topology: Topology) -> Param:
-    n, numel = _ranks(group[0], topology), sum(param.numel for param in group)
+    n, numel = ranks_of(group[0], topology), sum(param.numel for param in group)
     stored = sum(param.nbytes for param in group) if group[0].stored_bytes is not None else None
     return replace(
         group[0], name=f"{group[0].name} and {len(group) - 1} more", shape=(-(-numel // n),),

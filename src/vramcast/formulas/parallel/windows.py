@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from vramcast.formulas.events import Event
 from vramcast.formulas.optimizers import version
+from vramcast.formulas.parallel.sharding import ranks_of, shard_axis
 from vramcast.formulas.parallel.topology import Topology
 from vramcast.formulas.recipe import RECIPES
 from vramcast.formulas.timeline import Change, Chunk, Mode
@@ -69,21 +70,17 @@ def _unit(job: Job, program: Program, topology: Topology, number: int, sections:
         number=number, sections=sections, elements=sum(param.numel for param in params),
         gathered_bytes=sum(_padded(param, topology) for param in params),
         reduced_bytes=sum(_reduced(param, job, topology) for param in trained),
-        share_bytes=sum(-(-_padded(param, topology) // _ranks(param, topology)) // param.dtype.nbytes
+        share_bytes=sum(-(-_padded(param, topology) // ranks_of(param, topology)) // param.dtype.nbytes
                         * _gradient_item(param, job) for param in trained),
         reshards=job.reshard and not kept,
     )  # fmt: skip
-
-
-def _ranks(param: Param, topology: Topology) -> int:
-    return topology.expert_shard if param.kind == "experts" else topology.shard
 
 
 def _padded(param: Param, topology: Topology) -> int:
     """Gathered bytes: rows rounded up to a multiple of the ranks."""
     if param.stored_bytes is not None:
         return param.stored_bytes
-    n, rows = _ranks(param, topology), int(param.shape[0]) if param.shape else 1
+    n, rows = ranks_of(param, topology), int(param.shape[shard_axis(param, topology)]) if param.shape else 1
     return param.numel // max(rows, 1) * (-(-rows // n) * n) * param.dtype.nbytes
 
 
