@@ -18,7 +18,7 @@ from vramcast.ledger import BACKWARD, NEXT_BACKWARD, Category, Entry, Ledger, Le
 from vramcast.virtual import convolution
 from vramcast.virtual.lines import format_line
 from vramcast.virtual.meter import Peak
-from vramcast.virtual.storages import HOST_PLACE, Record
+from vramcast.virtual.storages import HOST_PLACE, PINNED_PLACE, Record
 
 if TYPE_CHECKING:
     from vramcast.virtual.gpu import VirtualGpu
@@ -105,6 +105,7 @@ class Bill:
             phases = [phase for at, phase in self._peaks if at == place]
             if any(self._lines[place, phase] for phase in phases):  # an untouched card has no context
                 entries += self._around(place, phases)
+        entries += self._slack(PINNED_PLACE, [phase for at, phase in self._peaks if at == PINNED_PLACE])
         ledger = Ledger(entries=tuple(entries))
         ledger.check()
         return ledger
@@ -161,6 +162,16 @@ class Bill:
 
     def _around(self, place: str, phases: Iterable[str]) -> Iterator[Entry]:
         """What the allocator keeps beyond what is allocated, and what the process holds outside it."""
+        yield from self._slack(place, phases)
+        yield from self._convolutions(place, phases)
+        card = self._gpu.card
+        yield Entry(
+            category=Category.CONTEXT, component=f"CUDA context on {card.name}", place=place, phases=tuple(phases),
+            nbytes=card.context_bytes or 0, origin=Origin.ASSUMED, level=Level.PROCESS, source=card.context_source,
+            range_bytes=card.context_range_bytes,
+        )  # fmt: skip
+
+    def _slack(self, place: str, phases: Iterable[str]) -> Iterator[Entry]:
         for phase in phases:
             peak = self._peaks[place, phase]
             slack = peak.reserved_bytes - peak.allocated_bytes
@@ -170,13 +181,6 @@ class Bill:
                     nbytes=slack, origin=Origin.SIMULATED, level=Level.RESERVED,
                     formula="reserved − allocated, replayed through the caching allocator",
                 )  # fmt: skip
-        yield from self._convolutions(place, phases)
-        card = self._gpu.card
-        yield Entry(
-            category=Category.CONTEXT, component=f"CUDA context on {card.name}", place=place, phases=tuple(phases),
-            nbytes=card.context_bytes or 0, origin=Origin.ASSUMED, level=Level.PROCESS, source=card.context_source,
-            range_bytes=card.context_range_bytes,
-        )  # fmt: skip
 
     def _convolutions(self, place: str, phases: Iterable[str]) -> Iterator[Entry]:
         """What workspaces would add to the peak of a phase that has convolutions: from nothing to the most."""

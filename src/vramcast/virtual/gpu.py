@@ -22,12 +22,12 @@ from vramcast.virtual import autocast, cuda_api, kernels, libraries, parallel, s
 from vramcast.virtual.bill import Bill, Shortage
 from vramcast.virtual.card import DEFAULT_CAPABILITY, CardMemory, allocator_settings, check_card
 from vramcast.virtual.lines import source_line
-from vramcast.virtual.meter import HostMemory, Meter, Point
+from vramcast.virtual.meter import HostMemory, Meter, PinnedMemory, Point
 from vramcast.virtual.mode import VirtualMode
 from vramcast.virtual.modules import ModulePath
 from vramcast.virtual.patches import Patches
 from vramcast.virtual.phases import Phases
-from vramcast.virtual.storages import HOST_PLACE, NOWHERE, Record, Storages
+from vramcast.virtual.storages import HOST_PLACE, NOWHERE, PINNED_PLACE, Record, Storages
 
 GPUS_PER_NODE = 8
 _active: list[VirtualGpu] = []
@@ -58,6 +58,7 @@ class VirtualGpu:
             zip(self.places, (Meter(p, m) for p, m in zip(self.places, self.memories, strict=True)), strict=True)
         )
         self.meters[HOST_PLACE] = Meter(HOST_PLACE, HostMemory())
+        self.meters[PINNED_PLACE] = Meter(PINNED_PLACE, PinnedMemory())
         self.devices = {place: torch.device(place) for place in (*self.places, HOST_PLACE)}
         self.storages = Storages(self.born, self.died)
         self.phases = Phases(self._phase_ends)
@@ -154,6 +155,14 @@ class VirtualGpu:
         record.place, record.site, record.death = place, None, None
         self.born(record, record.nbytes)
 
+    def meter_of(self, record: Record) -> Meter:
+        return self.meters[PINNED_PLACE if record.pinned else record.place]
+
+    def streams_caught_up(self) -> None:
+        """Work on all streams is done: blocks that waited for another stream become free."""
+        for memory in self.memories:
+            memory.allocator.complete_pending()
+
     def note(self, text: str) -> None:
         self.notes[text] = self.notes.get(text, 0) + 1
 
@@ -174,7 +183,7 @@ class VirtualGpu:
         if place != HOST_PLACE:
             self.last_place = place
         try:
-            self.meters[place].born(record, requested_bytes, self.clock, record.phase)
+            self.meter_of(record).born(record, requested_bytes, self.clock, record.phase)
         except OutOfMemory as error:
             raise self.short_of_memory(record, requested_bytes, error) from None
 
@@ -192,10 +201,11 @@ class VirtualGpu:
 
     def died(self, record: Record) -> None:
         self.clock += 1
-        self.meters[record.place].died(record, self.clock, self.phases.current)
+        self.meter_of(record).died(record, self.clock, self.phases.current)
 
     def _phase_ends(self, phase: str) -> None:
         self.clock += 1
+        self.streams_caught_up()
         self.bill.identify()
         for meter in self.meters.values():
             self.bill.take(meter.close(phase, self.clock), self.clock)

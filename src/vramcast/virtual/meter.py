@@ -72,6 +72,29 @@ class HostMemory:
         self.allocated_bytes -= block
 
 
+class PinnedMemory:
+    """torch's CachingHostAllocator: powers of two, given out again but never given back."""
+
+    def __init__(self) -> None:
+        self.allocated_bytes = 0
+        self.reserved_bytes = 0
+        self._cached: dict[int, int] = {}  # block size → how many wait
+
+    def malloc(self, nbytes: int) -> tuple[object, int]:
+        size = 1 << max(0, nbytes - 1).bit_length()
+        if self._cached.get(size, 0):
+            self._cached[size] -= 1
+        else:
+            self.reserved_bytes += size
+        self.allocated_bytes += size
+        return size, size
+
+    def free(self, block: object) -> None:
+        assert isinstance(block, int)
+        self.allocated_bytes -= block
+        self._cached[block] = self._cached.get(block, 0) + 1
+
+
 class Meter:
     def __init__(self, place: str, memory: Memory) -> None:
         self.place = place

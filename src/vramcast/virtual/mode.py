@@ -98,6 +98,7 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
     def _make(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any]) -> Any:
         device = kwargs.get("device")
         place = self._place_asked_for(device)
+        pinned = bool(kwargs.get("pin_memory")) and place == HOST_PLACE
         may_be_known = place != NOWHERE and (
             device is None or device.type != "meta"
         )  # torch's own code wants a meta one
@@ -115,7 +116,7 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
             if generator is not None:
                 kwargs["generator"] = generator
             result = func(*args, **kwargs)
-        record = self.enroll(result, place, op.name)
+        record = self.enroll(result, place, op.name, pinned=pinned)
         if record is not None and place == HOST_PLACE and self.target is None:
             record.site = call_site()
         return result
@@ -284,12 +285,12 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
                 elif isinstance(item, (list, tuple)):
                     self._enroll_all(item, place, cause)
 
-    def enroll(self, tensor: torch.Tensor, place: str, cause: str) -> Record | None:
+    def enroll(self, tensor: torch.Tensor, place: str, cause: str, *, pinned: bool = False) -> Record | None:
         """Bill the storage of a new tensor; None when it is an old one."""
         if storage_of(tensor)._cdata in self.records:
             return None
         self.gpu.cause = cause
-        return self.storages.add(tensor, place, known=not is_meta(tensor))
+        return self.storages.add(tensor, place, known=not is_meta(tensor), pinned=pinned)
 
     def valueless(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy in the same place that carries no values."""

@@ -22,8 +22,8 @@ def install(gpu: VirtualGpu) -> None:
     specials = gpu.mode.specials
     specials[aten._local_scalar_dense.default] = lambda func, args, kwargs: _item(gpu, func, args)
     specials[aten._to_copy.default] = lambda func, args, kwargs: _to_copy(gpu, func, args, kwargs)
-    specials[aten._pin_memory.default] = lambda func, args, kwargs: args[0]
-    specials[aten.is_pinned.default] = lambda func, args, kwargs: False
+    specials[aten._pin_memory.default] = lambda func, args, kwargs: _pinned(gpu, args[0])
+    specials[aten.is_pinned.default] = lambda func, args, kwargs: _is_pinned(gpu, args[0])
     specials[aten.equal.default] = lambda func, args, kwargs: _equal(gpu, func, args)
     # gradients are taken to be finite: they are unscaled in place, and no infinity is found
     specials[aten._amp_foreach_non_finite_check_and_unscale_.default] = lambda func, args, kwargs: None
@@ -41,6 +41,20 @@ def install(gpu: VirtualGpu) -> None:
         specials[getattr(aten, name).default] = _healthy(gpu, answer)
     specials[aten.ne.Scalar] = _healthy(gpu, True, lambda args: args[1] in (math.inf, -math.inf))
     specials[aten.eq.Tensor] = _healthy(gpu, True, lambda args: args[0] is args[1])
+
+
+def _is_pinned(gpu: VirtualGpu, tensor: torch.Tensor) -> bool:
+    record = gpu.storages.find(tensor)
+    return record is not None and record.pinned
+
+
+def _pinned(gpu: VirtualGpu, tensor: torch.Tensor) -> torch.Tensor:
+    """A page-locked copy; the pageable one lives on as long as the script holds it."""
+    if _is_pinned(gpu, tensor):
+        return tensor
+    copy = aten.clone(tensor)
+    gpu.mode.enroll(copy, HOST_PLACE, "aten::_pin_memory", pinned=True)
+    return copy
 
 
 def has_values(gpu: VirtualGpu, tensor: torch.Tensor) -> bool:
@@ -73,6 +87,7 @@ def _initializing() -> bool:
 
 
 def _item(gpu: VirtualGpu, func: Any, args: Any) -> Any:
+    gpu.streams_caught_up()  # reading a value waits for the device
     tensor = args[0] if has_values(gpu, args[0]) else stand_in(gpu, args[0])
     return func(tensor)
 

@@ -17,6 +17,7 @@ from vramcast.virtual.lines import Line
 
 NOWHERE = "meta"
 HOST_PLACE = "cpu"
+PINNED_PLACE = "pinned"  # where page-locked host memory is billed; its tensors are host tensors
 
 storage_of = torch._C.TensorBase.untyped_storage
 is_meta = torch._C.TensorBase.is_meta.__get__
@@ -26,12 +27,13 @@ class Record:
     """One storage. Mutable: what it turned out to be is often known only later."""
 
     __slots__ = (
-        "birth", "block", "category", "cause", "death", "known", "line", "module", "name", "nbytes", "phase", "place",
-        "recomputed", "site",
+        "birth", "block", "category", "cause", "death", "known", "line", "module", "name", "nbytes", "phase", "pinned",
+        "place", "recomputed", "site",
     )  # fmt: skip
 
     def __init__(self, place: str, nbytes: int, known: bool) -> None:
         self.place = place
+        self.pinned = False  # page-locked memory of the host
         self.nbytes = nbytes  # as the allocator counts it, so after rounding
         self.known = known  # the values in the backing storage are the true ones
         self.block: Any = None
@@ -65,11 +67,12 @@ class Storages:
     def find(self, tensor: torch.Tensor) -> Record | None:
         return self.records.get(storage_of(tensor)._cdata)
 
-    def add(self, tensor: torch.Tensor, place: str, *, known: bool) -> Record:
+    def add(self, tensor: torch.Tensor, place: str, *, known: bool, pinned: bool = False) -> Record:
         """A storage not seen before. Raises what the place raises when it is full."""
         storage = storage_of(tensor)
         requested = storage.nbytes()
         record = Record(place, requested, known)
+        record.pinned = pinned
         if place != NOWHERE:
             self._born(record, requested)
         self._hold(storage, record)
@@ -90,7 +93,7 @@ class Storages:
             return
         self._died(record)
         fresh = Record(record.place, storage.nbytes(), record.known)
-        fresh.category, fresh.name = record.category, record.name
+        fresh.category, fresh.name, fresh.pinned = record.category, record.name, record.pinned
         self._born(fresh, storage.nbytes())
         self.records[storage._cdata] = fresh
 

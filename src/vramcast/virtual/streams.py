@@ -16,6 +16,7 @@ _numbers = count(1)
 
 def install(gpu: VirtualGpu, patches: Patches) -> None:
     kind = type("Stream", (VirtualStream,), {"gpu": gpu})
+    event_kind = type("Event", (VirtualEvent,), {"gpu": gpu})
 
     def current_stream(device: Any = None) -> Any:
         index = _index(device)
@@ -30,7 +31,7 @@ def install(gpu: VirtualGpu, patches: Patches) -> None:
 
     for owner in (torch.cuda, torch):
         patches.set(owner, "Stream", kind)
-        patches.set(owner, "Event", VirtualEvent)
+        patches.set(owner, "Event", event_kind)
     for owner in (torch.cuda, torch.accelerator):
         patches.set(owner, "current_stream", current_stream)
         patches.set(owner, "set_stream", set_stream)
@@ -46,10 +47,14 @@ def _index(device: Any) -> int:
 class VirtualEvent:
     """Happens at once; time does not pass on a virtual device."""
 
+    gpu: ClassVar[VirtualGpu]
+
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     def record(self, stream: Any = None) -> None: ...
     def wait(self, stream: Any = None) -> None: ...
-    def synchronize(self) -> None: ...
+
+    def synchronize(self) -> None:
+        self.gpu.streams_caught_up()
 
     def query(self) -> bool:
         return True
@@ -81,7 +86,7 @@ class VirtualStream:
         return 1
 
     def record_event(self, event: Any = None) -> Any:
-        return event or VirtualEvent()
+        return event or torch.cuda.Event()
 
     def query(self) -> bool:
         return True
@@ -91,7 +96,9 @@ class VirtualStream:
 
     def wait_event(self, event: Any) -> None: ...
     def wait_stream(self, stream: Any) -> None: ...
-    def synchronize(self) -> None: ...
+
+    def synchronize(self) -> None:
+        self.gpu.streams_caught_up()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, VirtualStream):

@@ -12,6 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _device
 
+from vramcast.allocator import Block
 from vramcast.virtual.mode import meta_twin
 from vramcast.virtual.special import stand_in
 from vramcast.virtual.storages import HOST_PLACE, NOWHERE, is_meta, storage_of
@@ -65,7 +66,7 @@ def _install_properties(gpu: VirtualGpu, patches: Patches) -> None:
     for kind in ("cuda", "meta", "cpu"):
         patches.set(torch.Tensor, f"is_{kind}", _is_kind(gpu, kind))
     patches.set(torch.Tensor, "get_device", lambda tensor: tensor.device.index if tensor.is_cuda else -1)
-    patches.set(torch.Tensor, "is_pinned", lambda tensor, device=None: False)
+    patches.set(torch.Tensor, "is_pinned", lambda tensor, device=None: torch.ops.aten.is_pinned(tensor))
     patches.set(torch, "get_device", lambda tensor: tensor.get_device())
 
 
@@ -154,8 +155,22 @@ def _install_transfers(gpu: VirtualGpu, patches: Patches) -> None:
     patches.set(torch.Tensor, "to", to)
     patches.set(torch.Tensor, "cuda", cuda)
     patches.set(torch.Tensor, "cpu", lambda tensor, memory_format=None: tensor.to(torch.device("cpu")))
-    patches.set(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor)
-    patches.set(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    patches.set(torch.Tensor, "pin_memory", lambda tensor, device=None: torch.ops.aten._pin_memory(tensor))
+    patches.set(torch.Tensor, "record_stream", lambda tensor, stream: _record_stream(gpu, tensor, stream))
+
+
+def _record_stream(gpu: VirtualGpu, tensor: torch.Tensor, stream: Any) -> None:
+    """The block stays taken after the tensor's end until the other stream's work is known to be done."""
+    record = gpu.storages.find(tensor)
+    if record is not None and isinstance(record.block, Block):
+        gpu.memory_at(record.place).allocator.record_stream(record.block, stream.stream_id)
+        gpu.notes.setdefault(_STREAM_NOTE, 1)
+
+
+_STREAM_NOTE = (
+    "record_stream: blocks stay taken until the script synchronises, reads a value, or its phase ends; "
+    "on a real GPU they may come back sooner"
+)
 
 
 LEGACY = {

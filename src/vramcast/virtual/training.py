@@ -106,7 +106,6 @@ def _install_fake_mode(gpu: VirtualGpu, patches: Patches) -> None:
 
 def _install_loader(gpu: VirtualGpu, patches: Patches) -> None:
     from torch.utils.data import DataLoader
-    from torch.utils.data import _utils as data_utils
 
     true_iterator = DataLoader._get_iterator
 
@@ -126,7 +125,6 @@ def _install_loader(gpu: VirtualGpu, patches: Patches) -> None:
             del context
 
     patches.set(DataLoader, "_get_iterator", get_iterator)
-    patches.set(data_utils.pin_memory, "pin_memory", lambda data, device=None: data)
 
 
 def _install_files(gpu: VirtualGpu, patches: Patches) -> None:
