@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from vramcast.errors import InputError
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.checkpointing import recompute_rule
+from vramcast.formulas.events import kept_ids
 from vramcast.formulas.kept import kept
 from vramcast.formulas.loops import changes_of
 from vramcast.formulas.optimizers import implementation, temporaries, version
@@ -32,7 +33,7 @@ from vramcast.ledger import (
 )
 from vramcast.models.dims import product_text
 from vramcast.models.program import Program
-from vramcast.models.tape import Placed
+from vramcast.models.tape import Placed, Section
 
 NEXT = {FORWARD: NEXT_FORWARD, LOSS: NEXT_LOSS, BACKWARD: NEXT_BACKWARD}
 
@@ -238,17 +239,25 @@ def stack_name(placed: Placed) -> str:
 def describe_activations(program: Program, job: Job) -> Iterator[tuple[str, str]]:
     """For each stack of layers: its line's name and how one layer's bytes come about."""
     rule = recompute_rule(job)
-    seen: dict[str, tuple[Placed, int]] = {}
+    stacks: dict[str, dict[tuple[int, str], list[Placed]]] = {}
     for placed in program.placed:
-        name = stack_name(placed)
-        seen[name] = (seen.get(name, (placed, 0))[0], seen.get(name, (placed, 0))[1] + 1)
-    for name, (placed, count) in seen.items():
-        if rule(placed) != "none":
-            entry = placed.section.inputs[0]
-            yield name, f"{count} × block input {product_text(entry.shape, entry.dtype.nbytes)}"
-        else:
-            each = sum(int(item.value.nbytes) for item in kept(placed.section) if not item.is_weight_copy)
-            yield name, f"{count} × {each:,} B" if count > 1 else f"{each:,} B"
+        kinds = stacks.setdefault(stack_name(placed), {})
+        kinds.setdefault((id(placed.section), rule(placed)), []).append(placed)
+    for name, kinds in stacks.items():
+        yield name, " + ".join(_kept_text(alike[0].section, how, len(alike)) for (_, how), alike in kinds.items())
+
+
+def _kept_text(section: Section, how: str, count: int) -> str:
+    """`32 × block input b·s·h·4`, or the bytes that one layer keeps."""
+    times = f"{count} × " if count > 1 else ""
+    if how == "full":
+        entry = section.inputs[0]
+        return f"{times}block input {product_text(entry.shape, entry.dtype.nbytes)}"
+    if how == "selective":
+        ids = kept_ids(section, "products")
+        results = sum(int(op.output.nbytes) for op in section.ops if id(op.output) in ids)
+        return f"{times}block input and results of products, {results:,} B"
+    return f"{times}{sum(int(item.value.nbytes) for item in kept(section) if not item.is_weight_copy):,} B"
 
 
 def entries_of(lines: Iterable[Amounts]) -> Iterator[Entry]:
