@@ -70,9 +70,11 @@ def run(args: argparse.Namespace) -> int:
         data = [_json(gpu, forecast, ended, place) for place in used]
         if formula is not None:
             from vramcast.report.as_json import forecast_json
+            from vramcast.report.trace_beside import beside_json
 
-            for form in data:
+            for place, form in zip(used, data, strict=True):
                 form["trace"]["formula"] = forecast_json(formula)
+                form["trace"]["beside"] = beside_json(forecast.ledger, formula.ledger, place)
         print_json(data[0] if args.gpus == 1 or args.rank is not None else data)
     else:
         from vramcast.report.trace import render_trace
@@ -81,10 +83,11 @@ def run(args: argparse.Namespace) -> int:
         print("\n\n".join(texts))
         if formula is not None:
             from vramcast.report.side_by_side import render
+            from vramcast.report.trace_beside import beside_text
 
-            print(
-                f"\nGiB at each peak\n{render(['traced', 'formula'], [forecast, formula], markdown=False, lang='en')}"
-            )
+            print(f"\n{render(['traced', 'formula'], [forecast, formula], markdown=False, lang='en')}")
+            for place in used:
+                print(f"\n{beside_text(forecast.ledger, formula.ledger, place)}")
     return 1 if ended.out_of_memory or any(forecast.verdict(place).fits is False for place in used) else 0
 
 

@@ -1,0 +1,129 @@
+"""A traced ledger and the formulas' ledger of the same job, line by line, in the same phase.
+
+Lines meet by category and by the part of the model they speak of (attention, mlp, norm, embedding, head). Where one
+side does not divide a category, the other's lines are summed. A line that meets nothing is listed as such.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vramcast.ledger import Entry, Ledger
+from vramcast.report.trace import folded
+from vramcast.units import format_gib
+
+_PARTS = (
+    ("head and loss", r"lm_head|embed_out|logits|loss|softmax|cross.entropy|labels"),
+    ("attention", r"attn|attention|[qkvo]_proj|rotary|rope|sdpa|query|key|value"),
+    ("mlp", r"mlp|ffn|feed|c_fc|gate_proj|up_proj|down_proj|expert|\bfc\d|\bwi\b|\bwo\b|DenseReluDense"),
+    ("norm", r"norm|\bln_|layernorm"),
+    ("embedding", r"emb|wte|wpe"),
+    ("cuBLAS", r"cublas"),
+    ("cuDNN", r"cudnn"),
+)
+_SHOWN_LINES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """What both sides say about the same thing; None where a side has no such line."""
+
+    category: str
+    part: str  # of the model; empty where a side does not divide the category
+    traced_bytes: int | None
+    formula_bytes: int | None
+    traced_lines: tuple[str, ...]  # largest first
+    formula_lines: tuple[str, ...]
+
+
+def common_phase(traced: Ledger, formula: Ledger, place: str) -> tuple[str, str]:
+    """The traced peak's phase on both sides; the formulas' own peak where they do not know it."""
+    phase = traced.peak(place).phase
+    other = formula.devices()[0]
+    return phase, phase if phase in formula.phases(other) else formula.peak(other).phase
+
+
+def pairs(traced: Ledger, formula: Ledger, place: str) -> list[Pair]:
+    phase, formula_phase = common_phase(traced, formula, place)
+    left, right = traced.alive(phase, place), formula.alive(formula_phase, formula.devices()[0])
+    categories = dict.fromkeys(str(entry.category) for entry in (*left, *right))
+    return [pair for category in categories for pair in _of_category(category, left, right)]
+
+
+def _of_category(category: str, left: Sequence[Entry], right: Sequence[Entry]) -> list[Pair]:
+    mine = [entry for entry in left if str(entry.category) == category]
+    theirs = [entry for entry in right if str(entry.category) == category]
+    if not ({_part(e) for e in mine} & {_part(e) for e in theirs} - {""}):
+        return [_pair(category, "", mine, theirs)]
+    parts = dict.fromkeys(_part(entry) for entry in (*mine, *theirs))
+    return [
+        _pair(category, part, [e for e in mine if _part(e) == part], [e for e in theirs if _part(e) == part])
+        for part in parts
+    ]
+
+
+def _pair(category: str, part: str, mine: Sequence[Entry], theirs: Sequence[Entry]) -> Pair:
+    return Pair(
+        category=category, part=part, traced_bytes=sum(e.nbytes for e in mine) if mine else None,
+        formula_bytes=sum(e.nbytes for e in theirs) if theirs else None,
+        traced_lines=_names(mine), formula_lines=_names(theirs),
+    )  # fmt: skip
+
+
+def _part(entry: Entry) -> str:
+    text = entry.component
+    return next((part for part, words in _PARTS if re.search(words, text, re.IGNORECASE)), "")
+
+
+def _names(entries: Sequence[Entry]) -> tuple[str, ...]:
+    sums: dict[str, int] = {}
+    for entry in entries:
+        name = folded(entry.component)
+        sums[name] = sums.get(name, 0) + entry.nbytes
+    return tuple(sorted(sums, key=lambda name: -sums[name]))
+
+
+def beside_text(traced: Ledger, formula: Ledger, place: str) -> str:
+    phase, formula_phase = common_phase(traced, formula, place)
+    there = "" if phase == formula_phase else f"; the formulas' peak is in {formula_phase}"
+    lines = [f"line by line in {phase} on {place}{there}", f"  {'traced':>12} {'formula':>12} {'difference':>12}"]
+    for pair in pairs(traced, formula, place):
+        lines.append(f"  {_shown(pair.traced_bytes):>12} {_shown(pair.formula_bytes):>12} {_difference(pair):>12}  "
+                     f"{pair.category}{', ' + pair.part if pair.part else ''}")  # fmt: skip
+        lines.append(f"{'':43}traced: {_list(pair.traced_lines)} | formula: {_list(pair.formula_lines)}")
+    return "\n".join(lines)
+
+
+def _shown(nbytes: int | None) -> str:
+    return "–" if nbytes is None else format_gib(nbytes)
+
+
+def _difference(pair: Pair) -> str:
+    if pair.traced_bytes is None or pair.formula_bytes is None:
+        return "unmatched"
+    change = pair.formula_bytes - pair.traced_bytes
+    return f"{'-' if change < 0 else '+'}{format_gib(abs(change))}"
+
+
+def _list(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN_LINES
+    return ", ".join(names[:_SHOWN_LINES]) + (f" and {more} more" if more > 0 else "") or "nothing"
+
+
+def beside_json(traced: Ledger, formula: Ledger, place: str) -> dict[str, Any]:
+    phase, formula_phase = common_phase(traced, formula, place)
+    return {
+        "phase": phase,
+        "formula_phase": formula_phase,
+        "lines": [
+            {
+                "category": pair.category, "part": pair.part or None, "traced_bytes": pair.traced_bytes,
+                "formula_bytes": pair.formula_bytes, "traced": list(pair.traced_lines),
+                "formula": list(pair.formula_lines),
+            }
+            for pair in pairs(traced, formula, place)
+        ],
+    }  # fmt: skip
