@@ -10,8 +10,8 @@ import pytest
 from vramcast.errors import InputError
 from vramcast.formulas.estimate import estimate
 from vramcast.job import job_from
-from vramcast.plan.order import Limits, applied
-from vramcast.plan.search import Plans, about, fits_surely, plan
+from vramcast.plan.order import Limits, applied, fits_surely
+from vramcast.plan.search import Plans, about, plan
 from vramcast.plan.table import Table
 
 SMALL = {"model": "pythia-14m", "seq": 512, "batch": 8}

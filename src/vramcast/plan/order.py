@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vramcast.catalog.residuals import residual_range
+from vramcast.forecast import Forecast
 from vramcast.job import Job
+from vramcast.ledger import Level
 from vramcast.plan.moves import Kind, Move
 
 Moves = tuple[Move, ...]
@@ -12,6 +15,7 @@ Moves = tuple[Move, ...]
 KINDS = tuple(Kind)
 # What a combination costs beside its class, in the unit of `Move.price`: time counts most, each change a little.
 SLOWDOWN_PRICE, COSTLY_PRICE, FREE_PRICE = 4.0, 0.2, 0.1
+KEPT_FREE = 0.9  # of a card, where reserved memory is not modelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,3 +43,26 @@ def move_effort(move: Move) -> float:
 
 def kind_of(moves: Moves) -> Kind:
     return max((move.kind for move in moves), key=KINDS.index, default=Kind.FREE)
+
+
+def fits_surely(forecast: Forecast) -> bool:
+    """With what is assumed (context, workspaces) at the upper end of its range: a plan should not fail by a hair.
+    Where only allocated bytes are modelled, a tenth of the card stays free for context and cached blocks."""
+    verdict = forecast.verdict()
+    capacity, most = verdict.capacity_bytes or 0, verdict.range_bytes[1] if verdict.range_bytes else 0
+    if verdict.process_bytes is None:
+        return verdict.fits is not False and peak_bytes(forecast) <= KEPT_FREE * capacity
+    return verdict.fits is True and most <= capacity
+
+
+def peak_bytes(forecast: Forecast) -> int:
+    """The highest level that is modelled."""
+    verdict = forecast.verdict()
+    levels = (verdict.process_bytes, verdict.reserved_bytes, verdict.allocated_bytes)
+    return next((level for level in levels if level is not None), 0)
+
+
+def may_fit(job: Job, least_bytes: int, capacity: int) -> bool:
+    """Could a job whose process takes at least so much still fit surely? No estimate is needed where not."""
+    most = residual_range(job, Level.PROCESS, least_bytes)
+    return most is None or most[1] <= capacity

@@ -17,10 +17,12 @@ from vramcast.formulas.peaks import Recording
 from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.program import Sizes
+from vramcast.plan.order import fits_surely, peak_bytes
 
 Grid = NDArray[numpy.int64]
 POINTS = 4096  # looked at above what is known to fit
 TRIES = 3
+CAUTION = 1.03  # after a miss: cached blocks grow with what is allocated, and in jumps
 LENGTH_STEP = 64
 
 
@@ -47,15 +49,15 @@ def _farthest(forecast: Forecast, config: Config, room: int, key: str, values: G
     job = forecast.job
     assert job is not None
     peaks = _peaks(job, config, forecast, key, values)
-    slack, below = _slack(forecast, int(peaks[0])), len(peaks)
+    ratio, below = _ratio(forecast, int(peaks[0])), len(peaks)
     for _ in range(TRIES):
-        at = min(_guess(peaks, room - slack), below - 1)
+        at = min(int((peaks * ratio <= room).sum()), below) - 1
         if at <= 0:
             break
         seen = estimate(_with(job, key, int(values[at])))
-        if seen.verdict().fits:
+        if fits_surely(seen):
             return int(values[at])
-        slack, below = max(slack, _slack(seen, int(peaks[at]))), at
+        ratio, below = max(ratio, _ratio(seen, int(peaks[at]))) * CAUTION, at
     return int(values[0])
 
 
@@ -72,10 +74,8 @@ def _peaks(job: Job, config: Config, forecast: Forecast, key: str, values: Grid)
     return numpy.broadcast_to(Recording(job, config, forecast.gpu, sizes).peak(job), values.shape)
 
 
-def _guess(peaks: Grid, room: int) -> int:
-    return max(int((peaks <= room).sum()) - 1, 0)
-
-
-def _slack(forecast: Forecast, allocated: int) -> int:
-    """What the allocator added: rounding and cached blocks."""
-    return max((forecast.verdict().reserved_bytes or 0) - allocated, 0)
+def _ratio(forecast: Forecast, allocated: int) -> float:
+    """From allocated bytes to the upper end of the range of reserved ones."""
+    verdict = forecast.verdict()
+    margin = verdict.range_bytes[1] / peak_bytes(forecast) if verdict.range_bytes else 1.0
+    return margin * max((verdict.reserved_bytes or 0) / allocated, 1.0)

@@ -20,7 +20,7 @@ from vramcast.models.read import read_model
 from vramcast.plan.cluster import tried_in_order
 from vramcast.plan.cost import StepCost
 from vramcast.plan.moves import EXPANDABLE, Kind, Move
-from vramcast.plan.order import Limits, Moves, applied, kind_of
+from vramcast.plan.order import Limits, Moves, applied, fits_surely, kind_of, may_fit, peak_bytes
 from vramcast.plan.reach import Reach, reach_of
 from vramcast.plan.table import Candidate, Table
 
@@ -29,7 +29,6 @@ EXACT = (
     24  # candidates estimated in their order; from then on, those that allocate as much as a refused one are skipped
 )
 TRIED = 60
-KEPT_FREE = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,23 +47,6 @@ class Plan:
     @property
     def fits(self) -> bool:
         return fits_surely(self.forecast)
-
-
-def fits_surely(forecast: Forecast) -> bool:
-    """With what is assumed (context, workspaces) at the upper end of its range: a plan should not fail by a hair.
-    Where only allocated bytes are modelled, a tenth of the card stays free for context and cached blocks."""
-    verdict = forecast.verdict()
-    capacity, most = verdict.capacity_bytes or 0, verdict.range_bytes[1] if verdict.range_bytes else 0
-    if verdict.process_bytes is None:
-        return verdict.fits is not False and peak_bytes(forecast) <= KEPT_FREE * capacity
-    return verdict.fits is True and most <= capacity
-
-
-def peak_bytes(forecast: Forecast) -> int:
-    """The highest level that is modelled."""
-    verdict = forecast.verdict()
-    levels = (verdict.process_bytes, verdict.reserved_bytes, verdict.allocated_bytes)
-    return next((level for level in levels if level is not None), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +83,7 @@ def plan(job: Job, limits: Limits | None = None) -> Plans:
     table = Table(job, config, gpu, limits or Limits(), most_bytes=room)
     if base.verdict().fits:
         return _fits_already(base, table, room)
-    fitting = tuple(_cheapest(job, table, room))
+    fitting = tuple(_cheapest(job, table, room, gpu.capacity_bytes() - room))
     if not fitting:  # then what the weights forbid is of interest too: how close can it get?
         table = Table(job, config, gpu, limits or Limits())
     smallest = table.smallest()
@@ -183,14 +165,17 @@ def _with_length(job: Job, config: Config) -> Job:
 # ---- the cheapest that fit
 
 
-def _cheapest(job: Job, table: Table, room: int) -> Iterator[Plan]:
+def _cheapest(job: Job, table: Table, room: int, outside: int) -> Iterator[Plan]:
     """The first in the table's order that fit when estimated whole, each with changes of its own."""
     found: list[Plan] = []
     tried, most = 0, room
     for candidate in table.ranked(room):
         if not candidate.moves or candidate.allocated_bytes > most or _covered(candidate.moves, found):
             continue
-        made = _estimated(job, candidate)
+        changed = applied(job, candidate.moves)
+        if changed is None or not may_fit(changed, candidate.allocated_bytes + outside, room + outside):
+            continue
+        made = Plan(moves=candidate.moves, job=changed, forecast=estimate(changed), slowdown=candidate.slowdown)
         tried += 1
         if made.fits:
             found.append(made)

@@ -9,8 +9,8 @@ from typing import Any
 from vramcast.job import job_values
 from vramcast.plan.cost import StepCost
 from vramcast.plan.moves import Move
-from vramcast.plan.order import Moves
-from vramcast.plan.search import Plan, Plans, Single, peak_bytes
+from vramcast.plan.order import Moves, peak_bytes
+from vramcast.plan.search import Plan, Plans, Single
 from vramcast.plan.table import Candidate
 from vramcast.plan.verify import Traced
 from vramcast.report.as_json import SCHEMA, verdict_json
