@@ -50,15 +50,14 @@ def test_json_of_a_job_has_need_changes_phase_and_advice_with_its_forecast(capsy
     assert "expected_refuted" in [finding["rule"] for finding in data["findings"]]
 
 
-@pytest.mark.slow
-def test_text_of_a_job_in_both_languages(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", PHI_LOG, *PHI]) == 0
-    english = capsys.readouterr().out
+def test_text_of_a_job_in_both_languages() -> None:
+    job = Job(model="phi-3-mini", batch=2, seq=256, reference="same", gpu="a100-80gb")
+    diagnosis = diagnose(read_text(Path(PHI_LOG).read_text()), job)
+    english = diagnose_text.render(diagnosis)
     assert "fp32 reference model on the same GPU" in english
     assert "needs at least 85.43 GiB" in english
     assert "first optimizer step" in english
-    assert main(["diagnose", PHI_LOG, *PHI, "--lang", "zh"]) == 0
-    chinese = capsys.readouterr().out
+    chinese = diagnose_text.render(diagnosis, lang="zh")
     assert "至少需要 85.43 GiB" in chinese
     assert "needs" not in chinese
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from vramcast.diagnose.course import agree, course_of
 from vramcast.diagnose.diagnosis import Diagnosis, diagnose
@@ -196,3 +198,46 @@ def test_nothing_is_claimed_where_nothing_agrees() -> None:
     gap = gap_of(replace(PHI, precision=Precision.FP32), text)
     assert gap.explanations == ()
     assert "no_explanation" in [finding.rule for finding in diagnose(read_text(text), PHI).findings]
+
+
+def test_without_the_card_and_the_code_nothing_is_claimed() -> None:
+    gap = gap_of(replace(PHI, gpu=None))
+    assert gap.explanations == ()
+    rules = [finding.rule for finding in diagnose(read_text(LOG), replace(PHI, gpu=None)).findings]
+    assert "card_unknown" in rules
+    assert "no_explanation" not in rules
+
+
+def test_memory_that_was_free_is_not_explained_by_the_job() -> None:
+    text = (
+        "CUDA out of memory. Tried to allocate 188.00 MiB (GPU 0; 79.32 GiB total capacity; 39.00 GiB already allocated; "
+        "38.00 GiB free; 39.50 GiB reserved in total by PyTorch)"
+    )
+    assert gap_of(PHI, text).explanations == ()
+
+
+@pytest.mark.parametrize(
+    "kind", ["RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes.", "CUDA error: out of memory"]
+)
+def test_other_libraries_failures_are_not_measured_against_the_job(kind: str) -> None:
+    diagnosis = diagnose(read_text(kind), PHI)
+    assert diagnosis.gap is None
+
+
+@pytest.mark.slow
+@given(
+    allocated=st.integers(0, 10**7), cached=st.integers(0, 10**5), requested=st.integers(0, 10**6),
+    capacity=st.integers(0, 10**7), free=st.integers(0, 10**6),
+)  # fmt: skip
+@settings(max_examples=10, deadline=None)
+def test_any_numbers_are_survived_and_every_explanation_reaches_what_was_seen(
+    allocated: int, cached: int, requested: int, capacity: int, free: int
+) -> None:
+    text = (
+        f"CUDA out of memory. Tried to allocate {requested}.00 MiB (GPU 0; {capacity}.00 MiB total capacity; {allocated}.00 MiB already "
+        f"allocated; {free}.00 MiB free; {allocated + cached}.00 MiB reserved in total by PyTorch)"
+    )
+    diagnosis = diagnose(read_text(text), Job(model="gpt2", batch=2, seq=64))
+    for hypothesis in diagnosis.hypotheses:
+        if hypothesis.explanation is not None:
+            assert hypothesis.explanation.need_bytes * 1.02 + 2**27 >= allocated * 2**20

@@ -121,9 +121,12 @@ def _lies(entry: Entry) -> bool:
 
 
 def agree(course: Course, evidence: Evidence) -> Agreement | None:
-    """The first phase that cannot have been survived, if its numbers are those observed."""
+    """The first phase that cannot have been survived, if its numbers are those observed. Without the card's size only
+    the failing code can say which phase that was."""
     card = card_bytes(course, evidence)
     here = min((size for size in (card, evidence.here_bytes) if size is not None), default=None)
+    if here is None and (evidence.phases is None or evidence.allocated_bytes is None):
+        return None
     for span in course.spans:
         slack = _tolerance(span.peak_bytes)
         if _is_here(span, evidence, slack) and _runs_out(span, evidence, here):

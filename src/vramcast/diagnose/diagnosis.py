@@ -77,7 +77,7 @@ def _job_facts(gap: Gap) -> list[Finding]:
         facts.append(fact(rule, need_bytes=need, phase=fullest.phase, card_bytes=card))
     if allocated is not None and allocated > need:
         facts.append(fact("more_than_described", allocated_bytes=allocated, need_bytes=need))
-    if not gap.explanations:
+    if not gap.explanations and gap.num_variants:
         facts.append(fact("no_explanation", count=gap.num_variants))
     return facts
 

@@ -29,6 +29,8 @@ from vramcast.ledger import (
     STEP,
 )
 
+# Kinds of failures in which PyTorch's own allocator on a CUDA or ROCm device was refused memory.
+REFUSALS = ("torch_cuda_oom", "torch_hip_oom", "torch_cudamallocasync_oom", "snapshot_oom")
 FORWARDS = (FORWARD, LOSS, NEXT_FORWARD, NEXT_LOSS)
 BACKWARDS = (BACKWARD, NEXT_BACKWARD)
 STEPS = (STEP, NEXT_STEP)
@@ -65,7 +67,7 @@ class Evidence:
 
 def evidence_of(reading: Reading) -> Evidence | None:
     """About the first failure on a CUDA device that says how much was allocated, or else the first at all."""
-    failures = [item for item in reading.observations if item.is_failure() and (item.place or "").startswith("cuda")]
+    failures = [item for item in reading.observations if item.is_failure() and item.kind.startswith(REFUSALS)]
     failure = next((item for item in failures if item.allocated_bytes is not None), next(iter(failures), None))
     if failure is None:
         return None

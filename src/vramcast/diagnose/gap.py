@@ -24,6 +24,7 @@ from vramcast.diagnose.deviations import (
     sequence_of,
 )
 from vramcast.diagnose.evidence import STEPS, Evidence
+from vramcast.diagnose.findings import DRIVER_MARGIN_BYTES
 from vramcast.diagnose.fingerprint import Match
 from vramcast.diagnose.tensors import is_telling, lengths_of, matches_of, tensors_of
 from vramcast.errors import InputError, VramcastError
@@ -35,7 +36,7 @@ from vramcast.ledger import EVAL, LOAD, LOSS, NEXT_LOSS, RESUME, ROLLOUT, SAVE, 
 from vramcast.models.tape import F32
 
 MAX_DEVIATIONS = 4
-MAX_LOOKED_AT, MAX_PRICED = 300, 24  # variants; a look takes a hundredth of a second, a price a tenth
+MAX_LOOKED_AT, MAX_PRICED = 150, 16  # variants; a look takes a hundredth of a second, a price a tenth
 # An explanation ten times less plausible than the best is not worth a reader's time.
 LEAST_SHARE = 0.1
 LENGTH_NAMED, LENGTH_GUESSED = 0.35, 0.1  # priors: the failing code names logits or scores, or it does not
@@ -107,12 +108,20 @@ def explain_gap(job: Job, evidence: Evidence) -> Gap:
     job = _on_the_card(job, evidence)
     prices = _Prices()
     described = prices.of(_least(job))
-    explanations = tuple(_explanations(job, evidence, prices))[:MAX_EXPLANATIONS]
+    explanations = tuple(_explanations(job, evidence, prices))[:MAX_EXPLANATIONS] if _can_tell(job, evidence) else ()
     contrasts = tuple(_contrasts(explanations[0], evidence, prices)) if explanations else ()
     return Gap(
         described=described, evidence=evidence, explanations=explanations, contrasts=contrasts,
         decide=_decide(explanations), num_variants=prices.num_looked_at,
     )  # fmt: skip
+
+
+def _can_tell(job: Job, evidence: Evidence) -> bool:
+    """Not where memory was free when it was refused, nor where neither the card nor the failing code is known."""
+    free, requested = evidence.observation.free_bytes, evidence.observation.requested_bytes
+    if free is not None and requested is not None and free >= requested + DRIVER_MARGIN_BYTES:
+        return False
+    return job.gpu is not None or evidence.here_bytes is not None or evidence.phases is not None
 
 
 def _on_the_card(job: Job, evidence: Evidence) -> Job:
@@ -168,14 +177,22 @@ def _explanations(job: Job, evidence: Evidence, prices: _Prices) -> list[Explana
         if weight < best * LEAST_SHARE or prices.is_spent:
             break
         names = (*proven, *(deviation.name for deviation in chosen))
-        if any(set(item.changes) <= set(names) for item in found if not item.agreement.because):
-            continue  # a smaller explanation does already
+        if _is_covered(names, found):
+            continue
         changed = _applied(job, chosen)
         course = prices.reaching(changed, evidence) if changed else None
         agreement = agree(course, evidence) if course else None
         if course is not None and agreement is not None:
             found.append(_explanation(names, course, agreement, weight, evidence))
     return sorted(found, key=lambda item: -item.weight)
+
+
+def _is_covered(names: tuple[str, ...], found: Sequence[Explanation]) -> bool:
+    """A smaller explanation does already, or the same one in another way."""
+    return any(
+        set(item.changes) == set(names) or (set(item.changes) <= set(names) and not item.agreement.because)
+        for item in found
+    )
 
 
 def _combinations(job: Job, evidence: Evidence) -> Iterator[tuple[Deviation, ...]]:
