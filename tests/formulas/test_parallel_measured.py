@@ -65,6 +65,18 @@ def test_torchtitan_tensor_parallel_with_loss_parallel(values: dict[str, object]
     close(estimate(job_from({**QWEN, **values})), reserved_gib, 0.05)
 
 
+BERT = {
+    "model_type": "bert", "architectures": ["BertForMaskedLM"], "hidden_size": 1024, "num_hidden_layers": 24,
+    "num_attention_heads": 16, "intermediate_size": 4096, "vocab_size": 30592, "max_position_embeddings": 512,
+}  # fmt: skip
+T5 = {
+    "model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 4096, "d_ff": 10240, "d_kv": 64,
+    "num_layers": 24, "num_decoder_layers": 24, "num_heads": 64, "vocab_size": 30592, "feed_forward_proj": "gelu",
+}  # fmt: skip
+EAGER = {"batch": 4, "seq": 512, "attention": "eager", "strategy": "ddp"}
+VP = {"pp": 4, "schedule": "interleaved", "virtual-stages": 3, "accumulate": 16}
+
+
 @pytest.mark.parametrize(
     ("config", "values", "allocated_bytes", "rel"),
     [
@@ -72,8 +84,12 @@ def test_torchtitan_tensor_parallel_with_loss_parallel(values: dict[str, object]
         (GPT, {"batch": 4, "seq": 1024, "attention": "eager"}, 4_702_430_720, 0.02),
         (GPT, {"batch": 4, "seq": 1024}, 2_743_026_176, 0.04),
         (GPT, {"batch": 4, "seq": 1024, "strategy": "ddp", "checkpointing": "full"}, 2_562_382_848, 0.03),
+        (BERT, {**EAGER, "pp": 2, "accumulate": 8}, 5_707_393_024, 0.03),
+        (BERT, {**EAGER, **VP}, 5_293_919_744, 0.04),
+        (BERT, {**EAGER, "tp": 4, "accumulate": 16}, 3_220_183_552, 0.06),
+        (T5, {**EAGER, "attention": "flash", "target-seq": 128, "tp": 4}, 44_989_894_656, 0.02),
     ],
-)
+)  # fmt: skip
 def test_megatron_goldens(
     tmp_path: Path, config: dict[str, object], values: dict[str, object], allocated_bytes: int, rel: float
 ) -> None:

@@ -49,7 +49,7 @@ def _compiled(job: Job) -> str:
 
 def _code(job: Job, config: Config) -> str:
     """torchtitan's and Megatron's own code is described for some models; others are taken as transformers runs them."""
-    only = {"torchtitan": ("llama", "qwen3"), "megatron": ("gpt2", "llama", "mistral", "qwen2", "qwen3")}
+    only = {"torchtitan": ("llama", "qwen3"), "megatron": ("gpt2", "bert", "t5", "llama", "mistral", "qwen2", "qwen3")}
     described = job.framework in OWN_CODE and config.model_type in only.get(job.framework, (config.model_type,))
     return job.framework if described else "transformers"
 

@@ -84,7 +84,8 @@ class RankStep(Step):
         return line
 
     def others(self) -> int:
-        return chunks_in_flight(self.job, self.topology, self.stage) - 1
+        """Passes through a chunk beside those of the micro-batch that is played, which goes through all chunks."""
+        return max(chunks_in_flight(self.job, self.topology, self.stage) - self.job.virtual_stages, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
