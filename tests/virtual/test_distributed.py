@@ -1,4 +1,4 @@
-"""One rank of a torchrun job on the fake process group: DDP's buckets, FSDP2's shards."""
+"""One rank of a torchrun job on the fake process group: DDP's buckets, FSDP's shards, tensor parallelism."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from vramcast.errors import InputError
 from vramcast.virtual import virtual_gpu
@@ -31,6 +34,14 @@ def states_after_two_steps(world_size: int, rank: int, wrap: str) -> int:
         model: nn.Module = model_on(device)
         if wrap == "ddp":
             model = nn.parallel.DistributedDataParallel(model, device_ids=[device.index])
+        elif wrap == "fsdp1":
+            model = FullyShardedDataParallel(
+                model, auto_wrap_policy=ModuleWrapPolicy({nn.Linear}), device_id=torch.cuda.current_device()
+            )
+        elif wrap == "tensor":
+            mesh = init_device_mesh("cuda", (world_size,))
+            plan = {str(index): (ColwiseParallel(), RowwiseParallel())[index % 2] for index in range(LAYERS)}
+            parallelize_module(model, mesh, plan)
         else:
             for layer in model.children():
                 fully_shard(layer)
@@ -48,6 +59,20 @@ def test_fsdp2_shards_weights_and_states(world_size: int) -> None:
     kept = states_after_two_steps(world_size, world_size - 1, "fsdp2")
     expected = 3 * PARAMETER_BYTES // world_size
     assert expected <= kept <= 1.1 * expected + (64 << 10)
+
+
+@pytest.mark.parametrize("world_size", [2, 8, 64])
+def test_fsdp1_shards_flat_parameters(world_size: int) -> None:
+    kept = states_after_two_steps(world_size, 0, "fsdp1")
+    expected = 3 * PARAMETER_BYTES // world_size
+    assert expected <= kept <= 1.1 * expected + (64 << 10)
+
+
+@pytest.mark.parametrize("world_size", [2, 8])
+def test_tensor_parallelism_divides_every_matrix(world_size: int) -> None:
+    kept = states_after_two_steps(world_size, 1, "tensor")
+    expected = 3 * 4 * LAYERS * WIDTH * WIDTH // world_size  # the biases of row-wise layers stay whole
+    assert expected <= kept <= 1.02 * expected + (128 << 10)
 
 
 def test_ddp_keeps_a_copy_of_the_gradients_in_buckets() -> None:

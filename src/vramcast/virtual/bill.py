@@ -120,10 +120,10 @@ class Bill:
     def _category(self, record: Record, phase: str) -> Category:
         if any(word in record.cause for word in _LOSS_OPS) or record.module.endswith(_OUTPUT_HEADS):
             return Category.LOGITS
-        if not record.module and record.cause in ("aten::_to_copy", "adopted"):
-            return Category.INPUT
         if record.phase in (BACKWARD, NEXT_BACKWARD) and not record.recomputed:
             return Category.TEMPORARY
+        if not record.module and record.cause in ("aten::_to_copy", "adopted"):
+            return Category.INPUT
         if record.death is not None and record.phase == phase:
             return Category.TEMPORARY
         return Category.ACTIVATIONS if record.module else Category.TEMPORARY

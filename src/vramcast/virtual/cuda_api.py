@@ -37,6 +37,7 @@ def install(gpu: VirtualGpu, patches: Patches) -> None:
         (torch.accelerator, "is_available", lambda: True),
         (torch.accelerator, "device_count", lambda: gpu.count),
         (torch, "Generator", _generator_class()),
+        (torch, "device", _device_class()),
     ):
         patches.set(owner, name, answer)
     for name in _RANDOM:
@@ -185,3 +186,20 @@ def _generator_class() -> Any:
             return true_generator("cpu")
 
     return Generator
+
+
+def _device_class() -> Any:
+    """`torch.device(0)` asks for the current accelerator, which a build without CUDA does not have: it is cuda:0."""
+    true_device = torch.device
+
+    class _Kind(type):
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, true_device)
+
+    class Device(metaclass=_Kind):
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            if len(args) == 1 and not kwargs and isinstance(args[0], int):
+                return true_device("cuda", args[0])
+            return true_device(*args, **kwargs)
+
+    return Device
