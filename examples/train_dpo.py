@@ -10,7 +10,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 torch.manual_seed(0)
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 config = LlamaConfig(
-    vocab_size=32000, hidden_size=1024, intermediate_size=2816, num_hidden_layers=8, num_attention_heads=16,
+    vocab_size=32000,
+    hidden_size=1024,
+    intermediate_size=2816,
+    num_hidden_layers=8,
+    num_attention_heads=16,
     num_key_value_heads=4,
 )
 policy = LlamaForCausalLM(config).to(device, dtype=torch.bfloat16)

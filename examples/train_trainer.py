@@ -30,11 +30,22 @@ class Blocks(torch.utils.data.Dataset):
 trainer = Trainer(
     model=model,
     args=TrainingArguments(
-        output_dir="out", per_device_train_batch_size=args.batch_size, max_steps=args.max_steps, bf16=args.bf16,
-        gradient_checkpointing=args.gradient_checkpointing, logging_steps=1, report_to=[], save_strategy="no",
-        eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=args.batch_size, dataloader_num_workers=2,
+        output_dir="out",
+        per_device_train_batch_size=args.batch_size,
+        max_steps=args.max_steps,
+        bf16=args.bf16,
+        gradient_checkpointing=args.gradient_checkpointing,
+        logging_steps=1,
+        report_to=[],
+        save_strategy="no",
+        eval_strategy="steps",
+        eval_steps=2,
+        per_device_eval_batch_size=args.batch_size,
+        dataloader_num_workers=2,
     ),
-    train_dataset=Blocks(), eval_dataset=Blocks(), data_collator=default_data_collator,
+    train_dataset=Blocks(),
+    eval_dataset=Blocks(),
+    data_collator=default_data_collator,
 )
 result = trainer.train()
 trainer.save_model()

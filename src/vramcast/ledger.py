@@ -68,7 +68,10 @@ LOAD, FORWARD, LOSS, BACKWARD, STEP = "load", "forward", "loss", "backward", "st
 NEXT_FORWARD, NEXT_LOSS = "next forward", "next loss"
 NEXT_BACKWARD, NEXT_STEP = "next backward", "next step"
 ROLLOUT, EDIT, EVAL, SAVE = "rollout", "edit", "eval", "save"
-RESUME, GATING = "resume", "gating"  # loading a checkpoint; a second backward pass, for the gate of a mixture of experts
+RESUME, GATING = (
+    "resume",
+    "gating",
+)  # loading a checkpoint; a second backward pass, for the gate of a mixture of experts
 PHASES = (
     LOAD, RESUME, EDIT, FORWARD, LOSS, BACKWARD, STEP, ROLLOUT, NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD, GATING,
     NEXT_STEP, EVAL, SAVE,
@@ -153,7 +156,7 @@ class Ledger:
         )  # fmt: skip
 
     def peak(self, place: str) -> Moment:
-        """The phase in which the process holds the most memory at this place; among equals, the fullest, then the first."""
+        """The phase in which the process holds most at this place; among equals the most allocated, then the first."""
         moments = [self.moment(phase, place) for phase in self.phases(place)]
         if not moments:
             raise InvariantError(f"no entries at {place}")

@@ -99,9 +99,7 @@ def meta_model(data: Mapping[str, Any]) -> torch.nn.Module:
     return model
 
 
-def real_model(
-    data: Mapping[str, Any], *, precision: str, attention: str, use_cache: bool = False
-) -> torch.nn.Module:
+def real_model(data: Mapping[str, Any], *, precision: str, attention: str, use_cache: bool = False) -> torch.nn.Module:
     """The model of a config.json in memory, in training mode; its values do not matter."""
     dtype = torch.bfloat16 if precision == "bf16-true" else torch.float32
     kind, config = model_class(data), hf_config(data, use_cache=use_cache)

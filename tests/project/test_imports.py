@@ -19,11 +19,11 @@ LAYER = {
     "errors": 0, "units": 1, "ledger": 2, "job": 3,
     "jobfile": 4, "catalog": 4, "allocator": 4, "host": 4,
     "runtime": 5, "models": 5, "snapshot": 5, "forecast": 6,
-    "formulas": 7, "virtual": 7,
-    "accuracy": 8, "configs": 8, "diagnose": 8, "plan": 8,
-    "report": 9,
-    "web": 10, "__init__": 10,
-    "cli": 11, "__main__": 12,
+    "formulas": 7, "virtual": 8,
+    "accuracy": 9, "configs": 9, "diagnose": 9, "plan": 9,
+    "report": 10,
+    "web": 11, "__init__": 11,
+    "cli": 12, "__main__": 13,
 }  # fmt: skip
 # The vocabulary, and `host`, which needs nothing else: a training job does not pay for the planner.
 RUNTIME_MAY_IMPORT = {"errors", "units", "ledger", "job", "host", "runtime"}
