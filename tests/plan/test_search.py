@@ -55,7 +55,7 @@ def test_a_reference_model_on_80_gb() -> None:
     })  # fmt: skip
     plans = plan(job)
     assert not plans.base.verdict().fits
-    assert {"fused optimizer"} in names(plans)
+    assert any("fused optimizer" in found for found in names(plans)[:3])  # alone it leaves less than its range free
     assert {"reference log-probabilities precomputed"} in names(plans)
     assert [found.kind for found in plans.fitting][:2] == ["free", "free"]
     freed = {single.move.name: single.frees_bytes / 2**30 for single in plans.singles}

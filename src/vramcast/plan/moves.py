@@ -66,7 +66,12 @@ def _drop_outputs(job: Job) -> Job | None:
 
 def _loss(how: str) -> Callable[[Job], Job | None]:
     order = ("full", "chunked", "fused")
-    return lambda job: replace(job, loss=how) if order.index(how) > order.index(job.loss) else None
+
+    def apply(job: Job) -> Job | None:
+        needs_logits = how == "fused" and job.teacher != "none"  # distillation compares them
+        return replace(job, loss=how) if order.index(how) > order.index(job.loss) and not needs_logits else None
+
+    return apply
 
 
 def _sdpa(job: Job) -> Job | None:

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 from vramcast.errors import UnsupportedError, VramcastError
 from vramcast.forecast import Forecast
+from vramcast.formulas.optimizers import implementation
+from vramcast.formulas.recipe import RECIPES
+from vramcast.formulas.step import keeps_outputs
+from vramcast.job import Job
 from vramcast.models.read import read_model
 
 
@@ -27,13 +31,18 @@ def trace(forecast: Forecast) -> Traced:
     config = read_model(job.model).config
     assert config is not None
     try:
-        from vramcast.virtual.job_run import trace_job  # torch and transformers, only when asked for
+        from vramcast.virtual.job_run import Loop, trace_job  # torch and transformers, only when asked for
     except ImportError as error:
         raise UnsupportedError(
             f"--verify runs the job on the virtual GPU: pip install 'vramcast[trace]' ({error})"
         ) from None
     try:
-        traced = trace_job(job, config, job.gpu)
+        recipe = RECIPES[job.precision]
+        loop = Loop(
+            weights=recipe.weights.name, autocast=recipe.autocast is not None, implementation=implementation(job),
+            keeps_outputs=keeps_outputs(job), zeroes_first=zero_grad(job) == "before-forward",
+        )  # fmt: skip
+        traced = trace_job(job, loop, config, job.gpu)
     except VramcastError as error:
         return Traced(fits=None, allocated_bytes=None, reserved_bytes=None, reason=str(error))
     if traced.out_of_memory is not None:
@@ -41,3 +50,7 @@ def trace(forecast: Forecast) -> Traced:
         return Traced(fits=False, allocated_bytes=None, reserved_bytes=None, reason=where)
     peak = traced.ledger().peak(traced.places[0])
     return Traced(fits=True, allocated_bytes=peak.allocated_bytes, reserved_bytes=peak.reserved_bytes, reason="")
+
+
+def zero_grad(job: Job) -> str:
+    return job.zero_grad or ("after-forward" if job.framework == "lightning" else "before-forward")

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from vramcast.errors import UnsupportedError
-from vramcast.formulas.optimizers import implementation
-from vramcast.formulas.recipe import RECIPES
-from vramcast.formulas.step import keeps_outputs
 from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.virtual.gpu import VirtualGpu, virtual_gpu
@@ -33,7 +31,18 @@ CHUNKS = 8
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def trace_job(job: Job, config: Config, gpu: str) -> VirtualGpu:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """What the job leaves to its framework and versions, decided."""
+
+    weights: str  # dtype by name
+    autocast: bool
+    implementation: str  # of the optimizer's step
+    keeps_outputs: bool
+    zeroes_first: bool  # gradients go before forward
+
+
+def trace_job(job: Job, loop: Loop, config: Config, gpu: str) -> VirtualGpu:
     """Two steps; `out_of_memory` of the answer says whether the card refused one."""
     for key, known in PLAIN.items():
         if getattr(job, key) not in known:
@@ -42,17 +51,15 @@ def trace_job(job: Job, config: Config, gpu: str) -> VirtualGpu:
                 f"{name} {value} cannot be traced from a job: run your own script with vramcast trace"
             )
     with virtual_gpu(gpu) as traced, contextlib.suppress(torch.OutOfMemoryError):
-        _Run(job, config).steps()
+        _Run(job, loop, config).steps()
     return traced
 
 
 class _Run:
-    def __init__(self, job: Job, config: Config) -> None:
-        self.job = job
-        recipe = RECIPES[job.precision]
-        self.autocast = recipe.autocast is not None
-        model = _model(config, job, DTYPES[recipe.weights.name])
-        self.reference = _frozen(config, job) if job.reference in ("same", "cpu") else None
+    def __init__(self, job: Job, loop: Loop, config: Config) -> None:
+        self.job, self.loop = job, loop
+        model = _model(config, job, DTYPES[loop.weights])
+        self.reference = _frozen(config, job, loop) if job.reference in ("same", "cpu") else None
         self.model = _prepared(model, job).to("cuda")
         self.vocabulary = int(model.config.vocab_size)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
@@ -61,28 +68,22 @@ class _Run:
 
     def _optimizers(self) -> Iterator[torch.optim.Optimizer]:
         """One for all; one for each parameter, stepping as soon as its gradient is there, inside backward."""
-        if implementation(self.job) != "in-backward":
-            yield _optimizer(self.trained, self.job)
+        if self.loop.implementation != "in-backward":
+            yield _optimizer(self.trained, self.job, self.loop.implementation)
             return
         for parameter in self.trained:
-            own = _optimizer([parameter], self.job)
+            own = _optimizer([parameter], self.job, self.loop.implementation)
             parameter.register_post_accumulate_grad_hook(_stepping(own))
             yield own
 
     def steps(self) -> None:
         for _ in range(STEPS):
-            if self._zeroes_first():
+            if self.loop.zeroes_first:
                 self._zero()
             for _ in range(self.job.accumulate):
                 self._pass()
-            if implementation(self.job) != "in-backward":
+            if self.loop.implementation != "in-backward":
                 self.optimizers[0].step()
-
-    def _zeroes_first(self) -> bool:
-        late = (
-            self.job.framework == "lightning" if self.job.zero_grad is None else self.job.zero_grad == "after-forward"
-        )
-        return not late
 
     def _zero(self) -> None:
         for optimizer in self.optimizers:
@@ -90,15 +91,15 @@ class _Run:
 
     def _pass(self) -> None:
         batch = self._batch()
-        with torch.autocast("cuda", torch.bfloat16, enabled=self.autocast):
-            if keeps_outputs(self.job):
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.loop.autocast):
+            if self.loop.keeps_outputs:
                 self.outputs = self.model(**batch)
                 loss = self._loss(self.outputs, batch)
             else:
                 loss = self._loss(self.model(**batch), batch)
             if self.reference is not None:
                 self._refer(batch)
-        if not self._zeroes_first():
+        if not self.loop.zeroes_first:
             self._zero()
         loss.backward()
 
@@ -146,8 +147,8 @@ def _model(config: Config, job: Job, dtype: torch.dtype) -> Any:
         torch.set_default_dtype(before)
 
 
-def _frozen(config: Config, job: Job) -> Any:
-    dtype = DTYPES[job.reference_dtype] if job.reference_dtype else DTYPES[RECIPES[job.precision].weights.name]
+def _frozen(config: Config, job: Job, loop: Loop) -> Any:
+    dtype = DTYPES[job.reference_dtype or loop.weights]
     model = _model(config, job, dtype).eval().requires_grad_(False)
     return model.to("cuda") if job.reference == "same" else model
 
@@ -172,8 +173,7 @@ def _prepared(model: Any, job: Job) -> Any:
     return model.train()
 
 
-def _optimizer(params: list[Any], job: Job) -> torch.optim.Optimizer:
-    how = implementation(job)
+def _optimizer(params: list[Any], job: Job, how: str) -> torch.optim.Optimizer:
     if job.optimizer == "adafactor":
         return torch.optim.Adafactor(params)
     kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
