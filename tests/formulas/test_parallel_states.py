@@ -212,3 +212,12 @@ def test_saving_a_full_state_dict_needs_the_whole_model_on_the_host(tmp_path: Pa
     whole = [entry for entry in result.ledger.entries if "whole state dict" in entry.component]
     assert [entry.nbytes for entry in whole] == [4 * WHOLE]
     assert whole[0].phases == (SAVE,)
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4, 8])
+def test_experts_are_divided_over_the_ranks_once(tp: int) -> None:
+    job = job_from({"model": "mixtral-8x7b", "gpus": 8, "strategy": "fsdp2", "tp": tp, "precision": "bf16-true"})
+    weights = sum(
+        e.nbytes for e in estimate(job).ledger.entries if str(e.category) == "weights" and e.place == "cuda:0"
+    )
+    assert weights == pytest.approx(2 * 46_702_792_704 / 8, rel=0.01)

@@ -27,6 +27,12 @@ DIVIDED = ("llama", "mistral", "ministral", "qwen2", "qwen3", "phi3", "gemma", "
            "phimoe", "olmoe", "gpt_oss")  # fmt: skip
 MEGATRON = ("gpt2", "bert", "t5", "llama", "mistral", "qwen2", "qwen3")  # recorded as Megatron runs them, divided there
 INNER = ("intermediate_size", "shared_expert_intermediate_size")
+EXPERTS_ONLY = (
+    "mixtral",
+    "phimoe",
+    "olmoe",
+    "gpt_oss",
+)  # their intermediate_size is the experts', divided by expert-tp
 
 
 def rank_config(config: Config, topology: Topology, job: Job) -> Config:
@@ -48,7 +54,7 @@ def rank_config(config: Config, topology: Topology, job: Job) -> Config:
     data["head_dim"] = data.get("head_dim") or int(config.dim("hidden_size", "h")) // heads
     data["num_attention_heads"], data["num_key_value_heads"] = heads // tp, max(kv // tp, 1)
     for name in INNER:
-        if isinstance(data.get(name), int):
+        if isinstance(data.get(name), int) and config.model_type not in EXPERTS_ONLY:
             data[name] = _divided(data[name], tp, f"{config.where}: {name}")
     data["vocab_size"] = (vocab or int(config.dim("vocab_size", "V"))) // tp
     return Config(data, config.where)
