@@ -83,6 +83,13 @@ class Forecast:
             range_bytes=self._range(peak, highest),
         )  # fmt: skip
 
+    def assumed_most_bytes(self) -> int:
+        """The peak with every assumed line (context, workspaces) at its upper end."""
+        verdict = self.verdict()
+        highest = verdict.process_bytes or verdict.reserved_bytes or verdict.allocated_bytes or 0
+        found = _open_range(self.ledger, verdict.peak, highest)
+        return found[1] if found else highest
+
     def _range(self, peak: Moment, highest: int) -> tuple[int, int] | None:
         """What the open lines leave room for, and where comparable jobs were measured: the wider of both."""
         ranges = [_open_range(self.ledger, peak, highest)]

@@ -96,7 +96,7 @@ def _cells(text: str) -> list[str]:
     return [cell.strip() for cell in text.strip().strip("|").split("|")][:24]
 
 
-_ESTIMATE_ROW = re.compile(r"([\d.]{1,12})\s*GB\s*\|\s*([\d.]{1,12})\s*GB\s*\|\s*(\S.{0,160})$")
+_ESTIMATE_ROW = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*GB\s*\|\s*(\d{1,9}(?:\.\d{1,6})?)\s*GB\s*\|\s*(\S.{0,160})$")
 _ESTIMATE_MODEL = re.compile(r"Model with (\d{1,9})M total params(?:, (\d{1,9})M largest layer params)?")
 _ESTIMATE_HARDWARE = re.compile(r"Setup with (\d{1,6}) nodes?, (\d{1,6}) GPUs? per node")
 

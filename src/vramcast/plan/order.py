@@ -49,10 +49,10 @@ def fits_surely(forecast: Forecast) -> bool:
     """With what is assumed (context, workspaces) at the upper end of its range: a plan should not fail by a hair.
     Where only allocated bytes are modelled, a tenth of the card stays free for context and cached blocks."""
     verdict = forecast.verdict()
-    capacity, most = verdict.capacity_bytes or 0, verdict.range_bytes[1] if verdict.range_bytes else 0
+    capacity = verdict.capacity_bytes or 0
     if verdict.process_bytes is None:
         return verdict.fits is not False and peak_bytes(forecast) <= KEPT_FREE * capacity
-    return verdict.fits is True and most <= capacity
+    return verdict.fits is True and forecast.assumed_most_bytes() <= capacity
 
 
 def peak_bytes(forecast: Forecast) -> int:

@@ -77,5 +77,5 @@ def _peaks(job: Job, config: Config, forecast: Forecast, key: str, values: Grid)
 def _ratio(forecast: Forecast, allocated: int) -> float:
     """From allocated bytes to the upper end of the range of reserved ones."""
     verdict = forecast.verdict()
-    margin = verdict.range_bytes[1] / peak_bytes(forecast) if verdict.range_bytes else 1.0
+    margin = forecast.assumed_most_bytes() / peak_bytes(forecast)
     return margin * max((verdict.reserved_bytes or 0) / allocated, 1.0)
