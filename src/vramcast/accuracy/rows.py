@@ -14,6 +14,7 @@ import yaml
 
 from vramcast.errors import InputError
 
+RANKS = ("", "last")
 METRICS = ("allocated", "active", "reserved", "nvml")
 CONFIDENCES = ("high", "medium", "low")
 ELSEWHERE = "not_expressed.yaml"
@@ -37,6 +38,7 @@ class Row:
     config: Mapping[str, Any] | None = None
     pending: str = ""
     parallel: Mapping[str, Any] = field(default_factory=dict)
+    rank: str = ""  # "last": the last pipeline stage was measured, not the fullest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,12 @@ def _row(path: Path, item: Mapping[str, Any]) -> Row:
             f"{path}: row {row.id}: metric must be one of {', '.join(METRICS)} and confidence one of "
             f"{', '.join(CONFIDENCES)}, not {row.metric!r} and {row.confidence!r}"
         )
+    if row.rank not in RANKS:
+        raise InputError(
+            f"{path}: row {row.id}: rank {row.rank!r} is unknown. Known: last; leave it out for the fullest."
+        )
+    if row.rank and row.metric != "allocated":
+        raise InputError(f"{path}: row {row.id}: of a rank other than the fullest only allocated bytes are known")
     if type(row.peak_bytes) is not int or row.peak_bytes <= 0 or not 0 < row.tolerance < 1:
         raise InputError(f"{path}: row {row.id}: peak_bytes must be a positive int and tolerance lie between 0 and 1")
     return row
