@@ -58,7 +58,7 @@ def run_row(row: Row) -> Outcome:
 
 
 def _predicted(row: Row, forecast: Forecast) -> int:
-    """Megatron's goldens are written by the last rank; with a pipeline that is seldom the fullest, whose bill this is."""
+    """The bill is the fullest rank's; Megatron's goldens are written by the last, with a pipeline seldom the same."""
     if row.rank == "last" and len(forecast.ranks) > 1:
         return forecast.ranks[-1].allocated_bytes
     return peak_bytes(forecast, LEVEL_OF[row.metric])
