@@ -84,9 +84,10 @@ def ranks_of(param: Param, topology: Topology) -> int:
 
 
 def shard_axis(param: Param, topology: Topology) -> int:
-    """The first; experts fewer than the ranks that share them are cut along the second (torchtitan, apply_fsdp)."""
+    """The first, as fully_shard does unless told otherwise; torchtitan's apply_fsdp cuts experts fewer than the ranks
+    that share them along the second."""
     few = param.kind == "experts" and len(param.shape) > 1 and int(param.shape[0]) < ranks_of(param, topology)
-    return 1 if few else 0
+    return 1 if few and topology.cuts_into_experts else 0
 
 
 def _cutter(topology: Topology) -> Shard:

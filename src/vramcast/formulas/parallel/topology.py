@@ -30,6 +30,7 @@ class Topology:
     data: int
     shard: int  # ranks that share one copy of the sharded states
     strategy: str
+    cuts_into_experts: bool = False  # FSDP2 shards experts along their width where they are fewer than the ranks
 
     @property
     def nodes(self) -> int:
@@ -69,6 +70,7 @@ def topology_of(job: Job) -> Topology:
     return Topology(
         gpus=job.gpus, gpus_per_node=job.gpus_per_node, tp=job.tp, pp=job.pp, cp=job.cp, ep=job.ep,
         expert_tp=_expert_tp(job), data=data, shard=_shard(job, data, strategy), strategy=strategy,
+        cuts_into_experts=job.framework == "torchtitan",
     )  # fmt: skip
 
 

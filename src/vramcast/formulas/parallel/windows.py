@@ -31,6 +31,7 @@ LABELS = {
 }  # fmt: skip
 REUSE, PREFETCH = 1_000_000_000, 50_000_000  # DeepSpeed stage3_max_reuse_distance, stage3_prefetch_bucket_size
 COMMUNICATION = tuple(LABELS)
+LOSS_OUTSIDE = ("torchtitan", "torchtune", "litgpt", "megatron")  # their model returns logits; else it returns a loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,7 @@ class Unit:
     reduced_bytes: int  # of the reduce-scatter's input
     share_bytes: int  # of the sharded gradient
     reshards: bool
+    is_root: bool = False  # the parts around the blocks, gathered together: finished last in forward
 
 
 def units_of(job: Job, program: Program, topology: Topology) -> list[Unit]:
@@ -72,7 +74,7 @@ def _unit(job: Job, program: Program, topology: Topology, number: int, sections:
         reduced_bytes=sum(_reduced(param, job, topology) for param in trained),
         share_bytes=sum(-(-_padded(param, topology) // ranks_of(param, topology)) // param.dtype.nbytes
                         * _gradient_item(param, job) for param in trained),
-        reshards=job.reshard and not kept,
+        reshards=job.reshard and not kept, is_root=is_root and len(sections) > 1,
     )  # fmt: skip
 
 
@@ -112,7 +114,7 @@ def window_change(job: Job, program: Program, topology: Topology, *, fresh: bool
     if topology.strategy == "zero3":
         return (_woven(units, _Zero3),)
     kind = _Fsdp2 if topology.strategy == "fsdp2" else _Fsdp1
-    return (_woven(units, kind, fresh=fresh),)
+    return (_woven(units, kind, fresh=fresh, loss_inside=job.framework not in LOSS_OUTSIDE and topology.pp == 1),)
 
 
 def _event(sign: int, kind: str, unit: Unit, nbytes: int) -> Event:
@@ -124,9 +126,11 @@ class _Fsdp2:
 
     flattens = False
 
-    def __init__(self, units: list[Unit], *, fresh: bool = True) -> None:
-        self.units, self.fresh = units, fresh
+    def __init__(self, units: list[Unit], *, fresh: bool = True, loss_inside: bool = False) -> None:
+        self.units, self.fresh, self.loss_inside = units, fresh, loss_inside
+        self.finished = sorted(units, key=lambda unit: (unit.is_root, unit.number))  # in the order forward ends them
         self.live: set[tuple[str, int]] = set()
+        self.begun: set[int] = set()  # units whose backward has begun
         self.last_buffer: Unit | None = None
         self.last_reduced: Unit | None = None
 
@@ -159,12 +163,27 @@ class _Fsdp2:
     def end_forward(self) -> Iterator[Event]:
         yield from self.dies(BUFFER, self.last_buffer)
 
+    def begin_backward(self) -> Iterator[Event]:
+        """The root's hook is on what the model returns: where that is the loss, the first prefetch comes before all."""
+        root = next((unit for unit in self.units if unit.is_root), None)
+        if self.loss_inside and root is not None:
+            yield from self.before_backward(root)
+
+    def prefetched(self, unit: Unit) -> Unit | None:
+        """What forward ended before this unit, once: the root is entered twice, by the head and by the embedding."""
+        if unit.number in self.begun:
+            return None
+        self.begun.add(unit.number)
+        place = self.finished.index(unit)
+        before = self.finished[place - 1] if place else None
+        return before if before is not None and before.reshards else None
+
     def before_backward(self, unit: Unit) -> Iterator[Event]:
         if (GATHERED, unit.number) not in self.live:
             yield from self.born(BUFFER, unit, unit.gathered_bytes)
             yield from self.born(GATHERED, unit, unit.gathered_bytes)
             yield from self.dies(BUFFER, unit)
-        before = next((u for u in reversed(self.units[: unit.number]) if u.reshards), None)
+        before = self.prefetched(unit)
         if before is not None and (GATHERED, before.number) not in self.live:
             yield from self.born(BUFFER, before, before.gathered_bytes)
 
@@ -194,7 +213,7 @@ class _Fsdp1(_Fsdp2):
 
     def before_backward(self, unit: Unit) -> Iterator[Event]:
         yield from self.born(GATHERED, unit, unit.gathered_bytes)
-        before = next((u for u in reversed(self.units[: unit.number]) if u.reshards), None)
+        before = self.prefetched(unit)
         if before is not None:
             yield from self.born(GATHERED, before, before.gathered_bytes)
 
@@ -210,6 +229,9 @@ class _Fsdp1(_Fsdp2):
 
 class _Zero3(_Fsdp2):
     """Fetched where needed, with a prefetch bucket beside it; kept if used again within the reuse distance."""
+
+    def begin_backward(self) -> Iterator[Event]:
+        return iter(())
 
     def before_forward(self, unit: Unit) -> Iterator[Event]:
         yield from self.born(GATHERED, unit, unit.gathered_bytes)
@@ -281,6 +303,7 @@ class _Weaver:
         yield from self._left(chunk.phase)
         if place[0] == BACKWARD and (self.at is None or self.at[0] != BACKWARD):
             yield self._chunk(BACKWARD, chunk.section, self.strategy.end_forward())
+            yield self._chunk(BACKWARD, chunk.section, self.strategy.begin_backward())
         self.at = place
         unit = self.unit_of.get(chunk.section)
         if unit is not None:
