@@ -18,6 +18,7 @@ from vramcast.formulas.lengths import earlier_lengths
 from vramcast.formulas.loops import TWO_PASSES, check_loop, held_between
 from vramcast.formulas.optimizers import implementation, is_paged, state_bytes, temporaries, version
 from vramcast.formulas.overheads import context_entries, workspace_entries
+from vramcast.formulas.positions import check_positions, default_seq, has_tokens
 from vramcast.formulas.recipe import RECIPES
 from vramcast.formulas.regime import attention_kernel, regime_of
 from vramcast.formulas.replay import Replayed, Script, replay
@@ -53,7 +54,6 @@ from vramcast.models.tape import Param
 from vramcast.units import format_bytes, format_gib
 
 DEVICE = "cuda:0"
-DEFAULT_SEQ = 2048
 NEED_LAYERS = {
     "lora_rank": None, "quantize": "none", "loop": "plain", "reference": "none", "reward": "none", "critic": "none",
     "teacher": "none", "rollout_tokens": None, "edit": (), "sub_device": None, "resume": "none", "evaluate": False,
@@ -121,6 +121,7 @@ def _states_only(states: States, job: Job, gpu: Gpu | None, name: str, notes: tu
 def _whole(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Forecast:
     sizes = sizes_of(job, config)
     program = recorded(job, config, gpu, sizes)
+    check_positions(program, config)
     states = States(params=unique(program.params()), job=job)
     step = Step(job=job, program=program, states=states, place=DEVICE)
     lines, stream = step.lines()
@@ -266,8 +267,7 @@ def _modules(program: Program) -> str:
 
 
 def sizes_of(job: Job, config: Config) -> Sizes:
-    longest = int(config.dim("max_position_embeddings", "", "n_positions", "n_ctx", default=DEFAULT_SEQ))
-    seq = job.longest_seq or job.seq or min(DEFAULT_SEQ, longest)
+    seq = job.longest_seq or job.seq or default_seq(config)
     images = 1 if job.images is None else job.images
     return Sizes.named(job.batch, seq, job.target_seq or seq, images, job.image_tokens)
 
@@ -360,7 +360,7 @@ def assumptions(job: Job, config: Config | None) -> tuple[str, ...]:
     """What was not said and had to be decided."""
     texts = [f"precision {job.precision}: {RECIPES[job.precision].whose}"]
     if config is not None:
-        if job.seq is None and job.longest_seq is None:
+        if job.seq is None and job.longest_seq is None and has_tokens(config):
             texts.append(f"seq {int(sizes_of(job, config).seq)} (not given)")
         kernel = attention_kernel(job, config, find_gpu(job.gpu) if job.gpu else None)
         texts.append(f"attention {job.attention} → {kernel} kernel")

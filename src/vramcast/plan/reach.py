@@ -12,8 +12,9 @@ import numpy
 from numpy.typing import NDArray
 
 from vramcast.forecast import Forecast
-from vramcast.formulas.estimate import DEFAULT_SEQ, estimate
+from vramcast.formulas.estimate import estimate
 from vramcast.formulas.peaks import Recording
+from vramcast.formulas.positions import DEFAULT_SEQ
 from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.program import Sizes

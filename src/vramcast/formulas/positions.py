@@ -1,0 +1,49 @@
+"""How long a sequence may be: a model with a learned table of positions has no row for a longer one."""
+
+from __future__ import annotations
+
+from vramcast.errors import InputError
+from vramcast.models.config import Config
+from vramcast.models.program import Program
+from vramcast.models.tape import Op
+
+DEFAULT_SEQ = 2048
+LENGTH_KEYS = ("max_target_positions", "n_positions", "n_ctx")
+LABELS = ("position embeddings", "positions")  # of the look-ups in such a table
+SHIFTED = ("roberta", "xlm-roberta", "camembert", "opt", "bart", "mbart")  # rows before the first position
+ROWS_IN_FRONT = 2  # `padding_idx + 1` where RoBERTa counts; the learned embedding's `offset` in OPT and BART
+
+
+def default_seq(config: Config) -> int:
+    """What is assumed where no length is given: 2048, or as far as the model's positions reach."""
+    text = config.data.get("text_config")
+    nested = text.get("max_position_embeddings") if isinstance(text, dict) else None
+    longest = config.dim("max_position_embeddings", "", *LENGTH_KEYS, default=nested or DEFAULT_SEQ)
+    return min(DEFAULT_SEQ, int(longest) - _rows_counted_in(config))
+
+
+def has_tokens(config: Config) -> bool:
+    """A model of images only (ViT, ResNet) has no vocabulary, and a sequence length says nothing about it."""
+    return "vocab_size" in config.data or "text_config" in config.data or "num_channels" not in config.data
+
+
+def _rows_counted_in(config: Config) -> int:
+    """RoBERTa's `max_position_embeddings` counts the rows in front; OPT's and BART's does not."""
+    return ROWS_IN_FRONT if "roberta" in config.model_type or config.model_type == "camembert" else 0
+
+
+def check_positions(program: Program, config: Config) -> None:
+    for placed in program.placed:
+        for op in placed.section.ops:
+            if op.name == "embedding" and op.output.label in LABELS:
+                _check(op, config)
+
+
+def _check(op: Op, config: Config) -> None:
+    table, length = op.inputs[0], op.output.shape[1]
+    rows = int(table.shape[0]) - (ROWS_IN_FRONT if config.model_type in SHIFTED else 0)
+    if table.param is not None and isinstance(length, int) and length > rows:
+        raise InputError(
+            f"a sequence of {int(length):,} is longer than the {rows:,} learned positions of this model "
+            f"({table.param.name}): the look-up would fail. Give at most {rows:,}, or a config with more positions."
+        )
