@@ -69,9 +69,9 @@ def predicted(path: Path, mode: str, workers: int, batch: int) -> int:
 @pytest.mark.parametrize(
     ("mode", "workers"), [("row-groups", 0), ("row-groups", 2), ("table", 2), ("mmap", 2), ("ultra", 2)]
 )
-def test_the_prediction_is_within_ten_percent(rows_file: Path, mode: str, workers: int) -> None:
+def test_the_prediction_is_within_ten_percent_or_100_mb(rows_file: Path, mode: str, workers: int) -> None:
     found, expected = measured(rows_file, mode, workers, 24, rows=15_000), predicted(rows_file, mode, workers, 24)
-    assert abs(found - expected) <= 0.1 * found, f"{mode}: predicted {expected}, measured {found}"
+    assert abs(found - expected) <= max(0.1 * found, 100e6), f"{mode}: predicted {expected}, measured {found}"
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
-"""What a reader really holds: RSS against the budget, in a process of its own."""
+"""What a reader really holds: RSS against the budget, in a process of its own, and what it decodes for a row."""
 
 from __future__ import annotations
 
-import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from vramcast.runtime import LowMemDataset
+from vramcast.runtime.stores import GroupReader
 from vramcast.units import MiB
 
 READ = """
-import json, random, sys, time
+import random, sys
 import psutil, pyarrow.parquet
 from vramcast.runtime import LowMemDataset
 process = psutil.Process()
@@ -22,12 +24,11 @@ path, mode, budget, random_rows = sys.argv[1], sys.argv[2], int(sys.argv[3]), in
 before = process.memory_info().rss
 data = LowMemDataset(path, mode=mode, budget_bytes=budget)
 rng, peak = random.Random(0), 0
-started = time.process_time()
 for step in range(random_rows):
     index = rng.randrange(len(data))
     assert data[index]["prompt"].startswith(f"{index}:")
     peak = max(peak, process.memory_info().rss) if step % 20 == 0 else peak
-print(json.dumps({"growth": peak - before, "ms": (time.process_time() - started) / random_rows * 1e3}))
+print(peak - before)
 """
 
 
@@ -45,21 +46,32 @@ def large_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def read(path: Path, mode: str, budget: int, random_rows: int) -> dict[str, float]:
+def growth(path: Path, mode: str, budget: int, random_rows: int) -> int:
     command = [sys.executable, "-c", READ, str(path), mode, str(budget), str(random_rows)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    result: dict[str, float] = json.loads(done.stdout)
-    return result
+    return int(done.stdout)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", [64 * MiB, 128 * MiB])
 def test_row_groups_keep_to_their_budget(large_file: Path, budget: int) -> None:
-    assert read(large_file, "row-groups", budget, 1500)["growth"] <= budget + 20e6
+    assert growth(large_file, "row-groups", budget, 1500) <= budget + 20e6
 
 
 @pytest.mark.slow
-def test_ultra_is_small_and_takes_milliseconds_per_random_row(large_file: Path) -> None:
-    result = read(large_file, "ultra", 64 * MiB, 400)
-    assert result["growth"] <= 64 * MiB
-    assert result["ms"] <= 10
+def test_ultra_holds_less_than_half_of_what_the_table_holds(large_file: Path) -> None:
+    assert growth(large_file, "ultra", 64 * MiB, 400) < growth(large_file, "table", 64 * MiB, 400) / 2
+
+
+@pytest.mark.slow
+def test_a_random_row_of_ultra_costs_one_row_group(large_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many milliseconds that is depends on the machine: see benchmarks/dataset.md."""
+    decoded: list[int] = []
+    real = GroupReader.read
+    monkeypatch.setattr(GroupReader, "read", lambda self, index: decoded.append(index) or real(self, index))
+    data = LowMemDataset(large_file, mode="ultra")
+    rng = random.Random(0)
+    picks = [rng.randrange(len(data)) for _ in range(100)]
+    assert [data[pick]["prompt"].startswith(f"{pick}:") for pick in picks] == [True] * 100
+    assert len(decoded) <= 100
+    assert max(data.facts.row_groups[index].decoded_bytes for index in decoded) < MiB
