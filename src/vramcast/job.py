@@ -250,7 +250,7 @@ class Job:
     prefetch: int | None = option("batches that each worker prepares; 2 where workers exist", kind="int", group="host")
     pin_memory: bool = option("batches go through pinned memory", False, kind="flag", group="host")
     torch_version: str = option("torch the job will run with", "2.13", group="versions")
-    transformers_version: str = option("transformers the job will run with", "5.0", group="versions")
+    transformers_version: str = option("transformers the job will run with", "5.22", group="versions")
     bitsandbytes_version: str = option("bitsandbytes of a quantised job", "0.49", group="versions")
     alloc_conf: str = option("PYTORCH_ALLOC_CONF of the job", "", group="versions")
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from vramcast.accuracy.run import peak_bytes
 from vramcast.errors import InputError
 from vramcast.forecast import Forecast
+from vramcast.formulas.eras import supports_sdpa
 from vramcast.formulas.estimate import estimate
 from vramcast.formulas.lengths import STEPS, earlier_lengths
+from vramcast.formulas.optimizers import version
 from vramcast.job import Job, Precision, job_from
 from vramcast.ledger import NEXT_FORWARD, Category, Level
+from vramcast.models.families import MODULE_OF
 from vramcast.units import MiB
 
 SMALL = {"model": "gpt2", "precision": "fp32", "batch": 4, "seq": 128, "gpu": "v100-16gb", "framework": "hf"}
@@ -89,3 +95,62 @@ def test_lengths_stay_below_twice_the_mean_and_the_longest() -> None:
 def test_a_mean_above_the_longest_is_a_mistake() -> None:
     with pytest.raises(InputError, match="mean-seq 200 is more than the longest"):
         forecast(SMALL, mean_seq=200)
+
+
+# ---- transformers: which attention, which cache, whose gradients
+
+
+SUPPORTED = [
+    ("gpt2", "4.41", "4.42"), ("bert", "4.40", "4.41"), ("roberta", "4.44", "4.45"), ("opt", "4.45", "4.46"),
+    ("gpt_neox", "4.41", "4.42"), ("clip", "4.42", "4.43"), ("mistral", "4.36", "4.37"), ("llama", "4.35", "4.36"),
+    ("phi3", "4.44", "4.45"), ("electra", "4.57", "5.0"), ("t5", "5.14", "5.15"), ("gemma2", "4.47", "4.48"),
+    ("pegasus", "4.52", "4.53"), ("distilbert", "4.45", "4.46"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "eager", "sdpa"), SUPPORTED)
+def test_families_came_to_sdpa_one_by_one(family: str, eager: str, sdpa: str) -> None:
+    assert not supports_sdpa(family, version(eager), (2, 13))
+    assert supports_sdpa(family, version(sdpa), (2, 13))
+    assert not supports_sdpa(family, version(sdpa), (2, 0))
+
+
+def test_gemma_2_went_back_to_eager_and_falcon_asked_torch_itself() -> None:
+    spans = {"4.44": True, "4.45": False, "4.47": False, "4.48": True, "5.20": True, "5.21": False}
+    assert {text: supports_sdpa("gemma2", version(text), (2, 13)) for text in spans} == spans
+    assert supports_sdpa("falcon", (4, 31), (2, 0))
+    assert not supports_sdpa("falcon", (4, 31), (1, 13))
+
+
+def test_the_installed_transformers_agrees_about_sdpa() -> None:
+    """Every family that is described and has attention."""
+    installed, checked = version(transformers.__version__), 0
+    for model_type, module in MODULE_OF.items():
+        names = MODEL_MAPPING_NAMES.get(model_type)
+        if names is not None and module != "cnn":
+            model = getattr(transformers, names[0] if isinstance(names, tuple) else names)
+            assert supports_sdpa(model_type, installed, (2, 13)) == model._supports_sdpa, model_type
+            checked += 1
+    assert checked > 60
+
+
+def test_scores_are_kept_where_sdpa_is_not_there_yet() -> None:
+    old, new = (forecast(SMALL, transformers_version=number) for number in ("4.41", "4.42"))
+    more = held(old, Category.ACTIVATIONS, NEXT_FORWARD) - held(new, Category.ACTIVATIONS, NEXT_FORWARD)
+    assert more > 12 * 4 * 12 * 128 * 128 * 4  # layers · b · heads · s · s: attention weights in fp32
+
+
+@pytest.mark.parametrize(
+    ("framework", "transformers", "cached"),
+    [("hf", "4.57", True), ("hf", "5.0", False), ("trl", "5.0", False), ("plain", "5.0", True)],
+)
+def test_the_trainer_of_transformers_5_turns_the_cache_off(framework: str, transformers: str, cached: bool) -> None:
+    found = forecast(SMALL, framework=framework, transformers_version=transformers)
+    assert any(entry.category == Category.CACHE for entry in found.ledger.entries) == cached
+
+
+def test_the_installed_trainer_turns_the_cache_off(tmp_path: Path) -> None:
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=16))
+    assert model.config.use_cache
+    transformers.Trainer(model, transformers.TrainingArguments(output_dir=str(tmp_path), report_to=[], use_cpu=True))
+    assert not model.config.use_cache

@@ -12,7 +12,7 @@ from test_parameters import ours, theirs
 from vramcast.errors import InputError, UnsupportedError
 from vramcast.formulas.kept import kept_bytes
 from vramcast.models.config import Config
-from vramcast.models.families import attention_for, record
+from vramcast.models.families import record
 from vramcast.models.program import Sizes
 from vramcast.models.tape import BF16, Regime
 
@@ -117,13 +117,6 @@ def test_what_cannot_be_is_refused_by_name(data: dict[str, Any], message: str) -
 def test_text_models_inside_that_are_not_described_are_named() -> None:
     with pytest.raises(UnsupportedError, match=r"mamba.*Known: .*llama"):
         record(Config({**LLAVA, "text_config": {"model_type": "mamba"}}), Regime(), Sizes())
-
-
-def test_what_sdpa_cannot_run_is_eager() -> None:
-    assert attention_for(Config(config("gemma-2-2b")), "sdpa") == "eager"
-    assert attention_for(Config(config("gpt-oss-20b")), "sdpa") == "eager"
-    assert attention_for(Config(config("gemma-2-2b")), "flash") == "flash"
-    assert attention_for(Config(config("gemma-2b")), "sdpa") == "sdpa"
 
 
 FAMILY_OF = {Config(config(name)).model_type: name for name in (*CATALOG_NAMES, *OTHERS)}

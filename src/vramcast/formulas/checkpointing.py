@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from vramcast.errors import InputError
 from vramcast.formulas.amounts import Amounts
+from vramcast.formulas.eras import REENTRANT_BEFORE
 from vramcast.formulas.events import IN, OUT, Event, kept_ids
 from vramcast.formulas.optimizers import version
 from vramcast.formulas.timeline import KEEP, Change, Chunk, Mode, links_of
@@ -23,7 +24,6 @@ from vramcast.models.tape import Placed, Section
 # Blocks whose copy to the host may still be under way while later ones run. torch's save_on_cpu, which transformers
 # uses, copies on the compute stream; torchtune's OffloadActivations (max_fwd_stash_size) and TRL's use their own.
 STASH = {"torchtune": 5, "trl": 5}
-REENTRANT_BEFORE = (5, 0)  # transformers: gradient_checkpointing_enable's default
 
 
 def recompute_rule(job: Job) -> Callable[[Placed], str]:

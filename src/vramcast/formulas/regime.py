@@ -7,18 +7,22 @@ from collections.abc import Callable
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.errors import InputError, UnsupportedError
+from vramcast.formulas.eras import (
+    CACHE_COPIES_FROM,
+    GROUPED_EXPERTS_FROM,
+    GROUPED_HEADS_FROM,
+    GROUPED_HEADS_NEED_TORCH,
+    INPUT_GRADS_FROM,
+    TRAINER_WITHOUT_CACHE_FROM,
+    supports_sdpa,
+    upcasts_logits,
+)
 from vramcast.formulas.optimizers import version
 from vramcast.formulas.recipe import RECIPES
 from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.tape import BF16, DTYPES, F16, F32, Dtype, Lora, Quantized, Regime
 
-NO_GQA_BEFORE = (4, 54)  # transformers repeated key and value heads itself before
-GROUPED_EXPERTS_FROM = (5, 0)  # before, experts ran one by one
-# The families whose modeling file holds `logits.float()` in transformers 4.38.2, since when it has existed with it.
-EARLY_UPCAST = {
-    "llama": (4, 31), "mistral": (4, 34), "mixtral": (4, 36), "qwen2": (4, 37), "gemma": (4, 38), "phi": (4, 38),
-}  # fmt: skip
 # Frameworks whose modelling code is described apart from transformers\'.
 OWN_CODE = ("litgpt", "torchtune", "torchtitan", "megatron")
 PINS_INPUT_BEFORE = (0, 44)  # bitsandbytes: MatMul4Bit wrote its input into ctx.tensors and never needed it
@@ -26,16 +30,17 @@ PINS_INPUT_BEFORE = (0, 44)  # bitsandbytes: MatMul4Bit wrote its input into ctx
 
 def regime_of(job: Job, config: Config, gpu: Gpu | None) -> Regime:
     recipe = RECIPES[job.precision]
+    transformers, torch = version(job.transformers_version), version(job.torch_version)
     return Regime(
         weights=recipe.weights, autocast=recipe.autocast, attention=attention_kernel(job, config, gpu),
         mask=job.longest_seq is not None, fused=frozenset(job.kernels) | ({"loss"} if job.loss == "fused" else set()),
-        gqa_in_kernel=version(job.transformers_version) >= NO_GQA_BEFORE,
+        gqa_in_kernel=transformers >= GROUPED_HEADS_FROM and torch >= GROUPED_HEADS_NEED_TORCH,
         kv_cache=kv_cache(job, config),
-        experts="grouped" if version(job.transformers_version) >= GROUPED_EXPERTS_FROM else "loop",
+        experts="grouped" if transformers >= GROUPED_EXPERTS_FROM else "loop",
         compiled=_compiled(job), compiled_loss=job.compile and _compiles_loss(job), chunked_loss=job.loss == "chunked",
-        softmax_keeps_input=version(job.torch_version) < (1, 11),  # github.com/pytorch/pytorch/pull/65242
+        softmax_keeps_input=torch < (1, 11),  # github.com/pytorch/pytorch/pull/65242
         code=_code(job, config), raises_logits=_raises_logits(job),
-        early_upcast=version(job.transformers_version) >= EARLY_UPCAST.get(config.model_type, (4, 40)),
+        early_upcast=upcasts_logits(config.model_type, transformers), input_grads=_input_grads(job, config),
         trainable=_trainable(job), lora=_lora(job), quantized=_quantized(job), upcast=_upcast(job),
     )  # fmt: skip
 
@@ -72,24 +77,36 @@ def kv_cache(job: Job, config: Config) -> str:
     own = job.framework in ("torchtune", "torchtitan", "litgpt", "megatron")
     if own or job.checkpointing != "none" or not config.flag("use_cache", True):
         return "none"
-    return "copy" if version(job.transformers_version) >= (4, 56) else "alias"
+    return "copy" if transformers >= CACHE_COPIES_FROM else "alias"
+
+
+def _input_grads(job: Job, config: Config) -> bool:
+    """Does gradient checkpointing make the embeddings' output ask for a gradient? PEFT and those who use it did so
+    before transformers did: with reentrant checkpointing nothing behind frozen embeddings would be trained else."""
+    if job.checkpointing == "none" or _code(job, config) != "transformers" or job.framework in OWN_CODE:
+        return False
+    reads_ids = config.model_type not in READ_NO_IDS
+    return job.lora_rank is not None or (reads_ids and version(job.transformers_version) >= INPUT_GRADS_FROM)
+
+
+# `main_input_name` of these is pixel_values or input_features.
+READ_NO_IDS = frozenset({
+    "vit", "deit", "dinov2", "clip_vision_model", "siglip_vision_model", "resnet", "convnext", "whisper",
+})  # fmt: skip
 
 
 def attention_kernel(job: Job, config: Config, gpu: Gpu | None) -> str:
     """What `sdpa` comes to on this card: flash for 16-bit without a mask on Ampere and later, else efficient."""
     if job.attention != "sdpa":
         return job.attention
-    if config.model_type in EAGER_ONLY:
+    transformers, torch = version(job.transformers_version), version(job.torch_version)
+    own = job.framework in OWN_CODE
+    if torch < (2, 0) or not (own or supports_sdpa(config.model_type, transformers, torch)):
         return "eager"
     recipe = RECIPES[job.precision]
     compute = recipe.autocast or recipe.weights
     ampere = gpu is None or gpu.compute_capability is None or gpu.compute_capability >= (8, 0)
-    if version(job.torch_version) < (2, 0):
-        return "eager"
     return "flash" if compute in (BF16, F16) and ampere and job.longest_seq is None else "efficient"
-
-
-EAGER_ONLY = frozenset({"gpt_oss", "gemma2", "t5", "mt5", "umt5"})  # families whose default is not SDPA
 
 
 def _trainable(job: Job) -> Callable[[str], bool]:

@@ -146,7 +146,9 @@ def chunks(program: Program, mode: Mode) -> Iterator[Chunk]:
 
 
 def _how(place: Placed, mode: Mode) -> str:
-    return "none" if _hands_on(place.section) else mode.recompute(place)
+    """A block that no gradient passes is not run again, so that nothing of it is held either."""
+    idle = _hands_on(place.section) or not place.section.outputs[0].requires_grad
+    return "none" if idle else mode.recompute(place)
 
 
 def _hands_on(section: Section) -> bool:

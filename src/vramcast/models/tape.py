@@ -199,6 +199,7 @@ class Regime:
     lora: Lora | None = None
     quantized: Quantized | None = None
     split: Split = WHOLE
+    input_grads: bool = False  # gradient checkpointing asks the embeddings' output for a gradient, trained or not
     early_upcast: bool = False  # transformers 4.31 to 4.39: the family's forward ends in logits.float()
     raises_logits: str = "loss"  # where torchtitan turns logits to fp32: in the "model", in the "loss", or "never"
 
@@ -578,10 +579,17 @@ class Tape:
         with self.scope(name):
             return self.param("weight", (rows, width), "embedding", frozen=frozen)
 
-    def lookup(self, table: Value, ids: Value, label: str = "embeddings") -> Value:
-        """Keeps the indices; the backward makes a dense gradient of the whole table."""
-        x = self.op("embedding", (table, ids), (*ids.shape, table.shape[1]), table.dtype, saves=(ids,), label=label)
+    def lookup(self, table: Value, ids: Value, label: str = "") -> Value:
+        """Keeps the indices; the backward makes a dense gradient of the whole table. Without a label: the words."""
+        shape = (*ids.shape, table.shape[1])
+        x = self.op("embedding", (table, ids), shape, table.dtype, saves=(ids,), label=label or "embeddings")
+        x = x if label else self.entered(x)
         return self._scatter(x) if self.regime.split.sequence else x
+
+    def entered(self, x: Value) -> Value:
+        """The output of what get_input_embeddings() names: enable_input_require_grads() hooks it."""
+        x.requires_grad = x.requires_grad or (self.regime.input_grads and self.regime.grad)
+        return x
 
     def layer_norm(self, name: str, x: Value, *, bias: bool = True, affine: bool = True) -> Value:
         """Keeps its input and two fp32 statistics per row. CUDA autocast runs it in fp32."""

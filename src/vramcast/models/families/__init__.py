@@ -34,15 +34,6 @@ MODULE_OF = {
 }  # fmt: skip
 
 
-# transformers marks these `_supports_sdpa = False`: soft-capped scores, sinks. "sdpa" then silently means eager.
-EAGER_ONLY = ("gemma2", "gpt_oss")
-
-
-def attention_for(config: Config, asked: str) -> str:
-    """The attention that transformers runs where `asked` was asked for."""
-    return "eager" if asked == "sdpa" and config.model_type in EAGER_ONLY else asked
-
-
 def record(config: Config, regime: Regime, sizes: Sizes) -> Program:
     """Run the config's family, or the framework's own code for it."""
     family = family_of(config) if regime.code == "transformers" else own_code(regime.code)

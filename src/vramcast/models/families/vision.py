@@ -81,7 +81,7 @@ def vision_tower(t: Tape, c: Config, images: Number, *, unused: int = 0) -> Valu
     image = pixels(t, c, images, default_side=224)
     with t.part(t.path("embeddings"), image) as part:
         with t.scope("embeddings"):
-            x = patches(t, "patch_embedding", image, h, patch, bias=not clip)
+            x = t.entered(patches(t, "patch_embedding", image, h, patch, bias=not clip))
             x = embedded(t, x, h, num, first=clip)
         x = t.layer_norm("pre_layrnorm", x) if clip else x
         part.outputs = (x,)

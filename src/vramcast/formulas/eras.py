@@ -1,0 +1,69 @@
+"""When transformers changed what a training step holds: facts with a date, as its released wheels have them.
+
+A version is the first two numbers, since a patch release changes none of this. What torch, bitsandbytes and other
+frameworks changed is told where it matters (see `regime`).
+"""
+
+from __future__ import annotations
+
+Version = tuple[int, int]
+
+# `_supports_sdpa` of each family's modeling file, released wheels 4.30 to 5.22: the first version with True, where that
+# is later than SDPA itself (4.36) or than the family. Before, attention is eager unless another kernel is asked for.
+SDPA_FROM: dict[str, Version] = {
+    "mistral": (4, 37), "mixtral": (4, 37), "phi": (4, 39), "stablelm": (4, 39), "bert": (4, 41), "vit": (4, 41),
+    "deit": (4, 41), "gpt2": (4, 42), "gpt_neox": (4, 42), "clip": (4, 43), "clip_text_model": (4, 43),
+    "clip_vision_model": (4, 43), "siglip": (4, 43), "siglip_text_model": (4, 43), "siglip_vision_model": (4, 43),
+    "phi3": (4, 45), "roberta": (4, 45), "xlm-roberta": (4, 45), "camembert": (4, 45), "mbart": (4, 45),
+    "dinov2": (4, 45), "opt": (4, 46), "distilbert": (4, 46), "llava": (4, 46), "pegasus": (4, 53), "marian": (4, 53),
+    "electra": (5, 0), "t5": (5, 15), "mt5": (5, 15), "umt5": (5, 15),
+}  # fmt: skip
+SDPA_EXISTS_FROM: Version = (4, 36)
+NEVER_SDPA = frozenset({"gpt_neo", "gptj", "codegen", "bloom", "gpt_oss"})
+# Soft-capped scores: 4.45 to 4.47 swap SDPA for eager (_check_and_enable_sdpa), from 5.21 it is not offered at all. In
+# between SDPA is the default, and the cap is left out.
+EAGER_AGAIN: dict[str, tuple[tuple[Version, Version], ...]] = {"gemma2": (((4, 45), (4, 48)), ((5, 21), (99, 0)))}
+SDPA_NEEDS_TORCH: Version = (2, 1)  # utils/import_utils.py is_torch_sdpa_available
+CALLS_SDPA_ITSELF = {"falcon": (2, 0)}  # since 4.31, wherever torch has it
+
+
+def supports_sdpa(model_type: str, transformers: Version, torch: Version) -> bool:
+    """Does transformers choose SDPA where nothing is asked for?"""
+    if model_type in CALLS_SDPA_ITSELF and transformers < SDPA_EXISTS_FROM:
+        return torch >= CALLS_SDPA_ITSELF[model_type]
+    if model_type in NEVER_SDPA or torch < SDPA_NEEDS_TORCH:
+        return False
+    spans = EAGER_AGAIN.get(model_type, ())
+    return transformers >= SDPA_FROM.get(model_type, SDPA_EXISTS_FROM) and not any(
+        first <= transformers < end for first, end in spans
+    )
+
+
+# Key and value heads were repeated by transformers itself; since then by the kernel, if torch's takes grouped heads
+# (integrations/sdpa_attention.py use_gqa_in_sdpa).
+GROUPED_HEADS_FROM: Version = (4, 54)
+GROUPED_HEADS_NEED_TORCH: Version = (2, 5)
+
+# Experts ran one by one before (integrations/moe.py).
+GROUPED_EXPERTS_FROM: Version = (5, 0)
+
+# Families whose modeling file holds `logits.float()` in 4.38.2, since when it has existed with it; all from 4.40 on.
+UPCASTS_LOGITS_FROM: dict[str, Version] = {
+    "llama": (4, 31), "mistral": (4, 34), "mixtral": (4, 36), "qwen2": (4, 37), "gemma": (4, 38), "phi": (4, 38),
+}  # fmt: skip
+ALL_UPCAST_LOGITS_FROM: Version = (4, 40)
+
+
+def upcasts_logits(model_type: str, transformers: Version) -> bool:
+    return transformers >= UPCASTS_LOGITS_FROM.get(model_type, ALL_UPCAST_LOGITS_FROM)
+
+
+# cache_utils.py, DynamicLayer.update: before, the first update held the very tensors.
+CACHE_COPIES_FROM: Version = (4, 56)
+# trainer.py sets `model.config.use_cache = args.use_cache`, which is False unless asked for (training_args.py).
+TRAINER_WITHOUT_CACHE_FROM: Version = (5, 0)
+
+# modeling_utils.py gradient_checkpointing_enable: use_reentrant was True unless asked otherwise; since then it is
+# False, and every model that reads token ids has enable_input_require_grads() called.
+REENTRANT_BEFORE: Version = (5, 0)
+INPUT_GRADS_FROM: Version = (5, 0)
