@@ -12,12 +12,14 @@ from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError, UnsupportedError, unknown
 from vramcast.forecast import Forecast, ModelSummary, Scaling
 from vramcast.formulas.beside import beside
+from vramcast.formulas.contiguous import lay_out
 from vramcast.formulas.edit import PHASES_OF_EDITING, check_edit, edit_lines, edit_regime
 from vramcast.formulas.hostside import host_side
+from vramcast.formulas.inputs import batch_values
 from vramcast.formulas.lengths import earlier_lengths
 from vramcast.formulas.loops import TWO_PASSES, check_loop, held_between
-from vramcast.formulas.optimizers import implementation, is_paged, state_bytes, temporaries, version
-from vramcast.formulas.overheads import context_entries, workspace_entries
+from vramcast.formulas.optimizers import implementation, is_paged, state_bytes, temporary_lists, version
+from vramcast.formulas.overheads import context_entries, workspace_entries, workspaces
 from vramcast.formulas.positions import check_positions, default_seq, has_tokens
 from vramcast.formulas.recipe import RECIPES
 from vramcast.formulas.regime import attention_kernel, regime_of
@@ -136,7 +138,8 @@ def _whole(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Fo
         *(entry for device in devices for entry in context_entries(job, gpu, device)),
         *host_side(job, config, states, sizes),
     )  # fmt: skip
-    script = replace(_script(step, stream, extra.resident), earlier=_earlier(job, config, gpu))
+    small = (*workspaces(job, gpu), *(int(value.nbytes) for value in batch_values(program, job)))
+    script = replace(_script(step, stream, extra.resident, small), earlier=_earlier(job, config, gpu))
     replayed = _replayed(script, gpu, job)
     level = Level.PROCESS if gpu else Level.RESERVED  # the context depends on the card
     ledger = Ledger(entries=_within((*entries, *_slack(replayed)), job_phases(job)), top_level=level)
@@ -222,6 +225,7 @@ def recorded(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Program
     if job.sub_device is not None and not job.edit:
         raise InputError("sub-device is the second device of an editing job: it needs edit")
     program = record(config, edit_regime(job, config, regime, sizes) if job.edit else regime, sizes)
+    lay_out(program, job, config)
     add_loss(program, transformers=version(job.transformers_version), kind=job.loss)
     check_loop(job, program)
     params = list(program.params())
@@ -283,16 +287,12 @@ def _layers(program: Program) -> int:
     return sum(placed.section.is_block for placed in program.placed)
 
 
-def _script(step: Step, first: list[Stamped], resident: tuple[int, ...]) -> Script:
+def _script(step: Step, first: list[Stamped], resident: tuple[int, ...], small: tuple[int, ...]) -> Script:
     """The job for the allocator: tensor by tensor, two steps."""
     states, job = step.states, step.job
     item = states.recipe.states.nbytes if states.recipe.states else None
     halves = (state_bytes(param, job, item) // 2 for param in states.trained if not is_paged(job, param))
     pairs = tuple(half for each in halves for half in (each, each))
-    total = temporaries(states.trained, job, item)[0]
-    numel = sum(param.numel for param in states.trained)
-    foreach = implementation(job) == "foreach" and total
-    listed = tuple(total * param.numel // numel for param in states.trained) if foreach else (total,)
     weights = tuple(param.nbytes for param in states.params)
     if step.accumulates_apart:
         weights += tuple(gradient_bytes(param, states.recipe) for param in states.trained)
@@ -300,7 +300,8 @@ def _script(step: Step, first: list[Stamped], resident: tuple[int, ...]) -> Scri
         weights += tuple(4 * param.numel for param in states.trained)
     later = first if job.accumulate == 1 and not step.zeroed_in_place else step.stream(fresh=False)
     return Script(
-        weights=(*weights, *resident), first=first, later=later, states=pairs, step_temporaries=listed,
+        weights=(*weights, *resident), first=first, later=later, states=pairs,
+        step_temporaries=temporary_lists(states.trained, job, item), small=small,
         old_until=LOSS if loss_apart(job) else BACKWARD,
         zero_grad_first=not step.grads_in_forward and job.accumulate == 1, accumulates=job.accumulate > 1,
     )  # fmt: skip

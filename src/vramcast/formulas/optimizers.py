@@ -149,19 +149,33 @@ def version(text: str) -> tuple[int, int]:
 
 def temporaries(trained: Iterable[Param], job: Job, states_dtype_bytes: int | None) -> tuple[int, str]:
     """Bytes that step() makes and drops, and why."""
-    params, optimizer, how = list(trained), KNOWN[job.optimizer], implementation(job)
+    optimizer, how = KNOWN[job.optimizer], implementation(job)
+    most = max((sum(made) for made in temporary_lists(trained, job, states_dtype_bytes)), default=0)
     if how == "foreach" and optimizer.foreach_copies:
-        item = sum(param.numel * (states_dtype_bytes or param.dtype.nbytes) for param in params)
         many = "a list" if optimizer.foreach_copies == 1 else f"{optimizer.foreach_copies} lists"
-        why = f"foreach makes {many} as large as all trained parameters"
-        return optimizer.foreach_copies * item, why
+        return most, f"foreach makes {many} as large as all trained parameters"
     if how in ("fused", "foreach"):
         return 0, f"{how} {job.optimizer} works in place"
-    largest = max((param.numel * (states_dtype_bytes or param.dtype.nbytes) for param in params), default=0)
-    tensors = 1 if _torch_adafactor(job) else optimizer.loop_tensors
-    if how == "in-backward" and optimizer.foreach_copies and version(job.torch_version) >= FOREACH_FROM:
-        tensors = optimizer.foreach_copies  # one optimizer per parameter, each stepping by foreach
-    return tensors * largest, f"{tensors} temporaries of the largest parameter"
+    return most, f"{_tensors(job)} temporaries of the largest parameter"
+
+
+def temporary_lists(trained: Iterable[Param], job: Job, states_dtype_bytes: int | None) -> tuple[tuple[int, ...], ...]:
+    """The same tensor by tensor: lists that step() makes and drops one after the other. foreach makes one for all
+    parameters; a loop makes the tensors of one parameter at a time."""
+    sizes = [param.numel * (states_dtype_bytes or param.dtype.nbytes) for param in trained]
+    how = implementation(job)
+    if how == "foreach" and KNOWN[job.optimizer].foreach_copies:
+        return (tuple(sizes * KNOWN[job.optimizer].foreach_copies),)
+    return () if how in ("fused", "foreach") else tuple((size,) * _tensors(job) for size in sizes)
+
+
+def _tensors(job: Job) -> int:
+    """Temporaries of one parameter in a step that goes parameter by parameter."""
+    optimizer = KNOWN[job.optimizer]
+    by_foreach = implementation(job) == "in-backward" and version(job.torch_version) >= FOREACH_FROM
+    if by_foreach and optimizer.foreach_copies:
+        return optimizer.foreach_copies  # one optimizer per parameter, each stepping by foreach
+    return 1 if _torch_adafactor(job) else optimizer.loop_tensors
 
 
 def _torch_adafactor(job: Job) -> bool:

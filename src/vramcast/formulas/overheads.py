@@ -25,6 +25,11 @@ def cublas_workspace_bytes(job: Job, gpu: Gpu | None) -> int:
     return 4096 * 2 * 1024 + 16 * 8 * 1024
 
 
+def workspaces(job: Job, gpu: Gpu | None) -> tuple[int, ...]:
+    """What the handles take from the caching allocator, one block each."""
+    return (cublas_workspace_bytes(job, gpu),) * HANDLES
+
+
 def workspace_entries(job: Job, gpu: Gpu | None, place: str) -> Iterator[Entry]:
     one = cublas_workspace_bytes(job, gpu)
     yield Entry(

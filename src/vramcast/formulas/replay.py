@@ -26,7 +26,7 @@ class Script:
     first: list[Stamped]
     later: list[Stamped]
     states: tuple[int, ...]
-    step_temporaries: tuple[int, ...]
+    step_temporaries: tuple[tuple[int, ...], ...]  # lists, each made as a whole and dropped as a whole
     old_until: str = BACKWARD  # the phase before which a variable lets go of the last step's outputs
     zero_grad_first: bool  # gradients are dropped before the next forward
     accumulates: bool = False  # further micro-batches come before the first optimizer step
@@ -87,11 +87,12 @@ class _Run:
         for index, nbytes in enumerate(sizes):
             self.take((name, index), nbytes)
 
-    def flash(self, sizes: tuple[int, ...]) -> None:
-        """A list that is made as a whole and dropped as a whole."""
-        self.hold("temporary", sizes)
-        for index in range(len(sizes)):
-            self.drop(("temporary", index))
+    def flash(self, lists: tuple[tuple[int, ...], ...]) -> None:
+        """Lists that are made as a whole and dropped as a whole, one after the other."""
+        for sizes in lists:
+            self.hold("temporary", sizes)
+            for index in range(len(sizes)):
+                self.drop(("temporary", index))
 
     def play(self, stream: list[Stamped]) -> None:
         for item in stream:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vramcast.errors import InputError
 from vramcast.formulas.amounts import Amounts
@@ -13,7 +13,7 @@ from vramcast.formulas.kept import kept
 from vramcast.formulas.loops import changes_of
 from vramcast.formulas.optimizers import implementation, temporaries, version
 from vramcast.formulas.states import States
-from vramcast.formulas.timeline import Mode, PhasePeak, Stamped, alive_at, phase_peaks, step_events
+from vramcast.formulas.timeline import Chunk, Mode, PhasePeak, Stamped, alive_at, phase_peaks, step_events
 from vramcast.job import Job
 from vramcast.ledger import (
     BACKWARD,
@@ -63,7 +63,7 @@ class Step:
         fresh = fresh and not self.accumulates_apart and implementation(self.job) != "in-backward"
         return Mode(
             recompute=recompute_rule(self.job), fresh_grads=fresh, keep_logits=keeps_outputs(self.job),
-            changes=changes_of(self.job),
+            changes=(*changes_of(self.job), *((held_cache,) if keeps_outputs(self.job) else ())),
         )  # fmt: skip
 
     @property
@@ -172,8 +172,16 @@ def keeps_outputs(job: Job) -> bool:
     """A plain loop writes `outputs = model(...)`, litgpt `logits = model(...)`; trainers return only the loss."""
     if job.keep_outputs is not None:
         return job.keep_outputs
-    early_titan = job.framework == "torchtitan" and version(job.torch_version) < (2, 6)  # no `del pred` yet
+    early_titan = job.framework == "torchtitan" and version(job.torch_version) < (2, 5)  # `del pred`: its PR 391
     return job.framework in ("plain", "litgpt") or early_titan
+
+
+def held_cache(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
+    """With the outputs a variable holds past_key_values, whether backward needs those tensors or not."""
+    for chunk in stream:
+        stays = chunk.phase != BACKWARD and any(event.kind == "kv cache" and event.sign < 0 for event in chunk.events)
+        events = [event for event in chunk.events if event.kind != "kv cache" or event.sign > 0] if stays else None
+        yield chunk if events is None else replace(chunk, events=events)
 
 
 def loss_apart(job: Job) -> bool:
