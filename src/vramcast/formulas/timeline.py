@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from vramcast.formulas.events import (
     GRAD_IN,
@@ -24,7 +25,6 @@ from vramcast.formulas.events import (
     kept_ids,
     outside_values,
     own_storages,
-    peak_above,
 )
 from vramcast.ledger import BACKWARD, FORWARD, LOSS
 from vramcast.models.dims import Number, maximum
@@ -55,6 +55,7 @@ class Chunk:
     again: bool = False  # a recomputation: its output is not the border value
 
 
+Made = TypeVar("Made")
 Change = Callable[["Program", "Mode", Iterator[Chunk]], Iterator[Chunk]]
 
 
@@ -69,16 +70,17 @@ class Stamped:
 
 
 class _Memo:
-    """Events of a section are made once per way of running it."""
+    """Events of a section are made once per way of running it, however often the program is folded."""
 
-    def __init__(self) -> None:
-        self._made: dict[Hashable, list[Event]] = {}
+    def __init__(self, made: dict[Hashable, Any]) -> None:
+        self._made = made
 
-    def __call__(self, make: Callable[..., list[Event]], *args: Hashable) -> list[Event]:
+    def __call__(self, make: Callable[..., Made], *args: Hashable) -> Made:
         key = (make, *args)
         if key not in self._made:
             self._made[key] = make(*args)
-        return self._made[key]
+        found: Made = self._made[key]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,10 @@ class _Links:
     exported: list[frozenset[int]]
     chained: list[bool]
     values: dict[int, Value]
+
+
+def _links_of(placed: _Shared) -> _Links:
+    return links_of(placed.items)
 
 
 def links_of(placed: list[Placed]) -> _Links:
@@ -120,8 +126,8 @@ def links_of(placed: list[Placed]) -> _Links:
 
 def chunks(program: Program, mode: Mode) -> Iterator[Chunk]:
     """Forward through every section, what ends with it (autocast's cache, masks, what nobody keeps), then backward."""
-    placed, memo, grad = program.placed, _Memo(), program.regime.grad
-    links = links_of(placed)
+    placed, memo, grad = program.placed, _Memo(program.folded), program.regime.grad
+    links = memo(_links_of, _Shared(placed))
     kept_before = _keeps_output(placed, mode, links)
     ending: list[Chunk] = []
     phase = FORWARD
@@ -146,9 +152,7 @@ def chunks(program: Program, mode: Mode) -> Iterator[Chunk]:
 
 
 def _how(place: Placed, mode: Mode) -> str:
-    """A block that no gradient passes is not run again, so that nothing of it is held either."""
-    idle = _hands_on(place.section) or not place.section.outputs[0].requires_grad
-    return "none" if idle else mode.recompute(place)
+    return "none" if _hands_on(place.section) else mode.recompute(place)
 
 
 def _hands_on(section: Section) -> bool:
@@ -221,7 +225,6 @@ def _backward(
 ) -> Iterator[Chunk]:
     given: frozenset[int] = frozenset()
     chain: Hashable | None = None
-    backs: dict[Hashable, Backward] = {}
     pinned: list[Chunk] = []
     for index in reversed(range(len(placed))):
         section, how, input_kept = placed[index].section, _how(placed[index], mode), kept_before[index]
@@ -235,14 +238,8 @@ def _backward(
                 yield Chunk(BACKWARD, index, [root], incoming)
             if how != "none":
                 yield Chunk(BACKWARD, index, memo(_recompute, section, how, input_kept, exported), again=True)
-            key = (section, input_kept, given, exported, links.chained[index])
-            if key not in backs:
-                backs[key] = backward_events(
-                    section, fresh_grads=mode.fresh_grads, has_grad=given, input_kept=input_kept, exported=exported,
-                    entry_is_outside=not links.chained[index],
-                )  # fmt: skip
-            back = backs[key]
-            given |= back.given
+            back = memo(_back, section, mode.fresh_grads, given, input_kept, exported, not links.chained[index])
+            given = given if back.given <= given else given | back.given
             events = memo(_outlived, mode.keep_logits, how, _Shared(back.events))
             yield Chunk(BACKWARD, index, events, incoming)
             pinned.append(Chunk(BACKWARD, index, memo(_pinned, mode.keep_logits, how, _Shared(back.events))))
@@ -254,31 +251,40 @@ def _backward(
     yield from (chunk for chunk in pinned if chunk.events)
 
 
+def _back(
+    section: Section, fresh: bool, given: frozenset[int], input_kept: bool, exported: frozenset[int], outside: bool
+) -> Backward:
+    return backward_events(
+        section, fresh_grads=fresh, has_grad=given, input_kept=input_kept, exported=exported, entry_is_outside=outside
+    )
+
+
 class _Shared:
     """A list as a key: by identity."""
 
-    def __init__(self, events: list[Event]) -> None:
-        self.events = events
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Shared) and other.events is self.events
+        return isinstance(other, _Shared) and other.items is self.items
 
     def __hash__(self) -> int:
-        return id(self.events)
+        return id(self.items)
 
 
 def _outlived(held: bool, how: str, back: _Shared) -> list[Event]:
     """With `outputs` held by a variable, past_key_values outlives backward. What custom Functions pinned lives as long
     as the graph does, which for a recomputed block is its own backward."""
     stays = {*(("kv cache",) if held else ()), *(("pinned",) if how == "none" else ())}
-    return [event for event in back.events if event.sign > 0 or event.kind not in stays]
+    left = [event for event in back.items if event.sign > 0 or event.kind not in stays]
+    return left if len(left) < len(back.items) else back.items  # one list, so its sums are taken once
 
 
 def _pinned(held: bool, how: str, back: _Shared) -> list[Event]:
     """What goes with the graph, when the loss is dropped behind backward; `outputs` would hold the graph longer."""
     if held or how != "none":
         return []
-    return [event for event in back.events if event.sign < 0 and event.kind == "pinned"]
+    return [event for event in back.items if event.sign < 0 and event.kind == "pinned"]
 
 
 def _recompute(section: Section, how: str, input_kept: bool, exported: frozenset[int]) -> list[Event]:
@@ -406,23 +412,29 @@ def fold(program: Program, mode: Mode) -> Fold:
     level: Number = 0
     left: Number = 0
     peaks: dict[str, Number] = {}
-    known: dict[int, tuple[Number, Number, Number]] = {}
-    alive: list[list[Event]] = []  # keeps the lists whose ids are keys
+    memo = _Memo(program.folded)
     for chunk in passes(program, mode):
-        if id(chunk.events) not in known:
-            alive.append(chunk.events)
-            known[id(chunk.events)] = (peak_above(chunk.events), *_nets(chunk.events))
-        above, net, beside = known[id(chunk.events)]
+        above, net, beside = memo(_sums, _Shared(chunk.events))
         top = level + above
         peaks[chunk.phase] = maximum(peaks[chunk.phase], top) if chunk.phase in peaks else top
         level, left = level + net, left + beside
     return Fold(peaks=peaks, left=left)
 
 
-def _nets(events: list[Event]) -> tuple[Number, Number]:
-    """What the events add in all, and beside gradients."""
-    beside: Number = sum((event.sign * event.nbytes for event in events if event.kind != "gradient"), 0)
-    return beside + sum((event.sign * event.nbytes for event in events if event.kind == "gradient"), 0), beside
+def _sums(events: _Shared) -> tuple[Number, Number, Number]:
+    """How far the events rise above where they start; what they add in all, and beside gradients."""
+    level: Number = 0
+    top: Number = 0
+    gradients: Number = 0
+    rising = False
+    for event in events.items:
+        if event.sign < 0 and rising:  # a sum is largest before something dies
+            top = maximum(top, level)
+        rising = event.sign > 0
+        level = level + event.nbytes if rising else level - event.nbytes
+        if event.kind == "gradient":
+            gradients = gradients + event.sign * event.nbytes
+    return maximum(top, level), level, level - gradients
 
 
 def peak_by_phase(program: Program, mode: Mode) -> dict[str, Number]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 from vramcast.models.dims import Dim, Number
 from vramcast.models.tape import F32, Param, Placed, Regime, Tape, Value
@@ -39,6 +40,7 @@ class Program:
     loss: str  # causal, seq2seq, masked, classify, contrastive, none
     own_mask: Value | None = None  # a mask that the family makes whatever the regime says
     stored_apart: tuple[str, ...] = ()  # tied names that checkpoints store, and older transformers builds, on their own
+    folded: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)  # what folds found before
 
     @property
     def placed(self) -> list[Placed]:
@@ -61,10 +63,12 @@ class Program:
 
     def params(self, *, tied: bool = False) -> Iterator[Param]:
         """Every parameter tensor in order; tied names only when asked for."""
-        for placed in self.placed:
-            for param in placed.params():
-                if tied or param.tied_to is None:
-                    yield param
+        key = ("params", len(self.placed))  # each layer's are made from those of the recorded one
+        if key not in self.folded:
+            self.folded[key] = [param for placed in self.placed for param in placed.params()]
+        for param in self.folded[key]:
+            if tied or param.tied_to is None:
+                yield param
 
     @property
     def checkpoint_elements(self) -> int:

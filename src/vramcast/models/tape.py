@@ -52,7 +52,7 @@ class Param:
 
     @property
     def numel(self) -> int:
-        return prod(int(n) for n in self.shape)
+        return prod(map(int, self.shape))
 
     @property
     def nbytes(self) -> int:
