@@ -35,6 +35,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     "logits": ("chunked_loss",),
     "attention_scores": ("flash_attention",),
     "evaluation_gathers": ("eval_accumulation",),
+    "evaluation_keeps_graph": ("no_grad",),
     "saving_gathers": ("sharded_save",),
     "resuming_loads_twice": ("load_on_cpu",),
     "allocator_warmup": ("skip_warmup",),

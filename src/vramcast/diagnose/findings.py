@@ -113,6 +113,18 @@ def one_large_tensor(oom: Observation) -> Finding | None:
     return fact("one_large_tensor", requested_bytes=oom.requested_bytes, elements=f"{oom.requested_bytes // 4:,}")
 
 
+def as_much_again(oom: Observation) -> Finding | None:
+    """One request for all that this process holds already: a second copy of it."""
+    process, requested = process_bytes(oom), oom.requested_bytes or 0
+    if requested < GiB:
+        return None
+    if oom.allocated_bytes is not None:
+        is_same = abs(requested - oom.allocated_bytes) <= oom.allocated_bytes // 50
+    else:
+        is_same = process is not None and 0 <= process - requested <= BARE_CONTEXT_MAX_BYTES
+    return fact("as_much_again", requested_bytes=requested) if is_same else None
+
+
 def capped(oom: Observation) -> Finding | None:
     """The process ran into its own cap, not into the card."""
     if oom.allowed_bytes is None or oom.capacity_bytes is None or oom.allowed_bytes >= oom.capacity_bytes:
@@ -175,8 +187,8 @@ def unlisted_processes(oom: Observation) -> Finding | None:
 def held_outside_pytorch(oom: Observation) -> Finding | None:
     """Old messages do not list processes, but total, free and reserved leave the rest."""
     known = (oom.capacity_bytes, oom.free_bytes, oom.reserved_bytes)
-    is_cuda = (oom.place or "").startswith("cuda")
-    if process_bytes(oom) is not None or oom.other_processes or None in known or not is_cuda:
+    has_own_memory = (oom.place or "").startswith(("cuda", "npu", "mlu", "musa"))
+    if process_bytes(oom) is not None or oom.other_processes or None in known or not has_own_memory:
         return None
     total, free, reserved = (size or 0 for size in known)
     rest = total - free - reserved
@@ -333,8 +345,8 @@ def truncated(oom: Observation) -> Finding | None:
 
 
 DEVICE_RULES = (
-    request_larger_than_card, request_larger_than_any_card, absurd_request, one_large_tensor, capped, spilled,
-    block_limit, container, this_process, large_outside, other_processes, unlisted_processes, held_outside_pytorch,
-    shared_card, fragmentation, large_cache, free_yet_refused, free_above_capacity, hint, watermark_hint, mps_limit,
-    outside_async_pool, last_straw, private_pools, truncated, lower_bound,
+    request_larger_than_card, request_larger_than_any_card, absurd_request, one_large_tensor, as_much_again, capped,
+    spilled, block_limit, container, this_process, large_outside, other_processes, unlisted_processes,
+    held_outside_pytorch, shared_card, fragmentation, large_cache, free_yet_refused, free_above_capacity, hint,
+    watermark_hint, mps_limit, outside_async_pool, last_straw, private_pools, truncated, lower_bound,
 )  # fmt: skip

@@ -83,7 +83,8 @@ def vllm_share(observation: Observation) -> Finding | None:
 
 def vllm_no_room(observation: Observation) -> Finding | None:
     """Weights and activations filled the share before a single cache block was made."""
-    if observation.kind != "vllm_startup" or not observation.is_failure() or observation.free_bytes is not None:
+    engines = ("vllm_startup", "sglang_startup")
+    if observation.kind not in engines or not observation.is_failure() or observation.free_bytes is not None:
         return None
     return fact("vllm_no_room")
 

@@ -19,11 +19,12 @@ _CPU_ALLOCATOR = re.compile(
     re.IGNORECASE,
 )
 _CPU_WORDS = ("defaultcpuallocator", "not enough memory: you", "unable to allocate", "std::bad_alloc", "winerror 1455",
-              "memoryerror", "cannot allocate memory")  # fmt: skip
+              "memoryerror", "cannot allocate memory", "pinned memory", "hostalloc fail",
+              "mallochost fail")  # fmt: skip
 _IS_CPU = re.compile(
     r"DefaultCPUAllocator|not enough memory: you|Unable to allocate .{0,40} for an array|std::bad_alloc"
     r"|(?<![A-Za-z])_?(?:Array)?MemoryError\b"
-    r"|WinError 1455|Errno 12\b|error=12",
+    r"|WinError 1455|Errno 12\b|error=12|failed to allocate .{0,40} pinned memory|(?:HostAlloc|MallocHost) failed",
     re.IGNORECASE,
 )
 
@@ -41,7 +42,7 @@ def read_cpu_allocator(passage: Passage) -> Iterator[Read]:
 
 
 _SHM = re.compile(
-    r"killed by signal: Bus error|bus error encountered in worker|out of shared memory|insufficient shared memory"
+    r"killed by signal: Bus(?: error|$)|bus error encountered in worker|out of shared memory|insufficient shared memory"
     r"|shared memory segment|/dev/shm/|</torch_\d+"
     r"|unable to (?:open shared memory object|write to file|mmap|resize|allocate shared memory)",
     re.IGNORECASE,
@@ -66,16 +67,20 @@ def read_shm(passage: Passage) -> Iterator[Read]:
     )  # fmt: skip
 
 
+# What bash says for `Killed` in other languages, as a line of its own.
+KILLED_ABROAD = ("已杀死", "已砍掉", "強制終了", "убито", "getötet")
 _KILLED = re.compile(
-    r"return code ?[=:]? ?-9\b|exit[ _]?(?:code|status)['\"]?\s*[:=]?\s*(?:-9|137)\b"
+    r"return code ?[=:]? ?-9\b|exit[ _]?(?:code|status)['\"]?\s*[:=(]?\s*(?:-9|137)\b"
     r"|exited with (?:code |status )?(?:-9|137)\b|Signal 9 \(SIGKILL\)|Signals\.SIGKILL|OOMKilled|oom[-_]kill"
-    r"|Out of memory: Kill|tasks? [\d,-]+: Out Of Memory|killed by signal: Killed|^Killed$|: line \d+:\s+\d+ Killed\b"
-    r"|zsh: killed|terminated by signal 9|node running low on memory|(?<![A-Z_])OUT_OF_ME(?:MORY|\+)"
+    r"|Out of memory: Kill|Killed process \d+ \(|tasks? [\d,-]+: Out Of Memory|killed by signal: Killed|^Killed$"
+    r"|: line \d+:\s+\d+ Killed\b|\[\d+\]\s*[+-]?\s*\d+ killed\b|^(?:已杀死|已砍掉|強制終了|Убито|Getötet)$"
+    r"|node was low on resource: memory|zsh: killed|"
+    r"terminated by signal 9|node running low on memory|(?<![A-Z_])OUT_OF_ME(?:MORY|\+)"
     r"|exceeded (?:job |step )?memory limit|received signal 9",
     re.IGNORECASE,
 )
 _MENTIONS_ONLY = re.compile(r"OOMKilled\W{1,4}false|oom_kill\s+0\b|oom_kill_disable", re.IGNORECASE)
-_KERNEL = re.compile(r"\b(total-vm|anon-rss|file-rss|shmem-rss):(\d{1,15})kB", re.IGNORECASE)
+_KERNEL = re.compile(r"\b(total-vm|anon-rss|file-rss|shmem-rss):(\d[\d,]{0,17}) ?kB", re.IGNORECASE)
 _KERNEL_PID = re.compile(r"Kill(?:ed)? process (\d{1,10}) \(([^)]{1,40})\)", re.IGNORECASE)
 _CGROUP_LIMIT = re.compile(r"memory: usage (\d{1,15})kB, limit (\d{1,15})kB", re.IGNORECASE)
 _SLURM_LIMIT = re.compile(r"exceeded (?:job |step )?memory limit \((\d{1,15}) > (\d{1,15})\)", re.IGNORECASE)  # KiB
@@ -89,7 +94,7 @@ def read_killed(passage: Passage) -> Iterator[Read]:
     if not _KILLED.search(text) or _MENTIONS_ONLY.search(text):
         return
     fields: dict[str, Any] = {"marks": _kill_marks(text)}
-    resident = {label.lower(): int(kib) * 1024 for label, kib in _KERNEL.findall(text)}
+    resident = {label.lower(): int(kib.replace(",", "")) * 1024 for label, kib in _KERNEL.findall(text)}
     if resident:
         fields["process_bytes"] = sum(size for label, size in resident.items() if label != "total-vm")
         fields["derived"] = ("process_bytes",)
@@ -131,6 +136,25 @@ def read_cgroup_limit(passage: Passage) -> Iterator[Read]:
         yield _one(passage, kind="host_oom_kill", place="host", marks=("memcg",), **limits)
 
 
+_FREE = re.compile(r"^Mem:\s+([\d.]+)([KMGT]?)i?\s+([\d.]+)([KMGT]?)i?\s+([\d.]+)([KMGT]?)i?\b")
+_FREE_FLAG = re.compile(r"\bfree\s+-\w*([bkmg])")
+
+
+def read_free(passage: Passage) -> Iterator[Read]:
+    """`free`: total, used and free. Without a unit after the numbers the command line must say which one it is."""
+    match = _FREE.match(passage.text())
+    flag = next((found for line in passage.before[-3:] if (found := _FREE_FLAG.search(line.clean()))), None)
+    if match is None or not (match.group(2) or flag):
+        return
+    by_flag = flag.group(1).upper() if flag else ""
+    sizes = [to_bytes(match.group(at), f"{match.group(at + 1) or by_flag.strip('B')}iB") for at in (1, 3, 5)]
+    observation = observe(
+        passage, kind="host_free", moment=Moment.NOW, place="host", capacity_bytes=sizes[0], used_bytes=sizes[1],
+        free_bytes=sizes[2],
+    )  # fmt: skip
+    yield Read(observation=observation, last_line=passage.line.number)
+
+
 _GPU_PROCESS = re.compile(rf"process\s+(\d{{1,10}})\s+uses\s+({NUMBER})\s*MB\s+GPU memory", re.IGNORECASE)
 
 
@@ -162,17 +186,18 @@ def _one(passage: Passage, **fields: Any) -> Read:
 READERS = (
     Reader(words=_CPU_WORDS, read=read_cpu_allocator),
     Reader(
-        words=("bus error", "shared memory", "/dev/shm/", "</torch_"),
+        words=("bus error", "killed by signal: bus", "shared memory", "/dev/shm/", "</torch_"),
         read=read_shm,
     ),
     Reader(
         words=(
             "return code", "exitcode", "exit code", "sigkill", "oomkilled", "oom-kill", "oom_kill", "out of memory",
             "killed", "signal 9", "running low on memory", "memory limit", "out_of_me", "exited with",
-            "exit status",
+            "exit status", "low on resource", *KILLED_ABROAD,
         ),
         read=read_killed,
     ),
     Reader(words=_CGROUP_WORDS, read=read_cgroup_limit),
     Reader(words=("gpu memory",), read=read_gpu_processes),
+    Reader(words=("mem: ",), read=read_free),
 )  # fmt: skip

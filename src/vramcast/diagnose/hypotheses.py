@@ -109,7 +109,7 @@ CODE: tuple[tuple[str, int, str], ...] = (
     (
         "evaluation_gathers",
         SEEN,
-        r"nested_concat|nested_gather|pad_across_processes|evaluation_loop|gather_for_metrics",
+        r"nested_concat|nested_gather|pad_and_concatenate|pad_across_processes|evaluation_loop|gather_for_metrics",
     ),
     (
         "saving_gathers",
@@ -119,13 +119,14 @@ CODE: tuple[tuple[str, int, str], ...] = (
     (
         "resuming_loads_twice",
         SEEN,
-        r"load_checkpoint|_load_optimizer\w*|_rebuild_cuda_tensor|resume_from|load_state_dict",
+        r"load_checkpoint|_?load_opt\w*|_rebuild_cuda_tensor|resume_from|load_state_dict|restore_(?:model|checkpoint)"
+        r"|\b(?:torch|th)\.load\(|persistent_load|restore_location",
     ),
     ("allocator_warmup", PROVEN, r"caching_allocator_warmup"),
     ("gathered_parameters", SEEN, r"all_gather\w*|_?unshard\w*|fetch_sub_module|_alloc_storage|GatheredParameters"),
     ("generation_cache", LIKELY + 5, r"\bgenerate\b|past_key_values|cache_utils|DynamicCache|kv_cache"),
     ("dequantised_weight", LIKELY, r"dequantize\w*|MatMul4Bit|MatMul8bitLt"),
-    ("image_tokens", LIKELY, r"pixel_values|vision_tower|patch_embed|image_features"),
+    ("image_tokens", LIKELY, r"pixel_values|vision_tower|patch_embed|image_features|\bVision\w*(?:_forward|\.forward)"),
     (
         "loading_the_model",
         LIKELY,
@@ -166,6 +167,33 @@ def host_memory(case: Case) -> Hypothesis | None:
     return Hypothesis(name="host_memory", plausibility=strength, evidence=seen)
 
 
+def dense_attention(case: Case) -> Hypothesis | None:
+    """A large request inside SDPA is the score matrix: its fused kernels ask for no more than their output."""
+    is_large = case.has("one_large_tensor", *TOO_LARGE)
+    inside = next((text for text in case.traces()[:3] if "scaled_dot_product_attention" in text), None)
+    if inside is None or not is_large:
+        return None
+    return Hypothesis(name="attention_scores", plausibility=SEEN, evidence=("scaled_dot_product_attention",))
+
+
+# Loops that evaluate by hand: trainers turn gradients off themselves, and a decorator that does leaves a frame.
+_EVALUATES = re.compile(r"(?:^|[\s_.])(?:validat\w*|evaluat\w*|eval_\w+|predict\w*|inference)\b", re.IGNORECASE)
+_WITHOUT_GRADIENTS = re.compile(
+    r"decorate_context|_contextlib|grad_mode|no_grad|inference_mode|transformers.trainer|lightning|generat",
+    re.IGNORECASE,
+)
+
+
+def evaluation_keeps_graph(case: Case) -> Hypothesis | None:
+    """It failed in a hand-written evaluation, and nothing in the trace turns gradients off."""
+    frames = case.reading.frames
+    traces = [f"{frame.function} {frame.file} {frame.source}" for frame in frames]
+    seen = next((frame.function for frame in frames if _EVALUATES.search(f" {frame.function}")), None)
+    if seen is None or any(_WITHOUT_GRADIENTS.search(text) for text in traces) or not case.failed_on_device():
+        return None
+    return Hypothesis(name="evaluation_keeps_graph", plausibility=LIKELY - 5, evidence=(seen,))
+
+
 def fragmented(case: Case) -> Hypothesis | None:
     if case.has("fragmentation"):
         return Hypothesis(name="fragmentation", plausibility=SEEN + 7, evidence=("fragmentation",))
@@ -198,6 +226,9 @@ HYPOTHESES: tuple[Rule, ...] = (
     _from_findings("vllm_share", SEEN, "vllm_share", "vllm_no_room"),
     _from_findings("outside_pytorch", LIKELY, "large_outside", "outside_async_pool", "mps_limit"),
     _from_findings("memory_grows", LIKELY, "growing"),
+    _from_findings("loading_the_model", LIKELY, "as_much_again"),
+    dense_attention,
+    evaluation_keeps_graph,
     _from_findings("one_large_tensor", LIKELY - 5, "one_large_tensor"),
     *(_from_code(name, pattern, plausibility) for name, plausibility, pattern in CODE),
     too_much_for_the_card,
@@ -207,7 +238,10 @@ HYPOTHESES: tuple[Rule, ...] = (
 def rank(case: Case) -> tuple[Hypothesis, ...]:
     """The causes with any evidence, most plausible first; equals keep the order of the list."""
     found = [hypothesis for rule in HYPOTHESES if (hypothesis := rule(case)) is not None]
-    return tuple(sorted(found, key=lambda hypothesis: -hypothesis.plausibility))
+    ranked: dict[str, Hypothesis] = {}
+    for hypothesis in sorted(found, key=lambda item: -item.plausibility):
+        ranked.setdefault(hypothesis.name, hypothesis)  # two rules may speak for one cause
+    return tuple(ranked.values())
 
 
 def joined(hypotheses: Sequence[Hypothesis], explanations: Sequence[Explanation]) -> tuple[Hypothesis, ...]:

@@ -1,4 +1,4 @@
-"""Device memory that ran out behind another name: the CUDA runtime, cuBLAS, cuDNN, NCCL, vLLM, Paddle, Gaudi, MLX.
+"""Device memory that ran out behind another name: the CUDA runtime, cuBLAS, cuDNN, NCCL, vLLM, Gaudi, MLX.
 
 In: a Passage. Out: Observations, mostly without numbers, because these libraries print none.
 """
@@ -17,14 +17,19 @@ from vramcast.diagnose.stream import Passage
 _MASKED = re.compile(
     r"(?P<name>CUBLAS_STATUS_ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED|CUDNN_STATUS_ALLOC_FAILED|CUDNN_STATUS_NOT_INITIALIZED"
     r"|CUDNN_STATUS_INTERNAL_ERROR_(?:DEVICE|HOST)_ALLOCATION_FAILED|CUSOLVER_STATUS_ALLOC_FAILED|CUSPARSE_STATUS_ALLOC_FAILED"
-    r"|CUFFT_ALLOC_FAILED|HIPBLAS_STATUS_ALLOC_FAILED|ROCBLAS_STATUS_MEMORY_ERROR)",
+    r"|CUFFT_ALLOC_FAILED|HIPBLAS_STATUS_ALLOC_FAILED|ROCBLAS_STATUS_MEMORY_ERROR|Create cu\w+ handle failed)",
     re.IGNORECASE,
 )
 _RUNTIME = re.compile(
-    r"CUDA(?: driver)? error:? ?(?:\d+ ?)?[:(]?\s*'?out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"
-    r"|hipErrorOutOfMemory|HIP error: out of memory|Error out of memory at line|cudaMalloc failed: out of memory"
+    r"(?:cuda|hip)[\w ]{0,40}?(?:error|failed)[^\n]{0,20}?out of memory|THCudaCheck FAIL[^\n]{0,300}?out of memory"
+    r"|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory|Error out of memory at line"
     r"|cuMemCreate.{0,60}out of memory|RMM.{0,40}out_of_memory|ggml_backend_cuda.{0,80}out of memory",
     re.IGNORECASE,
+)
+_THC = re.compile(r"THCudaCheck|/THC/|cuda runtime error \(2\)")
+_PINNED = re.compile(r"HostAlloc|MallocHost|pinned memory", re.IGNORECASE)
+_ON_DEVICE = re.compile(
+    r"on device (?:ordinal )?(\d{1,3})\b|device_id ?[:=] ?(\d{1,3})\b|\b(?:CUDA|ROCm)(\d{1,3}) buffer"
 )
 _NCCL = re.compile(
     r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA calloc|NCCL.{0,80}out of memory", re.IGNORECASE
@@ -33,6 +38,12 @@ _NCCL_SIZE = re.compile(rf"CUDA calloc(?: async| host)?\s+({NUMBER})\s*(bytes|{U
 _CUDA_SIZE = re.compile(
     rf"(?:failed to allocate|allocating)\s+({NUMBER})\s*({UNIT})(?:\s*\((\d{{1,18}}) bytes\))?", re.IGNORECASE
 )
+
+
+def device_of(text: str, name: str) -> str:
+    """`cuda:1` where the text says which device, else `cuda`."""
+    match = _ON_DEVICE.search(text)
+    return f"{name}:{next(filter(None, match.groups()))}" if match else name
 
 
 def read_masked(passage: Passage) -> Iterator[Read]:
@@ -59,13 +70,15 @@ def read_nccl(passage: Passage) -> Iterator[Read]:
 
 def read_runtime(passage: Passage) -> Iterator[Read]:
     text = passage.text()
-    if not _RUNTIME.search(text) or _NCCL.search(text):
+    if not _RUNTIME.search(text) or _NCCL.search(text) or _PINNED.search(text):
         return
     size = _CUDA_SIZE.search(text)
     requested = (
         (int(size.group(3)) if size.group(3) else to_bytes(size.group(1), size.group(2), binary=True)) if size else None
     )
-    yield _failure(passage, kind="cuda_runtime_oom", requested_bytes=requested)
+    # Up to torch 0.4 this is how its own allocator says that the card is full.
+    kind = "torch_cuda_oom_truncated" if _THC.search(text) else "cuda_runtime_oom"
+    yield _failure(passage, kind=kind, requested_bytes=requested, place=device_of(text, "cuda"))
 
 
 _VLLM = re.compile(
@@ -145,15 +158,6 @@ def _failure(passage: Passage, **fields: Any) -> Read:
     return Read(observation=observe(passage, moment=Moment.FAILURE, **fields), last_line=passage.line.number)
 
 
-PADDLE = Form(
-    kind="paddle_oom", words=("out of memory error on gpu", "cannot allocate"), moment=Moment.FAILURE, binary=True,
-    clauses=(
-        clause("requested_bytes", r"Cannot allocate {q} memory"),
-        clause("allocated_bytes", r"{q} memory has been allocated"),
-        clause("free_bytes", r"available memory is only {q}"),
-    ),
-    span=4, needs=("requested_bytes",),
-)  # fmt: skip
 NEURON = Form(
     kind="neuron_oom", words=("nrt allocation failed",), moment=Moment.FAILURE, place="neuron",
     clauses=(clause("requested_bytes", r"NRT allocation failed for size\s*{n}", "B"),), needs=("requested_bytes",),
@@ -178,6 +182,7 @@ READERS = (
             "_not_initialized",
             "allocation_failed",
             "status_memory_error",
+            "handle failed",
         ),
         read=read_masked,
     ),
@@ -190,7 +195,6 @@ READERS = (
         words=("cache blocks", "free memory on device", "kv cache", "out of memory occurred", "total_gpu_memory"),
         read=read_vllm,
     ),
-    PADDLE.reader(),
     GAUDI.reader(),
     NEURON.reader(),
     MLX_REFUSED.reader(),

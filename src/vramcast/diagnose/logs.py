@@ -137,6 +137,15 @@ TORCHTUNE = Form(
         clause("+active", r"GPU peak memory active: {q}"),
     ),
 )  # fmt: skip
+TORCHTUNE_EARLY = Form(
+    kind="torchtune_log", words=("memory allocated:", "memory reserved:"), binary=False, span=3,
+    clauses=(
+        clause("allocated_bytes", r"^Memory Allocated: {q}"),
+        clause("reserved_bytes", r"^Memory Reserved: {q}"),
+        clause("peak_allocated_bytes", r"^Peak Memory: {q}"),
+    ),
+    needs=("allocated_bytes", "reserved_bytes", "peak_allocated_bytes"),
+)  # fmt: skip
 TORCHTUNE_METRICS = Form(
     kind="torchtune_log", words=("peak_memory_",), moment=Moment.PEAK, notes=("unit_assumed_gib",),
     clauses=(
@@ -186,7 +195,7 @@ VERL = Form(
 # mlx-examples divided by 2^30 until mlx-lm switched to 1e9, and both print GB.
 MLX = Form(
     kind="mlx_log", words=("peak mem",), moment=Moment.PEAK, place="mps", binary=False, notes=("unit_by_version",),
-    clauses=(clause("allocated_bytes", r"Peak mem(?:ory)?:? {q}"),), needs=("allocated_bytes",),
+    clauses=(clause("allocated_bytes", r"(?-i:Peak mem(?:ory)?):? {q}"),), needs=("allocated_bytes",),
 )  # fmt: skip
 DETECTRON = Form(
     kind="detectron2_log", words=("max_mem:",), moment=Moment.PEAK,
@@ -215,6 +224,22 @@ ROCM_SMI = Form(
         clause("capacity_bytes", r"VRAM Total Memory \(B\): {n}", "B"),
         clause("used_bytes", r"VRAM Total Used Memory \(B\): {n}", "B"),
     ),
+)  # fmt: skip
+LITGPT = Form(
+    kind="litgpt_log", words=("memory used:",), moment=Moment.PEAK, binary=False,  # max_memory_allocated / 1e9
+    clauses=(clause("peak_allocated_bytes", r"^Memory used: {q}$"),), needs=("peak_allocated_bytes",),
+)  # fmt: skip
+SGLANG = Form(
+    kind="sglang_log", words=("avail mem=",),  # get_available_gpu_memory divides by 1 << 30
+    clauses=(clause("free_bytes", r"avail mem={q}"), clause("used_bytes", r"mem usage={q}")), needs=("free_bytes",),
+)  # fmt: skip
+AUTOBATCH = Form(
+    kind="ultralytics_log", words=("autobatch: using",), moment=Moment.THEORY, device=r"CUDA:(\d{1,3})",
+    clauses=(
+        clause("used_bytes", r"for CUDA:\d{1,3} {q}/"),
+        clause("capacity_bytes", r"for CUDA:\d{1,3} [\d.]{1,9}G/{q}"),
+    ),
+    needs=("used_bytes",),
 )  # fmt: skip
 HF_DOCS = Form(
     kind="hf_gpu_utilization", words=("gpu memory occupied",), notes=("whole_device",),  # the guide's NVML snippet
@@ -249,7 +274,8 @@ READERS = tuple(
     for form in (
         DEEPSPEED_USAGE, DEEPSPEED_HOST, DEEPSPEED_TIMER, MEGATRON, MEGATRON_SHARE, MEGATRON_THEORY, TORCHTITAN,
         TORCHTITAN_CARD, AXOLOTL, AXOLOTL_EARLY, AXOLOTL_METRICS, LLAMA_RECIPES, LLAMA_RECIPES_STEP, NANOTRON,
-        NANOTRON_PARAMETERS, TORCHTUNE, TORCHTUNE_METRICS, UNSLOTH, GAUDI, SWIFT, LLAMA_FACTORY, VERL, MLX, DETECTRON,
-        MMENGINE, FAIRSEQ, SEFF, ROCM_SMI, HF_DOCS, MEMORY_STATS, COUNTERS,
+        NANOTRON_PARAMETERS, TORCHTUNE, TORCHTUNE_EARLY,
+        TORCHTUNE_METRICS, UNSLOTH, GAUDI, SWIFT, LLAMA_FACTORY, VERL, MLX, DETECTRON,
+        MMENGINE, FAIRSEQ, SEFF, ROCM_SMI, LITGPT, SGLANG, AUTOBATCH, HF_DOCS, MEMORY_STATS, COUNTERS,
     )
 )  # fmt: skip

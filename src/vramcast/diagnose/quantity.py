@@ -17,6 +17,7 @@ UNIT = r"(?:bytes?|GigaBytes|[KMGTP]i?B|B|[KMGT])"
 # Text from which all blanks were taken runs the unit into the next word, so no word boundary and no lone letters.
 SQUEEZED_QUANTITY = rf"({NUMBER})(bytes?|[KMGTP]i?B)"
 
+_DECIMAL_COMMA = re.compile(r"-?\d+,\d{1,2}")
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _SPELLED = {"byte": "b", "bytes": "b", "gigabytes": "gb"}
 
@@ -28,14 +29,19 @@ def scale(unit: str, *, binary: bool) -> int:
     return int((1024 if binary or "i" in name else 1000) ** power)
 
 
+def decimal(number: str) -> Decimal:
+    """`1,234.5` has commas between thousands; `1900,00` is what C prints where a comma divides decimals."""
+    return Decimal(number.replace(",", ".") if _DECIMAL_COMMA.fullmatch(number) else number.replace(",", ""))
+
+
 def to_bytes(number: str, unit: str, *, binary: bool = False) -> int | None:
-    nbytes = int((Decimal(number.replace(",", "")) * scale(unit, binary=binary)).to_integral_value())
+    nbytes = int((decimal(number) * scale(unit, binary=binary)).to_integral_value())
     return None if abs(nbytes) > NONSENSE_ABOVE_BYTES else nbytes
 
 
 def printed_range(number: str, unit: str, *, binary: bool = False) -> tuple[int, int]:
     """Every byte count that prints as this text, given that the printer rounds to nearest."""
-    digits = Decimal(number.replace(",", ""))
+    digits = decimal(number)
     exponent = digits.as_tuple().exponent
     half = Decimal(5).scaleb(int(exponent) - 1) if isinstance(exponent, int) else Decimal(0)
     per_unit = scale(unit, binary=binary)

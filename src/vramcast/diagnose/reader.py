@@ -69,6 +69,7 @@ class Form:
     span: int = 1
     notes: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()  # fields without which the line is about something else
+    device: str = ""  # a pattern whose group is the device's number
     is_fallback: bool = False
 
     def reader(self) -> Reader:
@@ -78,8 +79,9 @@ class Form:
         """Take lines as long as each adds a field; a field seen again starts the next statement."""
         found: dict[str, tuple[int | float | None, str]] = {}
         last, missed = passage.line.number, 0
-        for line in passage.lines(self.span):
-            values = self._values(line.clean())
+        texts = [line.clean() for line in passage.lines(self.span + 1)] + [""]
+        for at, line in enumerate(passage.lines(self.span)):
+            values = self._values(texts[at], texts[at + 1] if self.moment is Moment.FAILURE else "")
             if not values or any(field in found for field in values):
                 missed += 1
                 if missed > 2 or values:
@@ -90,11 +92,12 @@ class Form:
         if found and all(field in found for field in self.needs):
             yield Read(observation=self._observation(passage, found), last_line=last)
 
-    def _values(self, text: str) -> dict[str, tuple[int | float | None, str]]:
+    def _values(self, text: str, follows: str) -> dict[str, tuple[int | float | None, str]]:
+        """What one line says; messages are often wrapped, so a number may stand at the beginning of the next."""
         found: dict[str, tuple[int | float | None, str]] = {}
         for item in self.clauses:
-            match = item.pattern.search(text)
-            if match and item.field not in found:
+            match = item.pattern.search(f"{text} {follows}" if follows else text)
+            if match and match.start() < len(text) and item.field not in found:
                 unit = match.groupdict().get("u") or item.unit or "B"
                 found[item.field] = (self._value(match["n"], unit), unit)
         return found
@@ -104,6 +107,10 @@ class Form:
         if unit in _NOT_BYTES:
             return float(plain) if unit in ("%", "share") else int(Decimal(plain) * _NOT_BYTES[unit][0])
         return to_bytes(number, unit, binary=self.binary)
+
+    def _place(self, passage: Passage) -> str:
+        match = re.search(self.device, passage.text(), re.IGNORECASE) if self.device else None
+        return f"{self.place}:{int(match.group(1))}" if match else self.place
 
     def _observation(self, passage: Passage, found: dict[str, tuple[int | float | None, str]]) -> Observation:
         fields: dict[str, Any] = {name: value for name, (value, _) in found.items() if not name.startswith("+")}
@@ -118,7 +125,7 @@ class Form:
             passage,
             kind=self.kind,
             moment=self.moment,
-            place=self.place,
+            place=self._place(passage),
             figures=figures,
             notes=notes,
             **with_reserved(fields),

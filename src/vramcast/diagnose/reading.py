@@ -14,20 +14,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
-from vramcast.diagnose import host, library, logs, smi, tables, torch_oom, xla
+from vramcast.diagnose import host, library, logs, runtimes, smi, tables, torch_oom, xla
 from vramcast.diagnose.observation import Observation
 from vramcast.diagnose.reader import Read, Reader
 from vramcast.diagnose.stream import LINES_BEFORE, Line, Passage, clean, passages, without_prefix
 
 READERS: tuple[Reader, ...] = (
-    torch_oom.READER, *library.READERS, *xla.READERS, *host.READERS, *tables.READERS, *smi.READERS, *logs.READERS,
+    torch_oom.READER, *library.READERS, *runtimes.READERS, *xla.READERS, *host.READERS, *tables.READERS,
+    *smi.READERS, *logs.READERS,
 )  # fmt: skip
 WORDS = tuple(sorted({word for reader in READERS for word in reader.words}))
 # Each word contains one of these.
 GATES = (
     "mem", "alloc", "mib", "gib(", "kill", "exit", "nccl", "capac", "cache", "vram", "/shm/", "</torch", "gb_free",
     "limit:", "segments", "param", "winerror", "_not_init", "resource_ex", "return code", "signal 9", "not supported",
-    "max_m", " hbm", " mb", "bus error", "cuda fail", "out_of_me", "_bytes.all",
+    "max_m", " hbm", " mb", "bus error", "cuda fail", "out_of_me", "_bytes.all", "of size", "handle fail", "l: bus",
+    "low on res", "autobatch", *host.KILLED_ABROAD,
 )  # fmt: skip
 # word → the readers that asked for it, in their order.
 _ASKED = {word: [index for index, reader in enumerate(READERS) if word in reader.words] for word in WORDS}
@@ -177,6 +179,9 @@ _FRAMES = (
     re.compile(r"^File ([\w./\\~<>-]{1,300}):(\d{1,9}), in ([\w<>.]{1,120})"),
     re.compile(r"^([\w./\\~-]{1,300}\.py):(\d{1,9}): in ([\w<>.]{1,120})"),
 )
+# Older IPython and Colab name no line; it stands before the source: `---> 88     result = ...`.
+_CELL_FRAME = re.compile(r"^\[?([\w./\\~<>-]{1,300})(?:\]\(\S{1,80}\))? in ([\w<>.]{1,120})\(")
+_ARROW = re.compile(r"^-{1,6}> (\d{1,9}) ?(.{0,200})")
 _UNDERLINE = re.compile(r"^[\^~ ]*$")
 
 
@@ -196,6 +201,10 @@ def _frames(lines: Iterable[Line]) -> tuple[Frame, ...]:
         pending = text if 'File "' in text and match is None else ""
         if match:
             frames.append(Frame(file=match.group(1), line=int(match.group(2)), function=match.group(3)))
+        elif (cell := _CELL_FRAME.match(text)) is not None:
+            frames.append(Frame(file=cell.group(1), line=0, function=cell.group(2)))
+        elif frames and (arrow := _ARROW.match(text)) is not None:
+            frames[-1] = replace(frames[-1], line=int(arrow.group(1)), source=arrow.group(2).strip())
         elif frames and not frames[-1].source and not pending and not _UNDERLINE.match(text):
             frames[-1] = replace(frames[-1], source=text[:200])
     return tuple(frames[-MAX_FRAMES:])

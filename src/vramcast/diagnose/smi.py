@@ -22,6 +22,8 @@ _PROCESS = re.compile(
     r"^\|?\s*(?P<gpu>\d{1,3})\s+(?:(?:N/A|\d{1,3})\s+(?:N/A|\d{1,3})\s+)?(?P<pid>\d{1,10})\s+(?P<type>C\+G|C|G|M\+C)\s+"
     r"(?P<name>\S.{0,80}?)\s+(?P<size>\d{1,9}MiB|N/A)\s*\|?\s*$"
 )
+# A row of a table, or of nvidia-top; the second row of a MIG device begins with an empty cell and is about BAR1.
+_HAS_USAGE = re.compile(r"\|(?! ?\|)|\d{1,3} [A-Z]")
 _BORDER = re.compile(r"^[|+ ]")
 
 
@@ -40,9 +42,9 @@ def read_table(passage: Passage) -> Iterator[Read]:
     cards = _Cards()
     last = passage.line.number
     for line in (*passage.before[-2:], *passage.lines(140)):
-        text = line.clean()
+        text = line.clean().replace("│", "|")  # nvitop's border
         took = _take_row(text, cards)
-        if took:
+        if took or (_BORDER.match(text) and _USAGE.search(text)):
             last = max(last, line.number)
         elif not _BORDER.match(text) and line.number > passage.line.number:
             break
@@ -56,7 +58,7 @@ def _take_row(text: str, cards: _Cards) -> bool:
         use = ProcessUse(pid=int(process["pid"]), nbytes=size, name=process["name"][:40])
         cards.processes.setdefault(int(process["gpu"]), []).append(use)
         return True
-    usage = _USAGE.search(text) if text.startswith("|") else None
+    usage = _USAGE.search(text) if _HAS_USAGE.match(text) else None
     if usage is not None or _UNSUPPORTED.search(text):
         index = cards.current if cards.current not in cards.used and cards.current >= 0 else len(cards.used)
         cards.used[index] = (_size(usage.group(1)), _size(usage.group(3))) if usage else (None, None)
@@ -188,7 +190,7 @@ def read_query(passage: Passage) -> Iterator[Read]:
 
 
 READERS = (
-    Reader(words=("mib /", "mib |", "| not supported", "mib|"), read=read_table),
+    Reader(words=("mib /", "mib/", "mib |", "| not supported", "mib|"), read=read_table),
     Reader(words=("memory.used", "memory.total", "memory.free", "used_gpu_memory", "used_memory"), read=read_csv),
     Reader(words=(" mb |", " mb|"), read=read_gpustat),
     Reader(words=("fb memory usage",), read=read_query),

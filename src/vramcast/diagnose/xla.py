@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
+from vramcast.diagnose.library import device_of
 from vramcast.diagnose.observation import Figure, Moment
 from vramcast.diagnose.quantity import NUMBER, UNIT, to_bytes
 from vramcast.diagnose.reader import Read, Reader, observe
@@ -34,7 +35,8 @@ _RESERVABLE = re.compile(rf"There are {_SIZE} free, {_SIZE} reserved,? and {_SIZ
 def read_gpu(passage: Passage) -> Iterator[Read]:
     text = passage.text()
     match = _GPU.search(text)
-    if match is None or not _IS_GPU.search(text) or "bfc_allocator" in text:
+    above = passage.before[-1].clean() if passage.before else ""  # where a terminal wrapped the first words
+    if match is None or not _IS_GPU.search(f"{above} {text}") or "bfc_allocator" in text:
         return
     exact = match.group(3)
     fields: dict[str, Any] = {
@@ -48,7 +50,7 @@ def read_gpu(passage: Passage) -> Iterator[Read]:
         )
     parts, last = _parts(passage)
     fields["figures"] = (*fields.get("figures", ()), *parts)
-    yield _failure(passage, last, kind="jax_gpu_oom", **fields)
+    yield _failure(passage, last, kind="jax_gpu_oom", place=device_of(text, "cuda"), **fields)
 
 
 def _parts(passage: Passage) -> tuple[tuple[Figure, ...], int]:
@@ -187,8 +189,9 @@ def read_tensor(passage: Passage) -> Iterator[Read]:
 
 
 def _tf_place(text: str) -> str:
-    match = re.search(r"(?:device:GPU:|GPU_)(\d{1,3})", text)
-    return f"cuda:{match.group(1)}" if match else "host" if re.search(r"device:CPU|\bcpu\b|mklcpu", text) else "cuda"
+    match = re.search(r"(?:device:(GPU|XPU):|GPU_)(\d{1,3})", text)
+    name = "xpu" if match and match.group(1) == "XPU" else "cuda"
+    return f"{name}:{match.group(2)}" if match else "host" if re.search(r"device:CPU|\bcpu\b|mklcpu", text) else "cuda"
 
 
 def _failure(passage: Passage, last: int, **fields: Any) -> Read:

@@ -18,7 +18,10 @@ CAUSES: dict[str, tuple[str, str]] = {
         "The card was full when a library outside PyTorch's allocator needed a little.",
         "PyTorch 之外的库需要少量显存时卡已满。",
     ),
-    "vllm_share": ("vLLM's share of the card does not fit.", "vLLM 所占比例放不下。"),
+    "vllm_share": (
+        "The inference engine's share (vLLM, SGLang) of the card does not fit.",
+        "推理引擎（vLLM、SGLang）所占比例放不下。",
+    ),
     "outside_pytorch": ("Memory outside PyTorch's allocator.", "PyTorch 分配器之外的占用。"),
     "memory_grows": ("Tensors are kept from step to step.", "张量在步与步之间一直被持有。"),
     "optimizer_foreach": (
@@ -36,6 +39,10 @@ CAUSES: dict[str, tuple[str, str]] = {
         "注意力分数被完整展开（序列长度的平方）。",
     ),
     "evaluation_gathers": ("Evaluation gathers all predictions on the GPU.", "评估时把全部预测汇总在 GPU 上。"),
+    "evaluation_keeps_graph": (
+        "Evaluation keeps its graph: gradients are not turned off.",
+        "评估时保留了计算图：未关闭梯度。",
+    ),
     "saving_gathers": ("Saving gathers the full state on one GPU.", "保存时把完整状态汇总到一张 GPU。"),
     "resuming_loads_twice": ("Loading a checkpoint holds two copies.", "加载检查点时同时存在两份。"),
     "allocator_warmup": (
@@ -127,6 +134,10 @@ STEPS: dict[str, tuple[str, str]] = {
     "eval_accumulation": (
         "Set eval_accumulation_steps, preprocess_logits_for_metrics or prediction_loss_only, or a smaller eval batch.",
         "设置 eval_accumulation_steps、preprocess_logits_for_metrics 或 prediction_loss_only，或减小评估批次。",
+    ),
+    "no_grad": (
+        "Evaluate under torch.no_grad() or torch.inference_mode(): model.eval() alone keeps the graph.",
+        "在 torch.no_grad() 或 torch.inference_mode() 下评估：仅 model.eval() 仍会保留计算图。",
     ),
     "sharded_save": (
         "Save sharded, or offload the full state dict to the CPU on rank 0.",

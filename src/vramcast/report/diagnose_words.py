@@ -25,6 +25,11 @@ FINDINGS: dict[str, tuple[str, str]] = {
         "一次申请 {requested_bytes}（按 fp32 计 {elements} 个数），占显卡八分之一以上：是某个很大的单个张量，"
         "如 logits、注意力分数或汇总的输出。",
     ),
+    "as_much_again": (
+        "The {requested_bytes} asked for in one piece are all that this process holds already: a second copy of it (an allocator "
+        "warm-up, a checkpoint, a clone).",
+        "一次申请的 {requested_bytes} 与本进程已占用的一样多：是第二份副本（分配器预热、检查点或克隆）。",
+    ),
     "capped": (
         "The process was capped at {allowed_bytes} of the card's {capacity_bytes} (set_per_process_memory_fraction or "
         "per_process_memory_fraction): it ran into the cap, not into the card.",
@@ -243,8 +248,8 @@ FINDINGS: dict[str, tuple[str, str]] = {
         "vLLM 想要 {wanted_bytes}（整卡的 {share}），但只有 {free_bytes} 空闲：已有 {used_bytes} 被占用。",
     ),
     "vllm_no_room": (
-        "vLLM's share of the card was used up by weights and activations before the key-value cache it needs.",
-        "vLLM 分到的份额已被权重和激活用尽，放不下所需的 KV 缓存。",
+        "The engine's share of the card was used up by weights and activations before the key-value cache it needs.",
+        "推理引擎分到的份额已被权重和激活用尽，放不下所需的 KV 缓存。",
     ),
     "snapshot": (
         "This is an allocator snapshot: `vramcast snapshot FILE` reads it in full.",
