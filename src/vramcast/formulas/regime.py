@@ -60,15 +60,16 @@ def _code(job: Job, config: Config) -> str:
 
 
 def _raises_logits(job: Job) -> str:
-    """torchtitan over time, dated by the torch it ran with: Transformer.forward returned `.float()` in early 2024, then
-    the loss was computed in bf16, and since the end of 2024 the loss function upcasts."""
-    torch = version(job.torch_version)
-    return "model" if torch < (2, 5) else "never" if torch < (2, 6) else "loss"
+    """torchtitan over time, dated by the torch nightly of the day: Transformer.forward returned `.float()` until its PR
+    642 of October 2024, since then the loss function upcasts."""
+    return "model" if version(job.torch_version) < (2, 6) else "loss"
 
 
 def _compiles_loss(job: Job) -> bool:
-    """torchtitan compiled its blocks alone until early 2025, then the loss as well."""
-    return job.framework != "torchtitan" or version(job.torch_version) >= (2, 7)
+    """torchtitan compiles the loss with the blocks since its PR 642 (October 2024), except from PR 755 (December 2024) to
+    PR 1033 (April 2025)."""
+    torch = version(job.torch_version)
+    return job.framework != "torchtitan" or (torch >= (2, 6) and torch != (2, 7))
 
 
 def kv_cache(job: Job, config: Config) -> str:

@@ -72,11 +72,11 @@ def _turned(t: Tape, x: Value) -> Value:
 
 
 def _policy(t: Tape) -> None:
-    """_get_custom_policy: the first, third … mm of a block is saved, the second, fourth … is not."""
-    products = 0
+    """_get_custom_policy: the first, third … mm of a block is saved, the second, fourth … is not. Compiled, a result
+    that no backward formula needs is not saved either (torch/_functorch/partitioners.py): the last one's, which is only
+    added to the stream."""
+    products = [op for op in t.ops() if op.name == "linear"]
     for op in t.ops():
-        if op.name == "linear":
-            products += 1
-            op.selected = products % 2 == 1
-        else:
-            op.selected = op.name in KEPT
+        op.selected = op.name in KEPT
+    for op in products[0::2]:
+        op.selected = not (t.regime.compiled != "none" and op is products[-1])
