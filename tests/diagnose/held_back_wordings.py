@@ -34,6 +34,7 @@ def logged(place: str = "", others: tuple[tuple[int, str], ...] = (), **figures:
     return Statement(fails=False, figures=figures, place=place, others=others)
 
 
+# The first collection. Its first score led to changes, so that what it scores now says little.
 WORDINGS: tuple[Wording, ...] = (
     Wording(
         source="pcyin/tranX#41: dmesg wrapped with runs of blanks",
@@ -272,5 +273,64 @@ WORDINGS: tuple[Wording, ...] = (
         source="Lightning-AI/lightning-thunder#2116: cut after free",
         text="RuntimeError: CUDA out of memory. Tried to allocate 448.00 MiB. GPU 3 has a total capacity of 79.10 GiB of which 83.88 MiB is free.",
         says=(failed("cuda:3", requested_bytes="448 MiB", capacity_bytes="79.10 GiB", free_bytes="83.88 MiB"),),
+    ),
+)  # fmt: skip
+
+# Collected after those changes, and read by eye before they were tried on it.
+LATER_WORDINGS: tuple[Wording, ...] = (
+    Wording(
+        source="salesforce/LAVIS#84: MetricLogger's peak, in MiB",
+        text="Evaluation  [2060/5000]  eta: 0:02:28    time: 0.0498  data: 0.0003  max mem: 17239",
+        says=(logged("cuda", allocated_bytes="17239 MiB"),),
+    ),
+    Wording(
+        source="NVIDIA/TensorRT-LLM#3636",
+        text="RuntimeError: Encountered an error in forwardAsync function: [TensorRT-LLM][ERROR] CUDA runtime error in ::cudaMallocAsync(ptr, n, mMemPool->getPool(), mCudaStream->get()): out of memory (/home/jenkins/agent/workspace/LLM/release-0.18/L0_Test-x86_64/tensorrt_llm/cpp/tensorrt_llm/runtime/tllmBuffers.h:125)",
+        says=(failed("cuda"),),
+    ),
+    Wording(
+        source="ggml-org/llama.cpp#1230",
+        text="CUDA error 2 at ggml-cuda.cu:359: out of memory",
+        says=(failed("cuda"),),
+    ),
+    Wording(
+        source="microsoft/computervision-recipes#561: KiB free",
+        text="CUDA out of memory. Tried to allocate 36.00 MiB (GPU 0; 4.00 GiB total capacity; 2.88 GiB already allocated; 627.20 KiB free; 2.95 GiB reserved in total by PyTorch)",
+        says=(failed("cuda:0", requested_bytes="36 MiB", capacity_bytes="4 GiB", allocated_bytes="2.88 GiB", free_bytes="0.6125 MiB", reserved_bytes="2.95 GiB"),),
+    ),
+    Wording(
+        source="vllm-project/vllm#15039: a worker's log, private pools",
+        text="(VllmWorkerProcess pid=486731) ERROR 03-19 10:55:18 [multiproc_worker_utils.py:242] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 128.00 MiB. GPU 2 has a total capacity of 79.33 GiB of which 16.00 MiB is free. Process 37008 has 79.29 GiB memory in use. Of the allocated memory 69.59 GiB is allocated by PyTorch, with 46.00 MiB allocated in private pools (e.g., CUDA Graphs), and 118.90 MiB is reserved by PyTorch but unallocated.",
+        says=(
+            Statement(
+                fails=True, place="cuda:2", others=((37008, "79.29 GiB"),),
+                figures={"requested_bytes": "128 MiB", "capacity_bytes": "79.33 GiB", "free_bytes": "16 MiB", "allocated_bytes": "69.59 GiB", "unallocated_bytes": "118.90 MiB"},
+            ),
+        ),
+    ),
+    Wording(
+        source="ollama/ollama#9782: where llama.cpp put the model",
+        text="load_tensors: offloaded 62/62 layers to GPU\nload_tensors:        CUDA0 model buffer size = 48928.09 MiB\nload_tensors:        CUDA1 model buffer size = 70752.48 MiB",
+        says=(logged("cuda:0", allocated_bytes="48928.09 MiB"), logged("cuda:1", allocated_bytes="70752.48 MiB")),
+    ),
+    Wording(
+        source="zju3dv/Diffuman4D#20: under a rich box",
+        text="│   126 class SwiGLU(nn.Module):                                                    │\n╰────────────────────────────────────────────────────────────────────────────────────╯\nOutOfMemoryError: CUDA out of memory. Tried to allocate 960.00 MiB. GPU 0 has a total capacity of 23.99 GiB of which 15.52 GiB is free. Of the allocated memory 6.78 GiB is allocated by PyTorch, and 76.36 MiB is reserved by PyTorch but unallocated.",
+        says=(failed("cuda:0", requested_bytes="960 MiB", capacity_bytes="23.99 GiB", free_bytes="15.52 GiB", allocated_bytes="6.78 GiB", unallocated_bytes="76.36 MiB"),),
+    ),
+    Wording(
+        source="pytorch/examples#621: a card in MiB",
+        text="RuntimeError: CUDA out of memory. Tried to allocate 26.00 MiB (GPU 0; 1024.00 MiB total capacity; 435.61 MiB already allocated; 24.17 MiB free; 26.39 MiB cached)",
+        says=(failed("cuda:0", requested_bytes="26 MiB", capacity_bytes="1024 MiB", allocated_bytes="435.61 MiB", free_bytes="24.17 MiB", unallocated_bytes="26.39 MiB"),),
+    ),
+    Wording(
+        source="kaito-project/kaito#976: vLLM's engine log",
+        text="ERROR 04-01 23:46:56 [engine.py:160] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 546.00 MiB. GPU 0 has a total capacity of 15.77 GiB of which 514.19 MiB is free. Process 562167 has 15.25 GiB memory in use. Of the allocated memory 13.73 GiB is allocated by PyTorch, with 46.00 MiB allocated in private pools (e.g., CUDA Graphs), and 736.86 MiB is reserved by PyTorch but unallocated.",
+        says=(
+            Statement(
+                fails=True, place="cuda:0", others=((562167, "15.25 GiB"),),
+                figures={"requested_bytes": "546 MiB", "capacity_bytes": "15.77 GiB", "free_bytes": "514.19 MiB", "allocated_bytes": "13.73 GiB", "unallocated_bytes": "736.86 MiB"},
+            ),
+        ),
     ),
 )  # fmt: skip
