@@ -66,8 +66,8 @@ def _raises_logits(job: Job) -> str:
 
 
 def _compiles_loss(job: Job) -> bool:
-    """torchtitan compiles the loss with the blocks since its PR 642 (October 2024), except from PR 755 (December 2024) to
-    PR 1033 (April 2025)."""
+    """torchtitan compiles the loss with the blocks since its PR 642 (October 2024), except from PR 755 (December 2024)
+    to PR 1033 (April 2025)."""
     torch = version(job.torch_version)
     return job.framework != "torchtitan" or (torch >= (2, 6) and torch != (2, 7))
 
