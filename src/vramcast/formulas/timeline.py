@@ -27,7 +27,7 @@ from vramcast.formulas.events import (
     own_storages,
 )
 from vramcast.ledger import BACKWARD, FORWARD, LOSS
-from vramcast.models.dims import Number, maximum
+from vramcast.models.dims import Number, maximum, unnamed
 from vramcast.models.program import Program
 from vramcast.models.tape import Placed, Section, Value
 
@@ -131,10 +131,12 @@ def chunks(program: Program, mode: Mode) -> Iterator[Chunk]:
     kept_before = _keeps_output(placed, mode, links)
     ending: list[Chunk] = []
     phase = FORWARD
+    late: list[Chunk] = []
     if program.mask is not None:
-        made = Event(1, "mask", program.mask.nbytes, "working", program.mask.label)
+        held = grad and (program.mask_is_saved or any(_how(place, mode) != "none" for place in placed))
+        made = Event(1, "mask", program.mask.nbytes, "activation" if held else "working", program.mask.label)
         yield Chunk(phase, 0, [made])
-        ending.append(Chunk(phase, 0, [_death(made)]))
+        (late if held else ending).append(Chunk(BACKWARD if held else phase, 0, [_death(made)]))
     for index, place in enumerate(placed):
         phase = LOSS if place.name == "loss" else FORWARD
         how = _how(place, mode) if grad else "full"
@@ -142,17 +144,20 @@ def chunks(program: Program, mode: Mode) -> Iterator[Chunk]:
         ending.append(Chunk(phase, index, memo(_cached_copies, place.section, how)))
     for chunk in ending:
         yield Chunk(phase, chunk.section, chunk.events)
-    held = _held(placed, mode, links) if grad else frozenset()
+    needed = _held(placed, mode, links) if grad else frozenset()
     for index in range(len(placed)):
-        dropped = links.exported[index] - held
+        dropped = links.exported[index] - needed
         if dropped:
             yield Chunk(phase, index, _exported_deaths(placed[index].section, dropped, links))
     if grad:
-        yield from _backward(placed, mode, kept_before, memo, links, held)
+        yield from _backward(placed, mode, kept_before, memo, links, needed)
+    yield from late  # a recomputed block is called with the mask again
 
 
 def _how(place: Placed, mode: Mode) -> str:
-    return "none" if _hands_on(place.section) else mode.recompute(place)
+    """A block that no gradient passes is not run again, so that nothing of it is held either."""
+    idle = _hands_on(place.section) or not place.section.outputs[0].requires_grad
+    return "none" if idle else mode.recompute(place)
 
 
 def _hands_on(section: Section) -> bool:
@@ -431,9 +436,10 @@ def _sums(events: _Shared) -> tuple[Number, Number, Number]:
         if event.sign < 0 and rising:  # a sum is largest before something dies
             top = maximum(top, level)
         rising = event.sign > 0
-        level = level + event.nbytes if rising else level - event.nbytes
+        nbytes = unnamed(event.nbytes)
+        level = level + nbytes if rising else level - nbytes
         if event.kind == "gradient":
-            gradients = gradients + event.sign * event.nbytes
+            gradients = gradients + event.sign * nbytes
     return maximum(top, level), level, level - gradients
 
 

@@ -55,6 +55,11 @@ def _combine(left: Any, right: Any, value: Any, sign: str) -> Any:
     return Dim(value, text, {**symbols_of(left), **symbols_of(right)})
 
 
+def unnamed(number: Number) -> Number:
+    """The same number without its text, which would grow with every sum."""
+    return int(number) if isinstance(number, Dim) else number
+
+
 def symbols_of(number: Any) -> dict[str, int]:
     return number.symbols if isinstance(number, Dim) else {}
 
