@@ -79,6 +79,13 @@ def test_an_expected_figure_below_what_was_allocated_is_refuted_and_would_have_f
     assert "expected_fits" in rules
 
 
+def test_foreach_adam_of_torch_2_0_holds_two_lists_and_of_2_1_one() -> None:
+    """`denom = torch._foreach_add(exp_avg_sq_sqrt, eps)` beside the roots, then `_foreach_add_` in place."""
+    plain = Job(model="phi-3-mini", batch=1, seq=64, precision=Precision.FP32, transformers_version="4.37")
+    old, new = (course_of(replace(plain, torch_version=torch)) for torch in ("2.0", "2.1"))
+    assert old.need_bytes - new.need_bytes == pytest.approx(COPY, rel=1e-4)
+
+
 def test_a_job_that_explains_everything_needs_no_deviation() -> None:
     (only,) = gap_of(PHI).explanations
     assert only.changes == ()

@@ -9,8 +9,8 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from held_back_threads import THREADS, Thread
-from held_back_wordings import WORDINGS, Statement, Wording
+from held_back_threads import LATER_THREADS, THREADS, Thread
+from held_back_wordings import LATER_WORDINGS, WORDINGS, Statement, Wording
 
 from vramcast.diagnose.diagnosis import diagnose
 from vramcast.diagnose.observation import Observation
@@ -64,18 +64,26 @@ def agreeing(item: Observation, statement: Statement) -> set[str]:
     return found | {f"process {pid}" for pid, text in statement.others if uses.get(pid) == size(text)}
 
 
+ALL_THREADS, ALL_WORDINGS = (*THREADS, *LATER_THREADS), (*WORDINGS, *LATER_WORDINGS)
+# What was printed does not say it: a message without code, one error line, a limit of WSL.
+STILL_MISSED = {
+    "MAGICS-LAB/DNABERT_2#78", "pytorch/pytorch#18313", "merveenoyan/smol-vision#22", "OpenMOSS/MOSS#328",
+}  # fmt: skip
+
+
 def test_no_thread_and_no_wording_is_counted_twice() -> None:
-    assert len({thread.source for thread in THREADS}) == len(THREADS) >= 25
-    assert len({wording.source for wording in WORDINGS}) == len(WORDINGS) >= 40
+    assert len({thread.source for thread in ALL_THREADS}) == len(ALL_THREADS) >= 25
+    assert len({wording.source for wording in ALL_WORDINGS}) == len(ALL_WORDINGS) >= 40
 
 
 @pytest.mark.slow
 def test_four_of_five_threads_have_their_cause_among_the_first_two() -> None:
-    missed = {thread.source: names for thread in THREADS if not (names := names_of(thread)) & set(thread.causes)}
-    assert len(missed) <= len(THREADS) // 5, missed
+    missed = {thread.source: names for thread in ALL_THREADS if not (names := names_of(thread)) & set(thread.causes)}
+    assert len(missed) <= len(ALL_THREADS) // 5, missed
+    assert set(missed) == STILL_MISSED
 
 
 def test_nine_of_ten_numbers_are_read_right() -> None:
-    scores = {wording.source: right_numbers(wording) for wording in WORDINGS}
+    scores = {wording.source: right_numbers(wording) for wording in ALL_WORDINGS}
     right, total = sum(score[0] for score in scores.values()), sum(score[1] for score in scores.values())
     assert right >= total * 0.9, {source: score[2] for source, score in scores.items() if score[2]}

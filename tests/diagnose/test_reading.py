@@ -188,8 +188,10 @@ def test_hostile_text_never_breaks_the_reader_nor_reaches_the_terminal(parts: li
 
 @settings(max_examples=200, deadline=None)
 @given(raw=st.binary(max_size=400))
-def test_random_bytes_are_read_without_complaint(raw: bytes) -> None:
-    diagnose(read_stream(io.BytesIO(raw)))
+def test_random_bytes_are_read_without_complaint_and_never_reach_the_terminal(raw: bytes) -> None:
+    diagnosis = diagnose(read_stream(io.BytesIO(raw)))
+    assert not UNPRINTABLE.search(diagnose_text.render(diagnosis, lang="en"))
+    assert all(1 <= item.line <= raw.count(b"\n") + 1 for item in diagnosis.reading.observations)
 
 
 def collect(data: object, strings: list[str]) -> None:

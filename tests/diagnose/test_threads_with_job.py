@@ -87,6 +87,27 @@ THREADS: dict[str, tuple[dict[str, object], str, tuple[str, ...]]] = {
         (SAMPLES / "09_cuda_v2.0_adam_denom.txt").read_text(),
         ("optimizer_temporary", "optimizer_states"),
     ),
+    # a CPU optimizer made it run on 11 GB: fp32 weights, gradients and states are 11.5 of its 14.8 GiB; 26 MiB are one MLP
+    # matrix of GPT-2 large, 1280 × 5120, in fp32
+    "ai-forever/ru-gpts#27": (
+        {
+            "model": "gpt2-large", "batch": 1, "seq": 256, "precision": "fp16-mixed", "framework": "plain",
+            "torch-version": "1.6", "transformers-version": "2.8",
+        },
+        "RuntimeError: CUDA out of memory. Tried to allocate 26.00 MiB (GPU 0; 14.76 GiB total capacity; 13.25 GiB already allocated; "
+        "21.44 MiB free; 13.84 GiB reserved in total by PyTorch)",
+        ("optimizer_states", "optimizer_temporary", "optimizer_foreach"),
+    ),
+    # 16 bytes for each of 13 billion parameters do not fit on two cards; 606 MiB are half of a layer in fp32, a state of Adam
+    "tatsu-lab/stanford_alpaca#86": (
+        {
+            "model": "llama2-13b", "batch": 1, "seq": 512, "precision": "fp16-mixed", "framework": "hf", "gpus": 2,
+            "strategy": "fsdp1", "torch-version": "2.0", "transformers-version": "4.28", "accumulate": 8,
+        },
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 606.00 MiB (GPU 1; 79.18 GiB total capacity; 77.07 GiB already "
+        "allocated; 468.31 MiB free; 77.41 GiB reserved in total by PyTorch)",
+        ("optimizer_states", "optimizer_temporary", "optimizer_foreach"),
+    ),
 }  # fmt: skip
 
 
@@ -108,5 +129,7 @@ def named(diagnosis: Diagnosis) -> set[str]:
 def test_the_true_cause_is_among_the_first_two_for_four_of_five_threads_with_a_job() -> None:
     found = {name: named(diagnosed(name)) for name in THREADS}
     missed = {name: names for name, names in found.items() if not names & set(THREADS[name][2])}
-    assert len(THREADS) >= 8
+    assert len(THREADS) >= 10
     assert len(missed) <= len(THREADS) // 5, missed
+    # It answers with gradients kept whole between micro-batches. The numbers allow that as well as Adam's states.
+    assert set(missed) == {"tatsu-lab/stanford_alpaca#86"}

@@ -32,6 +32,8 @@ STEPS: dict[str, tuple[str, ...]] = {
     "optimizer_foreach": ("fused_optimizer",),
     "optimizer_temporary": ("fused_optimizer", "smaller_optimizer"),
     "optimizer_states": ("smaller_optimizer",),
+    "gradients": ("fewer_trained", "smaller_optimizer"),
+    "companion_models": ("companions_elsewhere",),
     "logits": ("chunked_loss",),
     "attention_scores": ("flash_attention",),
     "evaluation_gathers": ("eval_accumulation",),

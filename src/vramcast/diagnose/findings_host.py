@@ -12,6 +12,8 @@ from vramcast.diagnose.findings import BARE_CONTEXT_MAX_BYTES, DEVICE_RULES, Fin
 from vramcast.diagnose.observation import Moment, Observation
 from vramcast.diagnose.reading import Reading
 
+LEAST_PEAKS = 10  # readings of a peak before its growth counts as growth
+
 
 def killed(observation: Observation) -> Finding | None:
     """SIGKILL without a message is the host's doing; CUDA raises, it does not kill."""
@@ -185,6 +187,17 @@ def growing(reading: Reading) -> Finding | None:
     return fact("growing", count=len(settled), first_bytes=settled[0], last_bytes=settled[-1])
 
 
+def peak_growing(reading: Reading) -> Finding | None:
+    """A peak settles after a few steps; one that is higher at every reading grows with the steps."""
+    peaks = [
+        item.peak_allocated_bytes or item.allocated_bytes or 0 for item in reading.observations
+        if item.moment is Moment.PEAK and not item.is_host()
+    ]  # fmt: skip
+    if len(peaks) < LEAST_PEAKS or any(later <= earlier for earlier, later in pairwise(peaks)):
+        return None
+    return fact("growing", count=len(peaks), first_bytes=peaks[0], last_bytes=peaks[-1])
+
+
 def highest(reading: Reading) -> Finding | None:
     """The most that any counter in the log showed, when nothing in it failed."""
     if any(item.is_failure() for item in reading.observations):
@@ -198,7 +211,7 @@ def highest(reading: Reading) -> Finding | None:
     return None
 
 
-READING_RULES = (highest, host_before_the_end, failing_ranks, theory_only, growing)
+READING_RULES = (highest, host_before_the_end, failing_ranks, theory_only, growing, peak_growing)
 
 
 def find(reading: Reading) -> tuple[Finding, ...]:

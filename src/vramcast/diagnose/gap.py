@@ -32,7 +32,7 @@ from vramcast.formulas.estimate import DEVICE
 from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.recipe import RECIPES
 from vramcast.job import Job, Precision
-from vramcast.ledger import EVAL, LOAD, LOSS, NEXT_LOSS, RESUME, ROLLOUT, SAVE, Category
+from vramcast.ledger import EVAL, LOAD, LOSS, NEXT_LOSS, RESUME, ROLLOUT, SAVE, Category, Level
 from vramcast.models.tape import F32
 
 MAX_DEVIATIONS = 4
@@ -47,6 +47,12 @@ AS_DESCRIBED = 85  # plausibility of the job just as described, on the scale of 
 
 AXES = {item.name: item.axis for item in DEVIATIONS} | {OTHER_LENGTH: "tokens", "loop_step": "optimizer"}
 PHASE = "phase"
+LAST_STRAW_SHARE = 64
+# What was there before the failing phase → cause, where most of the memory is that.
+_FILLED_WITH = {
+    Category.OPTIMIZER: "optimizer_states", Category.MASTER: "optimizer_states", Category.GRADIENTS: "gradients",
+    Category.WEIGHTS: "loading_the_model", Category.COMPANION: "companion_models",
+}  # fmt: skip
 _BY_PHASE = {
     LOAD: "loading_the_model", RESUME: "resuming_loads_twice", SAVE: "saving_gathers", EVAL: "evaluation_gathers",
     ROLLOUT: "generation_cache",
@@ -62,6 +68,7 @@ class Explanation:
     agreement: Agreement
     weight: float
     matches: tuple[Match, ...]  # what the request was, in that phase
+    is_last_straw: bool = False  # the request was so small that what it was says nothing about why
 
     @property
     def job(self) -> Job:
@@ -238,7 +245,13 @@ def _explanation(
     weight *= NO_SUCH_TENSOR if tensors and not matches else 1
     return Explanation(
         changes=changes, course=course, agreement=agreement, weight=weight, matches=matches,
+        is_last_straw=_is_last_straw(evidence),
     )  # fmt: skip
+
+
+def _is_last_straw(evidence: Evidence) -> bool:
+    asked, card = evidence.observation.requested_bytes, evidence.capacity_bytes
+    return asked is not None and card is not None and asked * LAST_STRAW_SHARE < card
 
 
 def _cause_of_step(item: Explanation) -> str:
@@ -247,12 +260,25 @@ def _cause_of_step(item: Explanation) -> str:
     sums = item.course.forecast.ledger.grouped(
         lambda entry: str(entry.category), phase=item.agreement.phase, place=DEVICE
     )
+    if item.is_last_straw and (name := _filled_with(item)):
+        return name
     logits, activations = sums.get(str(Category.LOGITS), 0), sums.get(str(Category.ACTIVATIONS), 0)
     if any("logits" in match.candidate.name for match in item.matches) or logits > activations:
         return "logits"
     if item.job.attention in ("eager", "math") and _scores_decide(item):
         return "attention_scores"
     return "logits" if item.agreement.phase in (LOSS, NEXT_LOSS) and not activations else "activations"
+
+
+def _filled_with(item: Explanation) -> str | None:
+    """The cause behind most of the memory of that phase; None where the phase itself made it."""
+    sums: dict[str | None, int] = {}
+    for entry in item.course.forecast.ledger.alive(item.agreement.phase, DEVICE):
+        if entry.level == Level.ALLOCATED:
+            is_gradient = entry.category is Category.COMMUNICATION and "gradients" in entry.component
+            name = "gradients" if is_gradient else _FILLED_WITH.get(entry.category)
+            sums[name] = sums.get(name, 0) + entry.nbytes
+    return max(sums, key=lambda name: sums[name], default=None)
 
 
 def _scores_decide(item: Explanation) -> bool:

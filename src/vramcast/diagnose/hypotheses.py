@@ -124,7 +124,7 @@ CODE: tuple[tuple[str, int, str], ...] = (
     ),
     ("allocator_warmup", PROVEN, r"caching_allocator_warmup"),
     ("gathered_parameters", SEEN, r"all_gather\w*|_?unshard\w*|fetch_sub_module|_alloc_storage|GatheredParameters"),
-    ("generation_cache", LIKELY + 5, r"\bgenerate\b|past_key_values|cache_utils|DynamicCache|kv_cache"),
+    ("generation_cache", LIKELY + 5, r"\bgenerate\b|past_key_values?\b|cache_utils|DynamicCache|kv_cache"),
     ("dequantised_weight", LIKELY, r"dequantize\w*|MatMul4Bit|MatMul8bitLt"),
     ("image_tokens", LIKELY, r"pixel_values|vision_tower|patch_embed|image_features|\bVision\w*(?:_forward|\.forward)"),
     (

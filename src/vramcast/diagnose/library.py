@@ -21,7 +21,7 @@ _MASKED = re.compile(
     re.IGNORECASE,
 )
 _RUNTIME = re.compile(
-    r"(?:cuda|hip)[\w ]{0,40}?(?:error|failed)[^\n]{0,20}?out of memory|THCudaCheck FAIL[^\n]{0,300}?out of memory"
+    r"(?:cuda|hip)[\w ]{0,40}?(?:error|failed)[^\n]{0,160}?out of memory|THCudaCheck FAIL[^\n]{0,300}?out of memory"
     r"|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory|Error out of memory at line"
     r"|cuMemCreate.{0,60}out of memory|RMM.{0,40}out_of_memory|ggml_backend_cuda.{0,80}out of memory",
     re.IGNORECASE,

@@ -225,6 +225,18 @@ ROCM_SMI = Form(
         clause("used_bytes", r"VRAM Total Used Memory \(B\): {n}", "B"),
     ),
 )  # fmt: skip
+METRIC_LOGGER = Form(
+    kind="metric_logger", words=("max mem:",), moment=Moment.PEAK,  # torchvision's references: 2^20
+    clauses=(clause("allocated_bytes", r"\bmax mem: {n}\b", "MB"),), needs=("allocated_bytes",),
+)  # fmt: skip
+LLAMA_CPP = Form(
+    kind="llama_cpp_log", words=("buffer size =",), device=r"\b(?:CUDA|ROCm)(\d{1,3}) \w+ buffer",
+    clauses=(
+        clause("+model buffer", r"(?:CUDA|ROCm)\d{1,3} model buffer size = {q}"),
+        clause("+kv buffer", r"(?:CUDA|ROCm)\d{1,3} KV buffer size = {q}"),
+        clause("+compute buffer", r"(?:CUDA|ROCm)\d{1,3} compute buffer size = {q}"),
+    ),
+)  # fmt: skip
 LITGPT = Form(
     kind="litgpt_log", words=("memory used:",), moment=Moment.PEAK, binary=False,  # max_memory_allocated / 1e9
     clauses=(clause("peak_allocated_bytes", r"^Memory used: {q}$"),), needs=("peak_allocated_bytes",),
@@ -274,8 +286,8 @@ READERS = tuple(
     for form in (
         DEEPSPEED_USAGE, DEEPSPEED_HOST, DEEPSPEED_TIMER, MEGATRON, MEGATRON_SHARE, MEGATRON_THEORY, TORCHTITAN,
         TORCHTITAN_CARD, AXOLOTL, AXOLOTL_EARLY, AXOLOTL_METRICS, LLAMA_RECIPES, LLAMA_RECIPES_STEP, NANOTRON,
-        NANOTRON_PARAMETERS, TORCHTUNE, TORCHTUNE_EARLY,
-        TORCHTUNE_METRICS, UNSLOTH, GAUDI, SWIFT, LLAMA_FACTORY, VERL, MLX, DETECTRON,
-        MMENGINE, FAIRSEQ, SEFF, ROCM_SMI, LITGPT, SGLANG, AUTOBATCH, HF_DOCS, MEMORY_STATS, COUNTERS,
+        NANOTRON_PARAMETERS, TORCHTUNE, TORCHTUNE_EARLY, TORCHTUNE_METRICS, UNSLOTH, GAUDI, SWIFT, LLAMA_FACTORY,
+        VERL, MLX, DETECTRON, MMENGINE, FAIRSEQ, SEFF, ROCM_SMI, METRIC_LOGGER, LLAMA_CPP, LITGPT, SGLANG, AUTOBATCH,
+        HF_DOCS, MEMORY_STATS, COUNTERS,
     )
 )  # fmt: skip

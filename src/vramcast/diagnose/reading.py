@@ -29,7 +29,7 @@ GATES = (
     "mem", "alloc", "mib", "gib(", "kill", "exit", "nccl", "capac", "cache", "vram", "/shm/", "</torch", "gb_free",
     "limit:", "segments", "param", "winerror", "_not_init", "resource_ex", "return code", "signal 9", "not supported",
     "max_m", " hbm", " mb", "bus error", "cuda fail", "out_of_me", "_bytes.all", "of size", "handle fail", "l: bus",
-    "low on res", "autobatch", *host.KILLED_ABROAD,
+    "low on res", "autobatch", "buffer size", *host.KILLED_ABROAD,
 )  # fmt: skip
 # word → the readers that asked for it, in their order.
 _ASKED = {word: [index for index, reader in enumerate(READERS) if word in reader.words] for word in WORDS}
@@ -39,7 +39,7 @@ FLOOD_READS, FLOOD_CHARS, FLOOD_STRIDE = 4_000, 32_000_000, 64
 ASKING_CHARS = 150  # asking costs about as much as reading so many characters
 MAX_FRAMES = 8
 MAX_LOOKS = 8  # failures whose surroundings are searched for a traceback
-MAX_CONTEXT_LINES, MAX_CONTEXT_CHARS = 16, 400
+MAX_CONTEXT_LINES, MAX_LINES_BELOW, MAX_CONTEXT_CHARS = 16, 4, 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Frame:
 class Reading:
     observations: tuple[Observation, ...]
     frames: tuple[Frame, ...] = ()  # the last frames before the first failure, outermost first
-    context: tuple[str, ...] = ()  # the last lines before it, for pastes without frames
+    context: tuple[str, ...] = ()  # the last lines before it (or the first below), for pastes without frames
     omitted: tuple[tuple[str, int], ...] = ()  # kind → observations read but not kept
 
 
@@ -79,7 +79,8 @@ def read_stream(stream: BinaryIO) -> Reading:
     )
     if first is None:
         return Reading(observations=tuple(chosen), omitted=omitted)
-    context = tuple(clean(line.raw)[:MAX_CONTEXT_CHARS] for line in (*first.before[-MAX_CONTEXT_LINES:], first.line))
+    around = first.before[-MAX_CONTEXT_LINES:] or first.after[:MAX_LINES_BELOW]  # some quote the message first
+    context = tuple(clean(line.raw)[:MAX_CONTEXT_CHARS] for line in (*around, first.line))
     return Reading(observations=tuple(chosen), omitted=omitted, frames=frames_of(first), context=context)
 
 

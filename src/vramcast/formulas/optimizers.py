@@ -16,6 +16,8 @@ from vramcast.models.tape import Param
 SMALL_8BIT = 4096  # bitsandbytes min_8bit_size: smaller tensors keep fp32 states
 TRAINER_8BIT_FROM = (4, 19)  # transformers: its Trainer makes 8-bit optimizers and keeps embeddings at 32 bit
 FOREACH_FROM = (2, 0)  # torch: foreach became the default where all parameters are on CUDA
+# torch 2.0's Adam kept the root and root + eps as two lists; 2.1 adds in place (pytorch#97712, #104898).
+ONE_LIST_FROM = (2, 1)
 PAGED_FROM = 100_000  # bitsandbytes: smaller tensors are not paged
 
 
@@ -149,10 +151,10 @@ def version(text: str) -> tuple[int, int]:
 
 def temporaries(trained: Iterable[Param], job: Job, states_dtype_bytes: int | None) -> tuple[int, str]:
     """Bytes that step() makes and drops, and why."""
-    optimizer, how = KNOWN[job.optimizer], implementation(job)
+    how = implementation(job)
     most = max((sum(made) for made in temporary_lists(trained, job, states_dtype_bytes)), default=0)
-    if how == "foreach" and optimizer.foreach_copies:
-        many = "a list" if optimizer.foreach_copies == 1 else f"{optimizer.foreach_copies} lists"
+    if how == "foreach" and (lists := _foreach_lists(job)):
+        many = "a list" if lists == 1 else f"{lists} lists"
         return most, f"foreach makes {many} as large as all trained parameters"
     if how in ("fused", "foreach"):
         return 0, f"{how} {job.optimizer} works in place"
@@ -164,17 +166,23 @@ def temporary_lists(trained: Iterable[Param], job: Job, states_dtype_bytes: int 
     parameters; a loop makes the tensors of one parameter at a time."""
     sizes = [param.numel * (states_dtype_bytes or param.dtype.nbytes) for param in trained]
     how = implementation(job)
-    if how == "foreach" and KNOWN[job.optimizer].foreach_copies:
-        return (tuple(sizes * KNOWN[job.optimizer].foreach_copies),)
+    if how == "foreach" and (lists := _foreach_lists(job)):
+        return (tuple(sizes * lists),)
     return () if how in ("fused", "foreach") else tuple((size,) * _tensors(job) for size in sizes)
+
+
+def _foreach_lists(job: Job) -> int:
+    """Lists of all parameters that a foreach step holds at once."""
+    two = job.optimizer in ("adam", "adamw") and version(job.torch_version) < ONE_LIST_FROM
+    return 2 if two else KNOWN[job.optimizer].foreach_copies
 
 
 def _tensors(job: Job) -> int:
     """Temporaries of one parameter in a step that goes parameter by parameter."""
     optimizer = KNOWN[job.optimizer]
     by_foreach = implementation(job) == "in-backward" and version(job.torch_version) >= FOREACH_FROM
-    if by_foreach and optimizer.foreach_copies:
-        return optimizer.foreach_copies  # one optimizer per parameter, each stepping by foreach
+    if by_foreach and (lists := _foreach_lists(job)):
+        return lists  # one optimizer per parameter, each stepping by foreach
     return 1 if _torch_adafactor(job) else optimizer.loop_tensors
 
 

@@ -30,6 +30,8 @@ CAUSES: dict[str, tuple[str, str]] = {
     ),
     "optimizer_temporary": ("A temporary of the optimizer step.", "优化器 step 的临时张量。"),
     "optimizer_states": ("Optimizer states, created in the first step.", "第一步创建的优化器状态。"),
+    "gradients": ("Gradients of all parameters.", "全部参数的梯度。"),
+    "companion_models": ("Other models beside the trained one.", "训练模型之外的其他模型。"),
     "logits": (
         "Logits and their loss (tokens × vocabulary, often fp32).",
         "logits 及其损失（词元数 × 词表，常为 fp32）。",
@@ -122,6 +124,14 @@ STEPS: dict[str, tuple[str, str]] = {
     "smaller_optimizer": (
         "Use 8-bit or sharded optimizer states.",
         "使用 8 位或分片的优化器状态。",
+    ),
+    "fewer_trained": (
+        "Train less (LoRA), keep gradients in 16 bit or sharded; under FSDP accumulate with synchronisation.",
+        "训练更少的参数（LoRA），梯度用 16 位或分片；在 FSDP 下累积时保持同步。",
+    ),
+    "companions_elsewhere": (
+        "Put the reference or reward model in 16 bit, on another card or on the CPU, or compute its outputs beforehand.",
+        "把参考或奖励模型改为 16 位、放到另一张卡或 CPU，或事先算好其输出。",
     ),
     "chunked_loss": (
         "Compute the loss in chunks or fused with the head (Liger, cut cross-entropy), or shorten the sequence.",
