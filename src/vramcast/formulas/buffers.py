@@ -18,7 +18,7 @@ MASKED_BEFORE = {
 }  # fmt: skip
 POSITIONS = {"gpt2": 1024, "gpt_bigcode": 1024}  # of the config class, where it is not 2048
 ONE_MASK = ("gpt_bigcode",)  # on the model, not on every attention
-# Every layer's `cos_cached` and `sin_cached` for max_position_embeddings in the dtype the model is built in, until then.
+# Every layer's `cos_cached` and `sin_cached` for max_position_embeddings in the dtype that the model is built in.
 TABLES_BEFORE = {
     "llama": (4, 41), "olmo": (4, 41), "mistral": (4, 42),
     **dict.fromkeys(

@@ -50,6 +50,27 @@ class _Books:
             self.born(("temporary",), nbytes, "working", label)
             self.dies(("temporary",))
 
+    def summed(self, nbytes: Number, label: str, key: Hashable | None = None, kind: str = "working") -> None:
+        """A second gradient of the same value: autograd adds it to the first in a new tensor, so three are there
+        (torch/csrc/autograd/input_buffer.cpp; seen with the CPU's allocator in torch 2.13). The sum stays as `key`, or
+        is taken to be where the first one was."""
+        self.born(("temporary",), nbytes, "working", label)
+        self.born(key or ("sum",), nbytes, kind, label)
+        self.dies(("temporary",))
+        if key is None:
+            self.dies(("sum",))
+
+    def workspace(self, op: Op) -> None:
+        """What the op's backward needs for a while; large pieces apart, as the allocator is asked for them."""
+        label = f"{op.name} backward workspace"
+        if not op.backward_temps:
+            return self.passing(op.backward_temp_bytes, label)
+        keys = [("temporary", index) for index in range(len(op.backward_temps))]
+        for key, nbytes in zip(keys, op.backward_temps, strict=True):
+            self.born(key, nbytes, "working", label)
+        for key in keys:
+            self.dies(key)
+
 
 def own_storages(section: Section) -> set[int]:
     """Storages made by this section's ops, the side products of their backward included."""
@@ -184,17 +205,21 @@ def backward_events(
     _imported_gradients(books, grads, section, has_grad & exported, out)
     flow = _Flow(
         books=books, grads=grads, own=own, entry=entry, fresh=fresh_grads, exists=set(has_grad),
-        entry_is_outside=entry_is_outside,
+        entry_is_outside=entry_is_outside, own_params=frozenset(map(id, section.params)),
     )  # fmt: skip
+    for param in section.params:
+        if id(param) in flow.exists:  # another section has left its share of a tied parameter's gradient
+            key, kind = ("outer", id(param)), "gradient" if fresh_grads else "working"
+            books.alive[key] = Event(1, key, param.nbytes, kind, f"gradient of {param.name}")
     for op in reversed(section.ops):
         flowing = grads.pop(id(op.output), None)
         if op.grad_in_place_of_saved:
-            books.passing(op.backward_temp_bytes, f"{op.name} backward workspace")
+            books.workspace(op)
             _let_go(op, holds, books, entry)
         if flowing is not None:
             if not op.grad_in_place_of_saved:
-                books.passing(op.backward_temp_bytes, f"{op.name} backward workspace")
-            for value in op.inputs:
+                books.workspace(op)
+            for value in _gradient_order(op):
                 if value.requires_grad:
                     flow.into(value, flowing, op)
             flow.release(flowing)
@@ -203,6 +228,12 @@ def backward_events(
     left = grads.get(id(entry))
     elsewhere = flow.exists.difference(has_grad, (id(param) for param in section.params))
     return Backward(events=books.events, grad_in=left.key if left else None, given=frozenset(elsewhere))
+
+
+def _gradient_order(op: Op) -> tuple[Value, ...]:
+    """Generated backward functions go through arguments by name: mat2 before self, and with a bias mat1, mat2, self."""
+    backwards = op.name in ("bmm", "mul") or (op.name == "linear" and len(op.inputs) == 2)
+    return op.inputs[::-1] if backwards else op.inputs
 
 
 def _imported_gradients(
@@ -260,6 +291,7 @@ class _Flow:
     fresh: bool
     exists: set[int]
     entry_is_outside: bool
+    own_params: frozenset[int]
 
     def _is_outside(self, value: Value) -> bool:
         if value.storage is self.entry.storage:
@@ -270,12 +302,14 @@ class _Flow:
         """Give `value` its share of the gradient that reached the op's output."""
         label = f"gradient of {value.label}"
         if value.param is not None:
-            self._persistent(("gradient", id(value.param)), id(value.param), value, label, self.fresh)
+            self._parameter(value, id(value.param), label)
         elif self._is_outside(value):
-            self._persistent(("outer", id(value.storage)), id(value.storage), value, label, True)
+            self._outside(value, label)
         elif id(value) in self.grads:
-            if not op.passes_grad:
+            if op.passes_grad:
                 self.books.passing(value.nbytes, label)
+            else:
+                self.books.summed(value.nbytes, label)
         elif op.passes_grad:
             flowing.holders += 1
             self.grads[id(value)] = flowing
@@ -284,13 +318,26 @@ class _Flow:
             self.books.born(key, value.nbytes, "working", label)
             self.grads[id(value)] = _Gradient(key, 1)
 
-    def _persistent(self, key: Hashable, what: int, value: Value, label: str, fresh: bool) -> None:
-        if fresh and what not in self.exists:
-            kind = "gradient" if value.param is not None else "working"
-            self.books.born(key, value.nbytes, kind, label)
-            self.exists.add(what)
-        else:
+    def _parameter(self, value: Value, what: int, label: str) -> None:
+        """A tied parameter's gradients are summed before they reach `.grad`, in the section that declares it."""
+        own, kind = what in self.own_params, "gradient" if self.fresh else "working"
+        if what in self.exists:
+            self.books.summed(value.nbytes, label, ("gradient", what) if own and self.fresh else None, kind)
+            if own:
+                self.books.dies(("outer", what))
+        elif own and not self.fresh:
             self.books.passing(value.nbytes, label)
+        else:
+            self.books.born(("gradient" if own else "outer", what), value.nbytes, kind, label)
+            self.exists.add(what)
+
+    def _outside(self, value: Value, label: str) -> None:
+        what = id(value.storage)
+        if what in self.exists:
+            self.books.summed(value.nbytes, label)
+        else:
+            self.books.born(("outer", what), value.nbytes, "working", label)
+            self.exists.add(what)
 
     def release(self, gradient: _Gradient) -> None:
         gradient.holders -= 1
