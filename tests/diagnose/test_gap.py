@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vramcast.diagnose.course import agree, course_of
+from vramcast.diagnose.deviations import BY_DEFAULT, BY_MISTAKE, DEVIATIONS, IN_SILENCE
 from vramcast.diagnose.diagnosis import Diagnosis, diagnose
 from vramcast.diagnose.evidence import Evidence, evidence_of
-from vramcast.diagnose.gap import Gap, explain_gap
+from vramcast.diagnose.gap import MAX_LOOKED_AT, Gap, explain_gap
 from vramcast.diagnose.reading import read_text
 from vramcast.errors import InputError
 from vramcast.job import Job, Precision
@@ -57,6 +58,59 @@ def test_the_one_explanation_of_76_72_gib_is_fp32_with_an_fp32_reference_and_for
     assert only.need_bytes / GIB == pytest.approx(85.4, abs=0.05)
     assert only.job.reference == "same"
     assert only.job.reference_dtype is None  # like the trained weights: fp32
+
+
+@pytest.mark.parametrize("least_share", [0.5, 0.2, 0.1, 0.05, 0.02, 0.0075])
+def test_the_one_explanation_does_not_hinge_on_how_unlikely_the_others_may_be(least_share: float) -> None:
+    """Down to a 133rd of its plausibility no other variant of the job reaches 76.72 GiB and then runs out."""
+    gap = explain_gap(replace(PHI, precision=Precision.BF16_TRUE), evidence(LOG), least_share=least_share)
+    assert [item.changes for item in gap.explanations] == [("weights_fp32",)]
+    assert gap.num_variants < MAX_LOOKED_AT  # the search ended at the limit given here, not at its own
+
+
+def test_only_a_fused_step_under_lightning_has_another_explanation_and_not_in_the_step() -> None:
+    """A fused AdamW has no temporaries: five copies, 71.2 GiB, are survived. Lightning's gradients are still alive in the
+    second forward, and autocast keeps 16-bit copies of all weights (7.1 GiB) there: more than the 78.8 GiB of the card."""
+    fused = replace(PHI, precision=Precision.BF16_MIXED, optimizer_impl="fused")
+    assert agree(course_of(fused), evidence(LOG)) is None
+    lightning = agree(course_of(replace(fused, framework="lightning")), evidence(LOG))
+    assert lightning is not None
+    assert lightning.phase == NEXT_FORWARD
+    assert lightning.peak_bytes > 78.8 * GIB
+    assert agree(course_of(replace(fused, framework="lightning", precision=Precision.FP32)), evidence(LOG)) is None
+
+
+def test_every_deviation_says_how_it_comes_about() -> None:
+    assert all(item.why for item in DEVIATIONS)
+    assert {item.prior for item in DEVIATIONS} == {BY_DEFAULT, IN_SILENCE, BY_MISTAKE}
+
+
+def test_a_sharded_job_that_was_not_sharded_after_all() -> None:
+    """GPT-2 XL has 1.56 billion parameters: 23.2 GiB at 16 bytes each on every rank, an eighth of that if sharded."""
+    believed = Job(model="gpt2-xl", batch=1, seq=128, gpus=8, strategy="fsdp2", precision=Precision.BF16_MIXED)
+    text = (
+        '  File "torch/optim/adamw.py", line 606, in _multi_tensor_adamw\n    torch._foreach_sqrt(x)\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 MiB. GPU 0 has a total capacity of 23.65 GiB of which "
+        "20.00 MiB is free. Of the allocated memory 22.80 GiB is allocated by PyTorch, and 120.00 MiB is reserved by PyTorch but "
+        "unallocated."
+    )
+    gap = gap_of(believed, text)
+    assert gap.described.need_bytes < 6 * GIB
+    assert gap.explanations[0].changes == ("not_sharded",)
+
+
+def test_an_offload_that_is_not_active_explains_states_on_the_card() -> None:
+    believed = Job(model="gpt2-xl", batch=1, seq=128, strategy="zero2", offload="optimizer", framework="deepspeed")
+    real = course_of(replace(believed, offload="none", keep_outputs=False))
+    step = next(span for span in real.spans if span.phase == STEP)
+    card = step.peak_bytes / GIB - 0.5
+    text = (
+        '  File "deepspeed/ops/adam/fused_adam.py", line 9, in step\n    state["exp_avg"] = torch.zeros_like(p.data)\n'
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 MiB. GPU 0 has a total capacity of {card + 0.6:.2f} GiB "
+        f"of which 20.00 MiB is free. Of the allocated memory {card:.2f} GiB is allocated by PyTorch, and 20.00 MiB is reserved by "
+        "PyTorch but unallocated."
+    )
+    assert ("not_offloaded",) in [item.changes for item in gap_of(believed, text).explanations]
 
 
 def test_the_theory_of_the_note_does_not_run_out(phi: Gap) -> None:

@@ -1,7 +1,9 @@
-"""How a job may differ from what its owner believes: small functions Job → Job, each with how often that happens.
+"""How a job may differ from what its owner believes: small functions Job → Job, each with how it comes about.
 
-`prior` is a judgement, not a measurement: it only orders explanations that the numbers allow alike. `apply` gives None
-where the deviation changes nothing. Two deviations of one name are two ways to the same fact.
+Nobody has counted how often each happens. What is known is its mechanism, and that gives one of three grades: what a
+library does unless told otherwise, what it does in silence where something is missing, what takes a mistake. A grade
+halves the one above it. The grades only order explanations that the numbers allow alike. `apply` gives None where the
+deviation changes nothing. Two deviations of one name are two ways to the same fact.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ SMALL_OPTIMIZERS = (
 )  # fmt: skip
 
 
+BY_DEFAULT, IN_SILENCE, BY_MISTAKE = 0.4, 0.2, 0.1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
     """One way to differ. Deviations of one axis exclude each other."""
@@ -29,6 +34,7 @@ class Deviation:
     axis: str
     prior: float
     apply: Callable[[Job], Job | None]
+    why: str = ""  # the mechanism behind the grade
 
 
 def _weights_fp32(job: Job) -> Job | None:
@@ -143,32 +149,69 @@ def _evaluates(job: Job) -> Job | None:
     return replace(job, evaluate=True) if not job.evaluate else None
 
 
+SHARDING = ("fsdp1", "fsdp2", "zero1", "zero2", "zero3")
+
+
+def _not_sharded(job: Job) -> Job | None:
+    return replace(job, strategy="ddp", offload="none") if job.gpus > 1 and job.strategy in SHARDING else None
+
+
+def _stays_gathered(job: Job) -> Job | None:
+    """SHARD_GRAD_OP, or FSDP2 with reshard_after_forward=False."""
+    sharded = job.gpus > 1 and job.strategy in ("fsdp1", "fsdp2")
+    return replace(job, reshard=False) if sharded and job.reshard else None
+
+
+def _not_offloaded(job: Job) -> Job | None:
+    return replace(job, offload="none") if job.offload != "none" else None
+
+
+def _residuals_on_every_rank(job: Job) -> Job | None:
+    return replace(job, sequence_parallel=False) if job.tp > 1 and job.sequence_parallel is not False else None
+
+
+def _logits_on_every_rank(job: Job) -> Job | None:
+    return replace(job, loss_parallel=False) if job.tp > 1 and job.loss_parallel is not False else None
+
+
+def _of(name: str, axis: str, prior: float, apply: Callable[[Job], Job | None], why: str) -> Deviation:
+    return Deviation(name=name, axis=axis, prior=prior, apply=apply, why=why)
+
+
 DEVIATIONS: tuple[Deviation, ...] = (
-    Deviation(name="weights_fp32", axis="precision", prior=0.4, apply=_weights_fp32_autocast),
-    Deviation(name="weights_fp32", axis="precision", prior=0.35, apply=_weights_fp32),
-    Deviation(name="computes_in_fp32", axis="precision", prior=0.2, apply=_computes_in_fp32),
-    Deviation(name="weights_16bit", axis="precision", prior=0.2, apply=_weights_16bit),
-    Deviation(name="reference_on_gpu", axis="reference", prior=0.3, apply=_reference_on_gpu),
-    Deviation(name="second_model", axis="reference", prior=0.12, apply=_second_model),
-    Deviation(name="reference_fp32", axis="reference dtype", prior=0.25, apply=_reference_fp32),
-    Deviation(name="foreach_step", axis="optimizer", prior=0.3, apply=_foreach),
-    Deviation(name="plain_adamw", axis="optimizer", prior=0.1, apply=_plain_adamw),
-    Deviation(name="eager_attention", axis="attention", prior=0.25, apply=_eager),
-    Deviation(name="math_attention", axis="attention", prior=0.1, apply=_math),
-    Deviation(name="no_checkpointing", axis="checkpointing", prior=0.25, apply=_no_checkpointing),
-    Deviation(name="twice_the_tokens", axis="tokens", prior=0.15, apply=_more_tokens(2)),
-    Deviation(name="four_times_the_tokens", axis="tokens", prior=0.08, apply=_more_tokens(4)),
-    Deviation(name="outputs_held", axis="outputs", prior=0.3, apply=_outputs_held),
-    Deviation(name="gradients_in_forward", axis="gradients", prior=0.15, apply=_gradients_in_forward),
-    Deviation(name="older_transformers", axis="version", prior=0.2, apply=_older_transformers),
-    Deviation(name="loss_not_fused", axis="loss", prior=0.2, apply=_loss_not_fused),
-    Deviation(name="trains_everything", axis="adapter", prior=0.06, apply=_trains_everything),
-    Deviation(name="not_quantised", axis="adapter", prior=0.1, apply=_not_quantised),
-    Deviation(name="evaluation", axis="phases", prior=0.3, apply=_evaluates),
+    _of("weights_fp32", "precision", BY_DEFAULT, _weights_fp32_autocast,
+        "from_pretrained made fp32 weights before transformers 5, and bf16=True only autocasts"),
+    _of("weights_fp32", "precision", BY_DEFAULT, _weights_fp32, "the same without autocast"),
+    _of("computes_in_fp32", "precision", IN_SILENCE, _computes_in_fp32, "nothing warns where autocast is not entered"),
+    _of("weights_16bit", "precision", IN_SILENCE, _weights_16bit, "transformers 5 loads in the checkpoint's dtype"),
+    _of("reference_on_gpu", "reference", BY_DEFAULT, _reference_on_gpu, "trainers move a reference to their device"),
+    _of("second_model", "reference", BY_MISTAKE, _second_model, "a copy that somebody made"),
+    _of("reference_fp32", "reference dtype", IN_SILENCE, _reference_fp32, "loaded apart, without the dtype"),
+    _of("foreach_step", "optimizer", BY_DEFAULT, _foreach, "torch's default since 2.0"),
+    _of("plain_adamw", "optimizer", BY_MISTAKE, _plain_adamw, "another optimizer than the one meant"),
+    _of("eager_attention", "attention", IN_SILENCE, _eager, "under output_attentions, or the model knows no other"),
+    _of("math_attention", "attention", IN_SILENCE, _math, "where no fused kernel takes the mask, head size or dtype"),
+    _of("no_checkpointing", "checkpointing", IN_SILENCE, _no_checkpointing, "the flag did not reach the model"),
+    _of("twice_the_tokens", "tokens", IN_SILENCE, _more_tokens(2), "padded to the longest; DPO stacks pairs"),
+    _of("four_times_the_tokens", "tokens", BY_MISTAKE, _more_tokens(4), "no truncation"),
+    _of("outputs_held", "outputs", BY_DEFAULT, _outputs_held, "a loop's variable lives until it is assigned again"),
+    _of("gradients_in_forward", "gradients", IN_SILENCE, _gradients_in_forward, "zero_grad stands after the forward"),
+    _of("older_transformers", "version", IN_SILENCE, _older_transformers, "another version than believed"),
+    _of("loss_not_fused", "loss", IN_SILENCE, _loss_not_fused, "a patch that does not know the model does nothing"),
+    _of("trains_everything", "adapter", BY_MISTAKE, _trains_everything, "the adapters were not put in"),
+    _of("not_quantised", "adapter", BY_MISTAKE, _not_quantised, "the quantisation config was not passed"),
+    _of("evaluation", "phases", BY_DEFAULT, _evaluates, "only thought of where the failing code evaluates"),
+    _of("not_sharded", "sharding", IN_SILENCE, _not_sharded, "started by another launcher, every rank keeps it all"),
+    _of("stays_gathered", "sharding", IN_SILENCE, _stays_gathered, "SHARD_GRAD_OP, or no reshard after forward"),
+    _of("not_offloaded", "offload", IN_SILENCE, _not_offloaded, "an offload key of another backend is ignored"),
+    _of("residuals_on_every_rank", "tensor parallel", IN_SILENCE, _residuals_on_every_rank,
+        "sequence parallelism is off unless asked for"),
+    _of("logits_on_every_rank", "tensor parallel", IN_SILENCE, _logits_on_every_rank,
+        "logits are gathered unless the loss is parallel"),
 )  # fmt: skip
 
 # What changes the optimizer step and loading; everything else is about what a pass over the model makes.
-OF_STATES = ("precision", "reference", "reference dtype", "optimizer", "adapter")
+OF_STATES = ("precision", "reference", "reference dtype", "optimizer", "adapter", "sharding", "offload")
 
 
 OTHER_LENGTH = "other_length"  # followed by the length, as two lengths are two explanations

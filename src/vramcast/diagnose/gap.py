@@ -15,6 +15,8 @@ from math import prod
 
 from vramcast.diagnose.course import Agreement, Course, agree, can_reach, card_bytes, course_of, quick_need_bytes
 from vramcast.diagnose.deviations import (
+    BY_DEFAULT,
+    BY_MISTAKE,
     DEVIATIONS,
     OF_STATES,
     OTHER_LENGTH,
@@ -37,9 +39,10 @@ from vramcast.models.tape import F32
 
 MAX_DEVIATIONS = 4
 MAX_LOOKED_AT, MAX_PRICED = 150, 16  # variants; a look takes a hundredth of a second, a price a tenth
-# An explanation ten times less plausible than the best is not worth a reader's time.
-LEAST_SHARE = 0.1
-LENGTH_NAMED, LENGTH_GUESSED = 0.35, 0.1  # priors: the failing code names logits or scores, or it does not
+# One in twenty of the best: the usual level below which a possibility is left out.
+LEAST_SHARE = 0.05
+# A length that is solved from the request: the failing code names logits or scores, or it does not.
+LENGTH_NAMED, LENGTH_GUESSED = BY_DEFAULT, BY_MISTAKE
 MAX_EXPLANATIONS = 6
 # How much an explanation loses: numbers that need fragmentation too, a request that is no tensor of that phase.
 FRAGMENTED, NO_SUCH_TENSOR = 0.4, 0.25
@@ -108,14 +111,16 @@ class Gap:
     num_variants: int
 
 
-def explain_gap(job: Job, evidence: Evidence) -> Gap:
-    """Raises a VramcastError where the engine cannot price the job as described."""
+def explain_gap(job: Job, evidence: Evidence, *, least_share: float = LEAST_SHARE) -> Gap:
+    """Raises a VramcastError where the engine cannot price the job as described. `least_share`: how much less plausible
+    than the best an explanation may be."""
     if job.params is not None:
         raise InputError("a number of parameters has no layers to explain anything with: give --model")
     job = _on_the_card(job, evidence)
     prices = _Prices()
     described = prices.of(_least(job))
-    explanations = tuple(_explanations(job, evidence, prices))[:MAX_EXPLANATIONS] if _can_tell(job, evidence) else ()
+    found = _explanations(job, evidence, prices, least_share) if _can_tell(job, evidence) else []
+    explanations = tuple(found[:MAX_EXPLANATIONS])
     contrasts = tuple(_contrasts(explanations[0], evidence, prices)) if explanations else ()
     return Gap(
         described=described, evidence=evidence, explanations=explanations, contrasts=contrasts,
@@ -175,13 +180,13 @@ class _Prices:
         return self.maybe(job) if need is None or can_reach(need, evidence) else None
 
 
-def _explanations(job: Job, evidence: Evidence, prices: _Prices) -> list[Explanation]:
+def _explanations(job: Job, evidence: Evidence, prices: _Prices, least_share: float) -> list[Explanation]:
     found: list[Explanation] = []
     job, proven = seen_in_code(_least(job), evidence.traces)
     for chosen in _combinations(job, evidence):
         weight = prod(deviation.prior for deviation in chosen)
         best = max((item.weight for item in found), default=0.0)
-        if weight < best * LEAST_SHARE or prices.is_spent:
+        if weight < best * least_share or prices.is_spent:
             break
         names = (*proven, *(deviation.name for deviation in chosen))
         if _is_covered(names, found):

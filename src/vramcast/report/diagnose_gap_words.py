@@ -27,6 +27,11 @@ DEVIATIONS: dict[str, tuple[str, str]] = {
     "trains_everything": ("the adapters are not active: everything is trained", "适配器未生效：训练的是全部参数"),
     "not_quantised": ("the weights are not quantised", "权重并未量化"),
     "evaluation": ("it happened in an evaluation", "发生在评估阶段"),
+    "not_sharded": ("nothing is sharded: every rank holds the whole model", "并未分片：每个 rank 都持有整个模型"),
+    "stays_gathered": ("gathered parameters stay until backward (SHARD_GRAD_OP, no reshard after forward)", "汇聚的参数一直保留到反向（SHARD_GRAD_OP，前向后不再分片）"),
+    "not_offloaded": ("offloading is not active", "卸载未生效"),
+    "residuals_on_every_rank": ("sequence parallelism is not active: every rank holds all norms and residuals", "序列并行未生效：每个 rank 都持有全部 norm 与残差"),
+    "logits_on_every_rank": ("every rank holds the logits of the whole vocabulary", "每个 rank 都持有整个词表的 logits"),
 }  # fmt: skip
 
 # The best explanation with one ingredient taken away.
@@ -53,6 +58,9 @@ MEASURES: dict[str, tuple[str, str]] = {
     "version": ("the versions of torch and transformers the job ran with", "任务所用 torch 与 transformers 的版本"),
     "loss": ("whether the loss function that runs is the fused one (a breakpoint in it)", "实际运行的是否是融合损失（在其中设断点）"),
     "adapter": ("model.print_trainable_parameters(), and {p.dtype for p in model.parameters()}", "model.print_trainable_parameters() 以及 {p.dtype for p in model.parameters()}"),
+    "sharding": ("torch.cuda.memory_allocated() on every rank after wrapping, beside the bytes of all parameters", "包装之后在每个 rank 打印 torch.cuda.memory_allocated()，与全部参数的字节数对照"),
+    "offload": ("{p.device for p in model.parameters()} and the devices of the optimizer's states", "打印 {p.device for p in model.parameters()} 以及优化器状态所在设备"),
+    "tensor parallel": ("the shapes of a layer's input and of the logits on one rank", "打印单个 rank 上某层输入与 logits 的形状"),
     "phases": ("the traceback: did it fail in an evaluation?", "回溯：是否在评估时失败？"),
     "phase": ("the last frames of the traceback: forward, backward or optimizer step", "回溯的最后几帧：前向、反向还是优化器 step"),
 }  # fmt: skip
