@@ -252,6 +252,7 @@ class Job:
     torch_version: str = option("torch the job will run with", "2.13", group="versions")
     transformers_version: str = option("transformers the job will run with", "5.22", group="versions")
     bitsandbytes_version: str = option("bitsandbytes of a quantised job", "0.49", group="versions")
+    liger_version: str = option("Liger of a fused loss", "0.8.5", group="versions")
     alloc_conf: str = option("PYTORCH_ALLOC_CONF of the job", "", group="versions")
 
     def __post_init__(self) -> None:

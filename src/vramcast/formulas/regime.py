@@ -8,6 +8,8 @@ from collections.abc import Callable
 from vramcast.catalog.gpus import Gpu
 from vramcast.errors import InputError, UnsupportedError
 from vramcast.formulas.eras import (
+    ALWAYS_MASKED_BEFORE_THAT,
+    BOOLEAN_MASKS_FROM,
     CACHE_COPIES_FROM,
     GROUPED_EXPERTS_FROM,
     GROUPED_HEADS_FROM,
@@ -35,11 +37,13 @@ def regime_of(job: Job, config: Config, gpu: Gpu | None) -> Regime:
         weights=recipe.weights, autocast=recipe.autocast, attention=attention_kernel(job, config, gpu),
         mask=job.longest_seq is not None, fused=frozenset(job.kernels) | ({"loss"} if job.loss == "fused" else set()),
         gqa_in_kernel=transformers >= GROUPED_HEADS_FROM and torch >= GROUPED_HEADS_NEED_TORCH,
-        kv_cache=kv_cache(job, config),
+        loss_sums_copies=_loss_sums_copies(job), kv_cache=kv_cache(job, config),
         experts="grouped" if transformers >= GROUPED_EXPERTS_FROM else "loop",
         compiled=_compiled(job), compiled_loss=job.compile and _compiles_loss(job), chunked_loss=job.loss == "chunked",
         softmax_keeps_input=torch < (1, 11),  # github.com/pytorch/pytorch/pull/65242
         code=_code(job, config), raises_logits=_raises_logits(job),
+        boolean_masks=transformers >= BOOLEAN_MASKS_FROM, knows_windows=job.attention == "flash",
+        masks_always=transformers < BOOLEAN_MASKS_FROM and config.model_type in ALWAYS_MASKED_BEFORE_THAT,
         early_upcast=upcasts_logits(config.model_type, transformers), input_grads=_input_grads(job, config),
         trainable=_trainable(job), lora=_lora(job), quantized=_quantized(job), upcast=_upcast(job),
     )  # fmt: skip
@@ -72,11 +76,18 @@ def _compiles_loss(job: Job) -> bool:
     return job.framework != "torchtitan" or (torch >= (2, 6) and torch != (2, 7))
 
 
+def _loss_sums_copies(job: Job) -> bool:
+    """Liger before 0.8.1: `grad_weight += torch.mm(…).float()` (ops/fused_linear_cross_entropy.py), then addmm."""
+    numbers = [int("".join(filter(str.isdigit, part)) or 0) for part in job.liger_version.split(".")]
+    return numbers < [0, 8, 1]
+
+
 def kv_cache(job: Job, config: Config) -> str:
-    """transformers fills past_key_values in training too, unless checkpointing or the config forbids it. Before 4.56
-    the cache held the very tensors, since then it holds copies (cache_utils.py, DynamicLayer.update)."""
-    own = job.framework in ("torchtune", "torchtitan", "litgpt", "megatron")
-    if own or job.checkpointing != "none" or not config.flag("use_cache", True):
+    """transformers fills past_key_values in training too, unless its Trainer, checkpointing or the config forbids it:
+    at first with the very tensors, later with copies."""
+    transformers = version(job.transformers_version)
+    trainer = job.framework in ("hf", "trl") and transformers >= TRAINER_WITHOUT_CACHE_FROM
+    if trainer or job.framework in OWN_CODE or job.checkpointing != "none" or not config.flag("use_cache", True):
         return "none"
     return "copy" if transformers >= CACHE_COPIES_FROM else "alias"
 
@@ -132,8 +143,7 @@ def _lora(job: Job) -> Lora | None:
 
 def _adapter_dtype(job: Job) -> Dtype:
     """PEFT raises adapters of a 16-bit model to fp32; other frameworks keep the model's dtype."""
-    own = job.framework in ("litgpt", "torchtune", "torchtitan", "megatron")
-    return RECIPES[job.precision].weights if own else F32
+    return RECIPES[job.precision].weights if job.framework in OWN_CODE else F32
 
 
 def lora_matches(targets: tuple[str, ...]) -> Callable[[str, str], bool]:

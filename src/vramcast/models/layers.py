@@ -205,10 +205,11 @@ def _fused(
     inputs = (q, k, v) if bias is None else (q, k, v, bias)
     # The gradient of a bias that learns is made for every sample, then summed over the batch.
     bias_gradient = b * heads.num * s * k.shape[1] * q.dtype.nbytes if bias is not None and bias.requires_grad else 0
+    temps = (*_fused_backward_temps(t, q, k, heads, kernel), bias_gradient + 2 * _seam_bytes(t, q, k, v))
     out = t.op(
         f"{kernel} attention", inputs, (b, s, heads.num, v.shape[-1]), q.dtype, saves=tuple(saves), saves_output=True,
         label="attention output", flops=flops * t.regime.split.cp, forward_temp_bytes=_seam_bytes(t, q, k, v),
-        backward_temp_bytes=_fused_backward_temp(t, q, k, heads, kernel) + bias_gradient + 2 * _seam_bytes(t, q, k, v),
+        backward_temp_bytes=sum(temps), backward_temps=temps,
     )  # fmt: skip
     return t.copy(out, label="attention output") if t.regime.split.cp_style == "ulysses" else out
 
@@ -226,16 +227,16 @@ def _seam_bytes(t: Tape, q: Value, k: Value, v: Value) -> Number:
     return kv * (2 if split.cp_style == "ring" else split.cp) + partial
 
 
-def _fused_backward_temp(t: Tape, q: Value, k: Value, heads: Heads, kernel: str) -> Number:
+def _fused_backward_temps(t: Tape, q: Value, k: Value, heads: Heads, kernel: str) -> tuple[Number, ...]:
     """flash-attention 2, flash_api.cpp mha_bwd: row sums, an fp32 dq, and per-head dk and dv for GQA."""
     b, s = q.shape[:2]
     row_sums = 4 * b * heads.num * ceil_to(s, 128)
     if kernel != "flash" or not t.regime.cuda:
-        return row_sums
+        return (row_sums,)
     dq_accum = 4 * b * ceil_to(s, 128) * heads.num * ceil_to(heads.width, 32)
     grouped = int(k.shape[2]) != int(heads.num)
-    expanded = 2 * b * k.shape[1] * heads.num * heads.width * q.dtype.nbytes if grouped else 0
-    return row_sums + dq_accum + expanded
+    expanded = b * k.shape[1] * heads.num * heads.width * q.dtype.nbytes if grouped else 0
+    return (row_sums, dq_accum, expanded, expanded)
 
 
 def gated_mlp(
@@ -250,7 +251,10 @@ def gated_mlp(
 
 def gated(t: Tape, gate: Value, up: Value, act: str) -> Value:
     if "mlp" in t.regime.fused:
-        return t.op("fused gate", (gate, up), up.shape, up.dtype, saves=(gate, up), label="gated")
+        # Liger's LigerSiLUMulFunction.backward writes both gradients over what it saved.
+        return t.op(
+            "fused gate", (gate, up), up.shape, up.dtype, saves=(gate, up), label="gated", grad_in_place_of_saved=True
+        )
     return t.mul(t.activation(gate, act), up, "gated")
 
 

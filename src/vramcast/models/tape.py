@@ -95,6 +95,7 @@ class Op:
     saved: tuple[Value, ...] = ()
     forward_temp_bytes: Number = 0
     backward_temp_bytes: Number = 0
+    backward_temps: tuple[Number, ...] = ()  # the same as separate tensors, where it is more than one
     grad_in_place_of_saved: bool = False  # chunk by chunk: what is saved goes as the gradient of the input comes
     passes_grad: bool = False  # the gradient of each input is the gradient of the output, or a view of it
     flops: Number = 0
@@ -184,6 +185,7 @@ class Regime:
     grad: bool = True  # autograd records
     attention: str = "flash"
     mask: bool = False  # a padding mask reaches attention
+    loss_sums_copies: bool = False  # the fused loss adds to the head's gradient through a 16-bit and an fp32 copy of it
     fused: frozenset[str] = frozenset()  # of "norm", "rope", "mlp": kernels that keep inputs only (Liger and alike)
     gqa_in_kernel: bool = True  # grouped heads reach the kernel unrepeated
     kv_cache: str = "none"  # transformers fills a cache in training too: "alias" of keys and values, or "copy"
@@ -507,9 +509,11 @@ class Tape:
         saves = [Value(x.shape, x.dtype, label="gradient of the last hidden state")] if x.requires_grad else []
         if w.requires_grad:
             saves.append(Value(w.shape, w.dtype, label="gradient of the head"))
+        summed = w.requires_grad and self.regime.loss_sums_copies
+        copies = prod(w.shape) * (w.dtype.nbytes + F32.nbytes) if summed else 0
         return self.op(
             "fused linear cross entropy", (self.autocasted(x), w), (), F32, saves=tuple(saves), label="loss",
-            forward_temp_bytes=chunk_bytes, flops=2 * prod(x.shape) * vocab,
+            forward_temp_bytes=chunk_bytes + copies, flops=2 * prod(x.shape) * vocab,
         )  # fmt: skip
 
     def _weight(self, size: tuple[int, int], full: str, kind: str) -> Value:

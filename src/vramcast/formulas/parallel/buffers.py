@@ -6,15 +6,17 @@ layers (see `windows`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from vramcast.formulas.parallel.sharding import RankStates
 from vramcast.formulas.parallel.topology import Topology
 from vramcast.formulas.parallel.windows import Unit
+from vramcast.formulas.parallel.zero3 import REDUCE_BUCKET
 from vramcast.job import Job
 from vramcast.ledger import (
     BACKWARD,
     FORWARD,
+    LOAD,
     LOSS,
     NEXT_BACKWARD,
     NEXT_FORWARD,
@@ -30,7 +32,6 @@ from vramcast.ledger import (
 from vramcast.models.tape import Param
 from vramcast.units import MiB
 
-REDUCE_BUCKET = 500_000_000  # DeepSpeed zero/config.py reduce_bucket_size, in elements
 STEPS = (STEP, NEXT_STEP)
 BACKWARDS = (BACKWARD, NEXT_BACKWARD)
 PASSES = (FORWARD, LOSS, BACKWARD, NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD)
@@ -62,6 +63,11 @@ def _line(component: str, place: str, phases: tuple[str, ...], nbytes: int, form
         category=Category.COMMUNICATION, component=component, place=place, phases=phases, nbytes=nbytes,
         origin=Origin.FORMULA, formula=formula, source=source,
     )  # fmt: skip
+
+
+def is_bucket_view(job: Job, topology: Topology) -> bool:
+    """With gradient_as_bucket_view gradients are the buckets, which zero_grad leaves where they are."""
+    return job.bucket_view and topology.strategy == "ddp" and topology.data * topology.cp > 1
 
 
 def _ddp(job: Job, states: RankStates, place: str) -> Iterator[Entry]:
@@ -99,13 +105,6 @@ def _zero(job: Job, states: RankStates, topology: Topology, place: str) -> Itera
         "ZeRO's gradient bucket", place, PHASES if always else BACKWARDS, bucket * item,
         f"reduce_bucket_size {bucket:,} × {item} B", f"deepspeed/runtime/zero/{where}.py",
     )  # fmt: skip
-    if always:
-        filled = min(bucket, sum(param.numel for param in states.gradients if param.trainable) * topology.shard)
-        yield _line(
-            "ZeRO's bucket put together for reduce-scatter", place, BACKWARDS, filled * item,
-            f"up to reduce_bucket_size, {filled:,} × {item} B",
-            "deepspeed/runtime/comm/coalesced_collectives.py: torch.cat over the bucket's partitions",
-        )  # fmt: skip
     if job.offload not in ("optimizer", "all"):
         shard = _fp32_gradients(states.params)
         yield _line(
@@ -118,6 +117,21 @@ def _fp32_gradients(params: tuple[Param, ...]) -> int:
     """Sub-groups of 1e9 elements are updated one after the other."""
     numel = sum(param.numel for param in params if param.trainable and param.dtype.nbytes < 4)
     return 4 * min(numel, 1_000_000_000)
+
+
+def loads_whole(job: Job, topology: Topology) -> bool:
+    """Is the whole model on the GPU before it is partitioned? Hugging Face's trainers build it under zero.Init()."""
+    return topology.strategy == "zero3" and job.framework == "deepspeed"
+
+
+def loading_entry(whole_bytes: int, lying: Iterable[Entry], place: str) -> Entry:
+    """The rest of the whole model beside what stays of it: what is counted as lying there comes after it has gone."""
+    stays = sum(entry.nbytes for entry in lying if entry.place == place and LOAD in entry.phases)
+    return Entry(
+        category=Category.WEIGHTS, component="whole model before it is partitioned", place=place, phases=(LOAD,),
+        nbytes=max(whole_bytes - stays, 0), origin=Origin.FORMULA, formula=f"{whole_bytes:,} B in all",
+        source="deepspeed/runtime/engine.py _configure_distributed_model: module.to(device) unless made in zero.Init()",
+    )  # fmt: skip
 
 
 def communicators(job: Job, topology: Topology) -> int:

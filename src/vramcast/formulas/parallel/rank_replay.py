@@ -22,8 +22,8 @@ def stream_of(item: Stamped, strategy: str) -> int:
             return GATHER
         if item.event.kind == "gradient":
             return REDUCE
-    if strategy == "fsdp1" and item.event.kind in (GATHERED, REDUCED):
-        return GATHER if item.event.kind == GATHERED else REDUCE
+    if strategy in ("fsdp1", "zero3") and item.event.kind in (GATHERED, BUFFER, REDUCED):
+        return REDUCE if item.event.kind == REDUCED else GATHER
     return MAIN
 
 

@@ -17,7 +17,7 @@ from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.estimate import DEVICE, _slack, _within, add_loss_to, assumptions, job_phases, recorded, sizes_of
 from vramcast.formulas.optimizers import implementation, state_bytes, temporaries
 from vramcast.formulas.overheads import context_entries, workspace_entries
-from vramcast.formulas.parallel.buffers import buffer_entries, nccl_entries
+from vramcast.formulas.parallel.buffers import buffer_entries, is_bucket_view, loading_entry, loads_whole, nccl_entries
 from vramcast.formulas.parallel.host import node_entries, offloaded_inputs, offloads_optimizer, offloads_params
 from vramcast.formulas.parallel.layout import (
     layers_of_stages,
@@ -61,8 +61,8 @@ class RankStep(Step):
 
     @property
     def accumulates_apart(self) -> bool:
-        """Gradients go into a buffer that exists from the start: Megatron's main_grad, ZeRO's partitions."""
-        in_buffer = self.topology.strategy in ("zero2", "zero3")
+        """Gradients go into a buffer that exists from the start: main_grad, ZeRO's partitions, DDP's views."""
+        in_buffer = self.topology.strategy in ("zero2", "zero3") or is_bucket_view(self.job, self.topology)
         return in_buffer or self.states.recipe.gradients != self.states.recipe.weights
 
     def mode(self, *, fresh: bool) -> Mode:
@@ -126,7 +126,7 @@ def forecast_ranks(job: Job, gpu: Gpu | None, source: ModelSource, config: Confi
         *node_entries(job, config, whole, fullest.states, topology, sizes),
         *offloaded_inputs(job, fullest.step.program, topology),
     )  # fmt: skip
-    ledger = _ledger(job, gpu, topology, fullest, host)
+    ledger = _ledger(job, gpu, topology, fullest, host, whole)
     return Forecast(
         model=_summary(source, config, whole, program), job=job, gpu=gpu, ledger=ledger,
         assumptions=(*assumptions(job, config), f"{topology.text}; {topology.strategy}", *_how(job, topology)),
@@ -237,7 +237,9 @@ def lying_entries(job: Job, gpu: Gpu | None, topology: Topology, states: RankSta
     return [*entries, *workspace_entries(job, gpu, DEVICE)]
 
 
-def _ledger(job: Job, gpu: Gpu | None, topology: Topology, rank: Rank, host: tuple[Entry, ...]) -> Ledger:
+def _ledger(
+    job: Job, gpu: Gpu | None, topology: Topology, rank: Rank, host: tuple[Entry, ...], whole: States
+) -> Ledger:
     lines, stream = rank.step.lines()
     texts = dict(describe_activations(rank.step.program, job))
     for line in lines:
@@ -245,7 +247,11 @@ def _ledger(job: Job, gpu: Gpu | None, topology: Topology, rank: Rank, host: tup
     made = tuple(entries_of(lines))
     outside = (*context_entries(job, gpu, DEVICE), *nccl_entries(job, topology, DEVICE)) if gpu else ()
     replayed = _replayed(rank, stream, gpu, sum(entry.nbytes for entry in outside))
-    entries = (*rank.lying, *made, *host, *outside, *_slack(replayed))
+    slack = _slack(replayed)
+    if loads_whole(job, topology):  # and empties the cache when it has been partitioned (zero/utils.py defragment)
+        slack = [replace(entry, phases=PHASES[1:]) for entry in slack]
+        slack.append(loading_entry(sum(param.nbytes for param in whole.params), rank.lying, DEVICE))
+    entries = (*rank.lying, *made, *host, *outside, *slack)
     ledger = Ledger(entries=_within(entries, job_phases(job)), top_level=Level.PROCESS if gpu else Level.RESERVED)
     ledger.check()
     return ledger

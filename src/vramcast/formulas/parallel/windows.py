@@ -15,8 +15,17 @@ from dataclasses import dataclass
 
 from vramcast.formulas.events import Event
 from vramcast.formulas.optimizers import version
+from vramcast.formulas.parallel.host import offloads_optimizer
 from vramcast.formulas.parallel.sharding import ranks_of, shard_axis
 from vramcast.formulas.parallel.topology import Topology
+from vramcast.formulas.parallel.zero3 import (
+    NORM_PART,
+    PREFETCH,
+    REDUCE_BUCKET,
+    Bucket,
+    Reduction,
+    kept_until_backward,
+)
 from vramcast.formulas.recipe import RECIPES
 from vramcast.formulas.timeline import Change, Chunk, Mode
 from vramcast.job import Job
@@ -29,7 +38,6 @@ LABELS = {
     GATHERED: "gathered parameters", BUFFER: "all-gather output", REDUCED: "reduce-scatter input",
     UNSHARDED: "gradients before they are reduced",
 }  # fmt: skip
-REUSE, PREFETCH = 1_000_000_000, 50_000_000  # DeepSpeed stage3_max_reuse_distance, stage3_prefetch_bucket_size
 COMMUNICATION = tuple(LABELS)
 LOSS_OUTSIDE = ("torchtitan", "torchtune", "litgpt", "megatron")  # their model returns logits; else it returns a loss
 
@@ -45,12 +53,13 @@ class Unit:
     reduced_bytes: int  # of the reduce-scatter's input
     share_bytes: int  # of the sharded gradient
     reshards: bool
+    numels: tuple[int, ...] = ()  # of the parameters that are trained, in the order forward uses them
     is_root: bool = False  # the parts around the blocks, gathered together: finished last in forward
 
 
 def units_of(job: Job, program: Program, topology: Topology) -> list[Unit]:
     """One unit per block; embedding, last norm and head are one root unit, or units of their own."""
-    ends = job.units or ("ends" if job.framework == "torchtitan" and version(job.torch_version) >= (2, 8) else "root")
+    ends = job.units or ("ends" if _fetches_ends(job, topology) else "root")
     groups: list[list[int]] = []
     root: list[int] = []
     for index, placed in enumerate(program.placed):
@@ -60,6 +69,12 @@ def units_of(job: Job, program: Program, topology: Topology) -> list[Unit]:
             root.append(index)
     groups = sorted([*groups, *([root] if root else [])])
     return [_unit(job, program, topology, number, tuple(group)) for number, group in enumerate(groups)]
+
+
+def _fetches_ends(job: Job, topology: Topology) -> bool:
+    """ZeRO-3 fetches module by module; torchtitan wraps embedding and head since 2025."""
+    titan = job.framework == "torchtitan" and version(job.torch_version) >= (2, 8)
+    return topology.strategy == "zero3" or titan
 
 
 def _unit(job: Job, program: Program, topology: Topology, number: int, sections: tuple[int, ...]) -> Unit:
@@ -74,7 +89,8 @@ def _unit(job: Job, program: Program, topology: Topology, number: int, sections:
         reduced_bytes=sum(_reduced(param, job, topology) for param in trained),
         share_bytes=sum(-(-_padded(param, topology) // ranks_of(param, topology)) // param.dtype.nbytes
                         * _gradient_item(param, job) for param in trained),
-        reshards=job.reshard and not kept, is_root=is_root and len(sections) > 1,
+        numels=tuple(param.numel for param in trained), reshards=job.reshard and not kept,
+        is_root=is_root and len(sections) > 1,
     )  # fmt: skip
 
 
@@ -112,7 +128,7 @@ def window_change(job: Job, program: Program, topology: Topology, *, fresh: bool
         return ()
     units = units_of(job, program, topology)
     if topology.strategy == "zero3":
-        return (_woven(units, _Zero3),)
+        return (_zero3_change(job, units, topology),)
     kind = _Fsdp2 if topology.strategy == "fsdp2" else _Fsdp1
     return (_woven(units, kind, fresh=fresh, loss_inside=job.framework not in LOSS_OUTSIDE and topology.pp == 1),)
 
@@ -227,41 +243,86 @@ class _Fsdp1(_Fsdp2):
             yield Event(-1, ("outer", "joined", unit.number), joined, UNSHARDED, LABELS[UNSHARDED])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Zero3Facts:
+    bucket: int  # reduce_bucket_size, in elements
+    ranks: int
+    item: int  # bytes of an element as it is gathered and reduced
+    offloads: bool  # the optimizer's share is on the host, and norms are taken before gradients go there
+    kept: frozenset[int]  # units that stay gathered until backward
+    external: frozenset[int]  # units whose weight the loss uses from outside of its module
+
+
 class _Zero3(_Fsdp2):
-    """Fetched where needed, with a prefetch bucket beside it; kept if used again within the reuse distance."""
+    """Fetched where needed, with a prefetch bucket beside it; kept if used again within the reuse distance. Gradients
+    are copied into a bucket and put together once more when that is full."""
+
+    def __init__(self, units: list[Unit], facts: _Zero3Facts) -> None:
+        super().__init__(units)
+        self.facts, self.bucket, self.reductions = facts, Bucket(facts.bucket), 0
+        self.ahead_bytes = min(PREFETCH, max((u.elements for u in units), default=0)) * facts.item
 
     def begin_backward(self) -> Iterator[Event]:
         return iter(())
 
     def before_forward(self, unit: Unit) -> Iterator[Event]:
         yield from self.born(GATHERED, unit, unit.gathered_bytes)
-        yield from self._prefetch(unit)
-
-    def _prefetch(self, unit: Unit) -> Iterator[Event]:
-        ahead = min(PREFETCH, max((u.elements for u in self.units), default=0))
-        item = unit.gathered_bytes // max(unit.elements, 1)
-        yield from self.born(BUFFER, unit, ahead * max(item, 1))
-
-    def _drop_prefetch(self, unit: Unit) -> Iterator[Event]:
-        ahead = min(PREFETCH, max((u.elements for u in self.units), default=0))
-        yield from self.dies(BUFFER, unit, ahead * max(unit.gathered_bytes // max(unit.elements, 1), 1))
+        yield from self.born(BUFFER, unit, self.ahead_bytes)
 
     def after_forward(self, unit: Unit) -> Iterator[Event]:
-        yield from self._drop_prefetch(unit)
-        later = 2 * sum(other.elements for other in self.units[unit.number + 1 :])
-        if later >= REUSE:
+        yield from self.dies(BUFFER, unit, self.ahead_bytes)
+        if unit.number not in self.facts.kept:
             yield from self.dies(GATHERED, unit)
 
     def end_forward(self) -> Iterator[Event]:
         return iter(())
 
     def before_backward(self, unit: Unit) -> Iterator[Event]:
-        yield from self.born(GATHERED, unit, unit.gathered_bytes)
-        yield from self._prefetch(unit)
+        yield from self.before_forward(unit)
 
     def after_backward(self, unit: Unit, gradients: list[Event]) -> Iterator[Event]:
-        yield from self._drop_prefetch(unit)
-        yield from self.dies(GATHERED, unit)
+        """A weight used from outside its module is released with the step (release_sub_module skips external ones)."""
+        yield from self.dies(BUFFER, unit, self.ahead_bytes)
+        if unit.number not in self.facts.external:
+            yield from self.dies(GATHERED, unit)
+        for numel in reversed(unit.numels):
+            for reduction in self.bucket.add(numel):
+                yield from self._reduced(reduction)
+
+    def end_backward(self) -> Iterator[Event]:
+        for reduction in self.bucket.reduce():
+            yield from self._reduced(reduction)
+        for unit in self.units:
+            yield from self.dies(GATHERED, unit)
+
+    def _reduced(self, reduction: Reduction) -> Iterator[Event]:
+        """reduce_scatter_coalesced puts several tensors together; partition_grads takes the share's norm in fp64."""
+        facts, self.reductions = self.facts, self.reductions + 1
+        whole = reduction.elements * facts.item if reduction.tensors > 1 else 0
+        share = -(-reduction.elements // facts.ranks) * facts.item
+        norm = 8 * min(-(-reduction.largest // facts.ranks), NORM_PART) if facts.offloads else 0
+        sizes = {"whole": whole, "share": share, "norm": norm}
+        for sign, part in ((1, "whole"), (1, "share"), (-1, "whole"), (1, "norm"), (-1, "norm"), (-1, "share")):
+            if sizes[part]:
+                key = ("outer", REDUCED, self.reductions, part)
+                yield Event(sign, key, sizes[part], REDUCED, LABELS[REDUCED])
+
+
+def _zero3_change(job: Job, units: list[Unit], topology: Topology) -> Change:
+    def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
+        head = {index for index, placed in enumerate(program.placed) if placed.name == "head"}
+        outside = frozenset(u.number for u in units if head & set(u.sections) and "loss" in program.regime.fused)
+        again = [any(mode.recompute(program.placed[at]) == "full" for at in unit.sections) for unit in units]
+        uses = [0 if u.number in outside else 1 + recomputed for u, recomputed in zip(units, again, strict=True)]
+        trained = [param for param in program.params() if param.trainable]
+        facts = _Zero3Facts(
+            bucket=job.reduce_bucket or REDUCE_BUCKET, ranks=topology.shard,
+            item=max((param.dtype.nbytes for param in trained), default=2), offloads=offloads_optimizer(job),
+            kept=kept_until_backward([unit.elements for unit in units], uses), external=outside,
+        )  # fmt: skip
+        return _Weaver(units, _Zero3(units, facts), len(program.placed) - 1).run(stream)
+
+    return change
 
 
 Make = Callable[..., _Fsdp2]
