@@ -34,6 +34,16 @@ def cuda_attention(capability: tuple[int, int]) -> Any:
     return attention
 
 
+def flex_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any = None, block_mask: Any = None,
+    scale: float | None = None, enable_gqa: bool = False, return_lse: bool = False, kernel_options: Any = None,
+    **more: Any,
+) -> Any:  # fmt: skip
+    """The compiled kernel keeps what flash keeps: q, k, v, the output and one fp32 number per row."""
+    out, lse = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, False, False, scale=scale)[:2]
+    return (out, lse) if return_lse else out
+
+
 def cpu_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,

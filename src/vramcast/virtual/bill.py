@@ -18,7 +18,7 @@ from vramcast.ledger import BACKWARD, NEXT_BACKWARD, Category, Entry, Ledger, Le
 from vramcast.virtual import convolution
 from vramcast.virtual.lines import format_line
 from vramcast.virtual.meter import Peak
-from vramcast.virtual.storages import HOST_PLACE, PINNED_PLACE, Record
+from vramcast.virtual.storages import HOST_PLACE, PINNED_PLACE, Record, has_storage
 
 if TYPE_CHECKING:
     from vramcast.virtual.gpu import VirtualGpu
@@ -197,6 +197,8 @@ class Bill:
 def _name(records: dict[int, Record], tensor: torch.Tensor, category: Category, name: str) -> None:
     if hasattr(tensor, "_local_tensor"):
         tensor = tensor._local_tensor
+    if not has_storage(tensor):
+        return  # torch.func's wrappers, sparse gradients
     record = records.get(tensor.untyped_storage()._cdata)
     if record is not None:
         record.category, record.name = category, name

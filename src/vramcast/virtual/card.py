@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from vramcast.allocator import Allocator, AllocatorSettings, Block
+from vramcast.allocator import DEFAULT_POOL, Allocator, AllocatorSettings, Block
 from vramcast.catalog.gpus import Gpu
 from vramcast.errors import UnsupportedError
 
@@ -19,6 +19,7 @@ class CardMemory:
         context_bytes = card.context_bytes or 0
         self.allocator = Allocator(card.capacity_bytes(), settings, index, context_bytes=context_bytes)
         self.stream = 0
+        self.pool = DEFAULT_POOL  # another one while a CUDA graph is captured
 
     @property
     def allocated_bytes(self) -> int:
@@ -31,7 +32,7 @@ class CardMemory:
     def malloc(self, nbytes: int) -> tuple[object, int]:
         if nbytes == 0:
             return None, 0
-        block = self.allocator.malloc(nbytes, self.stream)
+        block = self.allocator.malloc(nbytes, self.stream, self.pool)
         return block, block.size
 
     def free(self, block: object) -> None:

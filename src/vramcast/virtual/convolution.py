@@ -55,6 +55,20 @@ def workspace_limit_bytes(func: Any, args: tuple[Any, ...], result: Any) -> int:
     return min(_bytes(x) + _bytes(weight) + _bytes(outer), _cap_bytes())
 
 
+def column_bytes(func: Any, args: tuple[Any, ...]) -> list[int]:
+    """NaiveDilatedConvolution.cpp: the CPU's plain kernel unfolds one image at a time, a column per output position."""
+    forward = func is FORWARD
+    x, weight = (args[0], args[1]) if forward else (args[1], args[2])
+    stride, padding, dilation, transposed = args[3:7] if forward else args[4:8]
+    kernel = weight.shape[2:]
+    if x.dim() != 4 or transposed or weight.size(1) != x.size(1) or set(dilation) != {1}:
+        return []
+    positions = 1
+    for side, step, edge, width in zip(x.shape[2:], stride, padding, kernel, strict=True):
+        positions *= (side + 2 * edge - width) // step + 1
+    return [x.size(1) * kernel.numel() * positions * x.element_size()]
+
+
 def _depthwise(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """ATen has a kernel of its own for one filter per channel, which needs no workspace."""
     return bool(weight.size(1) == 1 and x.size(1) > 1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast.virtual import streams
+from vramcast.virtual.snapshots import snapshot
 
 if TYPE_CHECKING:
     from vramcast.virtual.gpu import VirtualGpu
@@ -36,6 +37,7 @@ def install(gpu: VirtualGpu, patches: Patches) -> None:
         (torch.backends.cudnn, "version", lambda: CUDNN_VERSION),
         (torch.accelerator, "is_available", lambda: True),
         (torch.accelerator, "device_count", lambda: gpu.count),
+        (torch.cuda.nvtx, "_nvtx", _Nvtx()),
         (torch, "Generator", _generator_class()),
         (torch, "device", _device_class()),
     ):
@@ -45,6 +47,7 @@ def install(gpu: VirtualGpu, patches: Patches) -> None:
     patches.set(torch.cuda, "default_generators", tuple(torch.Generator() for _ in range(gpu.count)))
     patches.set(torch.cuda.memory, "_record_memory_history", lambda *args, **kwargs: None)
     patches.set(torch.cuda.memory, "is_initialized", lambda: True)
+    patches.set(torch.cuda.memory, "mem_get_info", torch.cuda.mem_get_info)
 
 
 _RANDOM = (
@@ -97,6 +100,7 @@ def _driver(gpu: VirtualGpu) -> dict[str, Any]:
         "_cuda_get_sync_debug_mode": lambda: 0,
         "_cuda_set_sync_debug_mode": lambda mode: None,
         "_cuda_hostMemoryStats": dict,
+        "_cuda_memorySnapshot": lambda *args: snapshot(gpu),
         "_cuda_getCurrentRawStream": lambda index: gpu.memories[index].stream,
     }
 
@@ -155,7 +159,13 @@ def _cuda(gpu: VirtualGpu) -> dict[str, Any]:
         "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8) for _ in range(gpu.count)],
         "set_rng_state": lambda state, device="cuda": None,
         "set_rng_state_all": lambda states: None,
+        "cudart": lambda: SimpleNamespace(
+            cudaMemGetInfo=mem_get_info, cudaProfilerStart=lambda: 0, cudaProfilerStop=lambda: 0
+        ),
         "utilization": lambda device=None: 0,
+        "temperature": lambda device=None: 0,
+        "power_draw": lambda device=None: 0,
+        "list_gpu_processes": lambda device=None: f"GPU:{gpu.current_index}\nno processes are running",
         "can_device_access_peer": lambda one, other: True,
     }
 
@@ -170,6 +180,13 @@ def device_properties(gpu: VirtualGpu) -> Any:
         shared_memory_per_block=49152, shared_memory_per_block_optin=166912, L2_cache_size=40 << 20,
         gcnArchName="", uuid="virtual",
     )  # fmt: skip
+
+
+class _Nvtx:
+    """Marks for a profiler that is not there."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: 0
 
 
 def _generator_class() -> Any:

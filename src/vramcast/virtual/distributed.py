@@ -7,7 +7,7 @@ would start it: RANK, WORLD_SIZE and LOCAL_RANK are set, and `init_process_group
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +15,22 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from vramcast.ledger import Category
+
 if TYPE_CHECKING:
+    from vramcast.virtual.gpu import VirtualGpu
     from vramcast.virtual.patches import Patches
 
 
 @contextmanager
-def as_rank(rank: int, world_size: int, local_size: int, patches: Patches) -> Iterator[None]:
+def as_rank(gpu: VirtualGpu, rank: int, world_size: int, patches: Patches) -> Iterator[None]:
+    local_size = gpu.count
     before = dict(os.environ)
     os.environ.update(
         RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank % local_size), LOCAL_WORLD_SIZE=str(local_size),
         GROUP_RANK=str(rank // local_size), MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", TORCHELASTIC_RUN_ID="none",
     )  # fmt: skip
-    _install(rank, world_size, patches)
+    _install(gpu, rank, world_size, patches)
     try:
         yield
     finally:
@@ -36,7 +40,7 @@ def as_rank(rank: int, world_size: int, local_size: int, patches: Patches) -> It
         os.environ.update(before)
 
 
-def _install(rank: int, world_size: int, patches: Patches) -> None:
+def _install(gpu: VirtualGpu, rank: int, world_size: int, patches: Patches) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     true_init = distributed_c10d.init_process_group
@@ -48,10 +52,10 @@ def _install(rank: int, world_size: int, patches: Patches) -> None:
         patches.set(owner, "init_process_group", init_process_group)
         patches.set(owner, "is_nccl_available", lambda: True)
     patches.set(torch._C, "_get_accelerator", lambda check=None: torch.device("cuda"))
-    _install_data_parallel(patches)
+    _install_data_parallel(gpu, patches)
 
 
-def _install_data_parallel(patches: Patches) -> None:
+def _install_data_parallel(gpu: VirtualGpu, patches: Patches) -> None:
     """The fake group's all-reduce gives no result to DDP's reducer; the bucket itself is one."""
     kind = torch.nn.parallel.DistributedDataParallel
     true_init = kind.__init__
@@ -68,3 +72,21 @@ def _install_data_parallel(patches: Patches) -> None:
         model.register_comm_hook(None, keep)
 
     patches.set(kind, "__init__", init)
+    for owner, name in ((kind, "_ddp_init_helper"), (dist.Reducer, "_rebuild_buckets")):
+        patches.set(owner, name, _making_buckets(gpu, getattr(owner, name)))
+
+
+def _making_buckets(gpu: VirtualGpu, make: Callable[..., Any]) -> Callable[..., Any]:
+    """The reducer makes its buckets in C++, where the parameters' device is not the virtual one."""
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        there = set(gpu.storages.records.values())
+        gpu.mode.target = gpu.last_place
+        try:
+            return make(*args, **kwargs)
+        finally:
+            gpu.mode.target = None
+            for record in set(gpu.storages.records.values()) - there:
+                record.category, record.name = Category.COMMUNICATION, "DDP's gradient buckets"
+
+    return made

@@ -18,7 +18,19 @@ from vramcast.allocator import OutOfMemory
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError
 from vramcast.ledger import Ledger
-from vramcast.virtual import autocast, cuda_api, kernels, libraries, parallel, special, sums, tensors, training
+from vramcast.virtual import (
+    autocast,
+    cuda_api,
+    graphs,
+    inplace,
+    kernels,
+    libraries,
+    parallel,
+    special,
+    sums,
+    tensors,
+    training,
+)
 from vramcast.virtual.bill import Bill, Shortage
 from vramcast.virtual.card import DEFAULT_CAPABILITY, CardMemory, allocator_settings, check_card
 from vramcast.virtual.lines import source_line
@@ -91,7 +103,7 @@ class VirtualGpu:
         self.exit.callback(libraries.forget_devices)
         self.exit.callback(patches.restore)
         try:
-            for part in (cuda_api, tensors, training):
+            for part in (cuda_api, graphs, tensors, inplace, training):
                 part.install(self, patches)
             parallel.install(patches)
             self.path.install(patches)
@@ -102,7 +114,7 @@ class VirtualGpu:
             if self._rank is not None:
                 from vramcast.virtual.distributed import as_rank
 
-                self.exit.enter_context(as_rank(self._rank, self._world_size, self.count, patches))
+                self.exit.enter_context(as_rank(self, self._rank, self._world_size, patches))
             self.exit.enter_context(self.kernels)
             self.exit.enter_context(autocast.Autocast(self, patches))
             special.install(self)

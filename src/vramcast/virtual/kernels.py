@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,9 @@ class Kernels:
             if func in _MATMULS:
                 self._workspace(place)
             inside = inside or _INSIDE.get(func)
+        else:
+            inside = inside or (partial(convolution.column_bytes, func) if func in convolution.SHAPES else None)
+            inside = inside or _INSIDE_ON_CPU.get(func)
         if inside is None:
             return []
         gpu = self._gpu
@@ -244,6 +248,14 @@ def _inside_layer_norm(args: tuple[Any, ...]) -> list[int]:
     return [t.numel() * t.element_size() for t in args[:2] if isinstance(t, torch.Tensor) and not t.is_contiguous()]
 
 
+def _inside_batch_norm_backward(args: tuple[Any, ...]) -> list[int]:
+    """batch_norm_kernel.cpp on a CPU: one more tensor like the input; seen with torch.profiler."""
+    return [args[1].numel() * args[1].element_size()]
+
+
+_INSIDE_ON_CPU: dict[Any, Callable[[tuple[Any, ...]], list[int]]] = {
+    aten.native_batch_norm_backward.default: _inside_batch_norm_backward,
+}
 _ON_ANY_DEVICE: dict[Any, Callable[[tuple[Any, ...]], list[int]]] = {
     aten.native_layer_norm.default: _inside_layer_norm,
     aten.native_layer_norm_backward.default: _inside_layer_norm,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,21 @@ def install_safetensors(gpu: VirtualGpu, patches: Patches) -> None:
     def flatten(tensors: Any, *args: Any) -> dict[str, Any]:
         gpu.note("safetensors wrote no weights: virtual tensors have no values")
         return {}
+
+    written: list[Any] = []
+
+    def write(tensors: Any, path: Any, *args: Any, **kwargs: Any) -> None:
+        """An empty file where there was none, for as long as the script runs; what exists is left alone."""
+        if not os.path.exists(path):
+            safetensors.serialize_file(tensors, path, *args, **kwargs)
+            written.append(path)
+
+    def remove() -> None:
+        for path in filter(os.path.exists, written):
+            os.remove(path)
+
+    gpu.exit.callback(remove)
+    patches.set(safetensors.torch, "serialize_file", write)
 
     for name in ("_flatten", "_flatten_as_ptr"):
         if hasattr(safetensors.torch, name):

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vramcast.virtual.fallback import run_on_zeros
 from vramcast.virtual.ops import Op, replaced, tensors_in
 from vramcast.virtual.shapes import Shapes
-from vramcast.virtual.storages import HOST_PLACE, NOWHERE, Record, is_meta, storage_of
+from vramcast.virtual.storages import HOST_PLACE, NOWHERE, Record, inner_tensors, is_meta, storage_of
 
 if TYPE_CHECKING:
     from vramcast.virtual.gpu import VirtualGpu
@@ -26,10 +27,16 @@ KNOWN_DEVICE_FLOATS = 1 << 16
 KNOWN_HOST_BYTES = 64 << 20
 _CHECK_SIZE_FIRST = 1024  # from here on, a broadcast of known tensors could become large
 
+SPARSE_MESSAGE = (
+    "sparse tensors whose values are unknown cannot be followed on a virtual device. Trace the script with dense ones "
+    "(sparse=False): they take more, so the answer is an upper bound."
+)
+
 Special = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
+_NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
 _Generator = torch.Generator
 _get_mode, _FAKE = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
 _numel = torch._C.TensorBase.numel
@@ -55,8 +62,8 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.asleep or _get_mode(_FAKE) is not None:
             return func(*args, **(kwargs or {}))
-        if types and any(kind not in _ORDINARY for kind in types):
-            return NotImplemented  # a tensor subclass unwraps itself first
+        if types and any(kind.__torch_dispatch__ is not _NO_DISPATCH for kind in types):
+            return NotImplemented  # a tensor subclass with ops of its own unwraps itself first
         if self.busy:
             return self._dispatch(func, args, kwargs or {})
         self.busy = True
@@ -155,6 +162,8 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
 
     def _survey(self, op: Op, inputs: list[torch.Tensor]) -> tuple[str, bool, bool]:
         """Where the result belongs, whether real tensors take part, and whether unknown values do."""
+        if any(tensor.layout != torch.strided for tensor in inputs):
+            inputs = self._opened(inputs)
         records = self.records
         place = None
         real = unknown = False
@@ -174,6 +183,12 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
             elif not op.across_devices:
                 place = self._settle(op, place, record, tensor, inputs)
         return place or HOST_PLACE, real, unknown
+
+    def _opened(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Sparse tensors by what they consist of; torch has no kernels for sparse ones without values."""
+        if any(map(is_meta, inputs)):
+            raise NotImplementedError(SPARSE_MESSAGE)
+        return [part for t in inputs for part in ((t,) if t.layout == torch.strided else inner_tensors(t))]
 
     def _settle(self, op: Op, place: str, record: Record, tensor: torch.Tensor, inputs: list[torch.Tensor]) -> str:
         """Two places in one op: scalars of the host may mix, and so may what the same call has just made."""
@@ -214,14 +229,14 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
 
     def _run(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any], place: str) -> Any:
         if place in (NOWHERE, HOST_PLACE):
-            result = self.shapes.call(func, op, args, kwargs) if place == HOST_PLACE else func(*args, **kwargs)
+            result = self._shaped(func, op, args, kwargs) if place == HOST_PLACE else func(*args, **kwargs)
             self._enroll_all(result, place, op.name)
         else:
             kernels = self.gpu.kernels
             blocks = kernels.before(func, args, place)
             try:
                 written_out = kernels.shape(func)
-                result = written_out(*args, **kwargs) if written_out else self.shapes.call(func, op, args, kwargs)
+                result = written_out(*args, **kwargs) if written_out else self._shaped(func, op, args, kwargs)
                 self._enroll_all(result, place, op.name)
                 kernels.done(func, args, result, place)
             finally:
@@ -231,6 +246,12 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
             for tensor in op.written(args, kwargs):
                 self.storages.resized(storage_of(tensor))
         return result
+
+    def _shaped(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any]) -> Any:
+        try:
+            return self.shapes.call(func, op, args, kwargs)
+        except NotImplementedError:
+            return run_on_zeros(func, args, kwargs)
 
     def _run_known(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any], place: str) -> Any:
         result = func(*args, **kwargs)
@@ -249,7 +270,11 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
         on_twins = replaced(tuple(args), twins)
         blocks = self.gpu.kernels.before(func, on_twins, place) if place not in (NOWHERE, HOST_PLACE) else []
         try:
-            result = replaced((self.gpu.kernels.shape(func) or func)(*on_twins, **plain), originals)
+            try:
+                result = (self.gpu.kernels.shape(func) or func)(*on_twins, **plain)
+            except NotImplementedError:
+                result = run_on_zeros(func, args, kwargs)
+            result = replaced(result, originals)
             self._enroll_all(result, place, op.name)
         finally:
             if blocks:
@@ -287,6 +312,10 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
 
     def enroll(self, tensor: torch.Tensor, place: str, cause: str, *, pinned: bool = False) -> Record | None:
         """Bill the storage of a new tensor; None when it is an old one."""
+        if tensor.layout != torch.strided:
+            for part in inner_tensors(tensor):
+                self.enroll(part, place, cause)
+            return None
         if storage_of(tensor)._cdata in self.records:
             return None
         self.gpu.cause = cause

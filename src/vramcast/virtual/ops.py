@@ -18,7 +18,7 @@ ACROSS_DEVICES = frozenset(
     {
         "aten::copy_", "aten::_to_copy", "aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_",
         "aten::_foreach_copy_", "aten::set_", "aten::_amp_update_scale_", "aten::_pin_memory", "aten::equal",
-        "aten::_pack_padded_sequence",
+        "aten::_pack_padded_sequence", "aten::_ctc_loss", "aten::_ctc_loss_backward",
     }
 )  # fmt: skip
 

@@ -43,6 +43,8 @@ def run_script(path: str, arguments: Sequence[str], gpu: VirtualGpu) -> Run:
     except SystemExit as end:
         if end.code not in (None, 0):
             raise TraceError(f"{path} ended itself with exit code {end.code!r}.") from end
+    except ImportError as error:
+        raise TraceError(f"{path} failed at {_innermost_line(error, script)}: {error}. {_missing(error)}") from error
     except Exception as error:
         shown = "".join(traceback.format_exception(error, limit=-6)).rstrip()
         raise TraceError(
@@ -51,6 +53,23 @@ def run_script(path: str, arguments: Sequence[str], gpu: VirtualGpu) -> Run:
         ) from error
     stopped = gpu.step_limit is not None and gpu.phases.steps >= gpu.step_limit
     return Run(steps=gpu.phases.steps, stopped=stopped, out_of_memory=message, out_of_memory_line=line)
+
+
+_WITHOUT = {  # packages whose kernels need a GPU to be built or run, and the way around them
+    "flash_attn": "attn_implementation='sdpa' keeps the same tensors as flash_attn",
+    "xformers": "torch's scaled_dot_product_attention keeps the same tensors as xformers",
+    "apex": "torch.optim and torch.nn have the same optimizers and norms",
+    "deepspeed": "vramcast estimate --strategy zero2 or zero3 answers for DeepSpeed",
+    "bitsandbytes": "vramcast estimate --quantize nf4 --optimizer adamw-8bit answers without it",
+}
+
+
+def _missing(error: ImportError) -> str:
+    """What to do about a package that is not here."""
+    package = (error.name or "").partition(".")[0]
+    found = package or next((name for name in _WITHOUT if name in str(error)), "")
+    way = f" Without it: {_WITHOUT[found]}." if found in _WITHOUT else ""
+    return f"Install {found or 'what is missing'} beside vramcast; the script runs with this Python.{way}"
 
 
 @contextmanager

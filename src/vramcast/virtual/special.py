@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast.virtual.lines import format_line, source_line
-from vramcast.virtual.mode import meta_twin
+from vramcast.virtual.mode import SPARSE_MESSAGE, meta_twin
+from vramcast.virtual.ops import tensors_in
 from vramcast.virtual.storages import HOST_PLACE, NOWHERE, is_meta, storage_of
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def install(gpu: VirtualGpu) -> None:
     for op in (aten.bitwise_and.Tensor, aten.logical_and.default):
         specials[op] = _decided(gpu, False)
     specials[aten._pack_padded_sequence.default] = lambda func, args, kwargs: _pack(gpu, func, *args)
+    specials[aten._sparse_coo_tensor_with_dims_and_tensors.default] = _sparse
     specials[aten.histc.default] = lambda func, args, kwargs: _histc(gpu, func, args, kwargs)
     specials[aten.nonzero.default] = lambda func, args, kwargs: _nonzero(gpu, func, args)
     specials[aten.masked_select.default] = lambda func, args, kwargs: _masked_select(gpu, args)
@@ -165,6 +167,13 @@ def _pack(gpu: VirtualGpu, func: Any, tensor: torch.Tensor, lengths: torch.Tenso
     _enroll_beside(gpu, data, tensor, "aten::_pack_padded_sequence")
     gpu.mode.enroll(sizes, HOST_PLACE, "aten::_pack_padded_sequence")
     return data, sizes
+
+
+def _sparse(func: Any, args: Any, kwargs: Any) -> Any:
+    """torch has no kernels for sparse tensors without values, so the first unknown one is where the way ends."""
+    if any(is_meta(tensor) for tensor in tensors_in(args, kwargs)):
+        raise NotImplementedError(SPARSE_MESSAGE)
+    return NotImplemented
 
 
 def _histc(gpu: VirtualGpu, func: Any, args: Any, kwargs: Any) -> Any:

@@ -23,6 +23,20 @@ storage_of = torch._C.TensorBase.untyped_storage
 is_meta = torch._C.TensorBase.is_meta.__get__
 
 
+def has_storage(tensor: torch.Tensor) -> bool:
+    """Sparse tensors and the wrappers of torch.func have none of their own."""
+    return tensor.layout == torch.strided and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def inner_tensors(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What owns the bytes of a sparse tensor."""
+    if tensor.layout == torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout == torch.sparse_csr:
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    raise NotImplementedError(f"a tensor of layout {tensor.layout} cannot be followed on a virtual device.")
+
+
 class Record:
     """One storage. Mutable: what it turned out to be is often known only later."""
 

@@ -1,4 +1,4 @@
-"""The parts of torch that training scripts lean on: backward, optimizers, data loaders, compile, save and load."""
+"""The parts of torch that training scripts lean on: backward, optimizers, data loaders, losses, compile."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.attention.flex_attention as flex_module
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import optimizer as optimizers
 
-from vramcast.ledger import SAVE
+from vramcast.virtual import attention, checkpoints
 
 if TYPE_CHECKING:
     from vramcast.virtual.gpu import VirtualGpu
@@ -24,10 +25,22 @@ def install(gpu: VirtualGpu, patches: Patches) -> None:
     _install_backward(gpu, patches)
     _install_optimizers(gpu, patches)
     _install_loader(gpu, patches)
-    _install_files(gpu, patches)
+    checkpoints.install(gpu, patches)
     _install_fake_mode(gpu, patches)
+    _install_losses(gpu, patches)
+    patches.set(flex_module, "flex_attention", _flex(gpu))
     patches.set(torch, "compile", _uncompiled(gpu))
+    patches.set(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
+    patches.set(torch._dynamo, "reset", lambda: None)
     patches.set(torch.nn.Module, "compile", lambda module, *args, **kwargs: gpu.note(_COMPILE_NOTE))
+
+
+def _flex(gpu: VirtualGpu) -> Any:
+    def flex_attention(*args: Any, **kwargs: Any) -> Any:
+        gpu.note("flex_attention is billed as its compiled kernel, which keeps no scores")
+        return attention.flex_attention(*args, **kwargs)
+
+    return flex_attention
 
 
 _COMPILE_NOTE = "torch.compile is left out: the eager ops are billed"
@@ -54,6 +67,17 @@ def _install_backward(gpu: VirtualGpu, patches: Patches) -> None:
             gpu.phases.backward_ends()
 
     patches.set(torch.autograd, "_engine_run_backward", run_backward)
+
+
+def _install_losses(gpu: VirtualGpu, patches: Patches) -> None:
+    true_ctc = torch.ctc_loss
+
+    def ctc_loss(log_probs: Any, targets: Any, *lengths_and_more: Any, **kwargs: Any) -> Any:
+        """CUDA copies the lengths to the device; under a dispatch mode torch leaves that out."""
+        moved = (v.to(log_probs.device) if isinstance(v, torch.Tensor) else v for v in lengths_and_more)
+        return true_ctc(log_probs, targets, *moved, **kwargs)
+
+    patches.set(torch, "ctc_loss", ctc_loss)
 
 
 def _install_optimizers(gpu: VirtualGpu, patches: Patches) -> None:
@@ -125,32 +149,3 @@ def _install_loader(gpu: VirtualGpu, patches: Patches) -> None:
             del context
 
     patches.set(DataLoader, "_get_iterator", get_iterator)
-
-
-def _install_files(gpu: VirtualGpu, patches: Patches) -> None:
-    true_load = torch.load
-
-    def save(content: Any, file: Any, *args: Any, **kwargs: Any) -> None:
-        before = gpu.phases.current
-        gpu.phases.enter(SAVE)
-        gpu.note("torch.save wrote nothing: virtual tensors have no values")
-        gpu.phases.enter(before)
-
-    def load(file: Any, map_location: Any = None, **kwargs: Any) -> Any:
-        content = true_load(file, map_location="cpu", **kwargs)
-        return content if map_location is None or callable(map_location) else _moved(content, map_location)
-
-    patches.set(torch, "save", save)
-    patches.set(torch, "load", load)
-
-
-def _moved(content: Any, device: Any) -> Any:
-    if isinstance(device, dict):
-        device = next(iter(device.values()), "cpu")
-    if isinstance(content, torch.Tensor):
-        return content.to(device)
-    if isinstance(content, dict):
-        return type(content)((key, _moved(value, device)) for key, value in content.items())
-    if isinstance(content, (list, tuple)) and not hasattr(content, "_fields"):
-        return type(content)(_moved(value, device) for value in content)
-    return content

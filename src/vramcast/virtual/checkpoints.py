@@ -1,0 +1,164 @@
+"""torch.save and torch.load without weights: what was saved is remembered and given back, on the device asked for.
+
+A file that exists is never written over: virtual tensors have nothing to write. Where there is none, a placeholder
+stands until the virtual GPU is left, so that a script finds the checkpoint it has just saved.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vramcast.ledger import SAVE
+from vramcast.virtual.special import has_values
+
+if TYPE_CHECKING:
+    from vramcast.virtual.gpu import VirtualGpu
+    from vramcast.virtual.patches import Patches
+
+MARK = b"vramcast: a virtual checkpoint without weights, number "
+_HEAD_BYTES = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A tensor as it was when it was saved."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    trains: bool
+    is_parameter: bool
+    values: torch.Tensor | None  # of small host tensors: counters, states of generators
+
+
+def install(gpu: VirtualGpu, patches: Patches) -> None:
+    checkpoints = Checkpoints(gpu, torch.load)
+    gpu.exit.callback(checkpoints.remove_placeholders)
+    patches.set(torch, "save", checkpoints.save)
+    patches.set(torch, "load", checkpoints.load)
+
+
+class Checkpoints:
+    def __init__(self, gpu: VirtualGpu, true_load: Callable[..., Any]) -> None:
+        self._gpu = gpu
+        self._true_load = true_load
+        self._numbered: list[Any] = []
+        self._by_path: dict[str, int] = {}
+        self._placeholders: list[str] = []
+
+    def save(self, content: Any, file: Any, *args: Any, **kwargs: Any) -> None:
+        gpu = self._gpu
+        before = gpu.phases.current
+        gpu.phases.enter(SAVE)
+        gpu.note("torch.save wrote no weights: virtual tensors have no values")
+        self._numbered.append(_kept(gpu, content))
+        number = len(self._numbered) - 1
+        if isinstance(file, (str, os.PathLike)):
+            self._write(os.path.abspath(file), number)
+        else:
+            file.write(MARK + b"%d\n" % number)
+        gpu.phases.enter(before)
+
+    def load(self, file: Any, map_location: Any = None, **kwargs: Any) -> Any:
+        number = self._number(file)
+        if number is None:
+            content = self._true_load(file, map_location="cpu", **kwargs)
+            return content if map_location is None or callable(map_location) else _moved(content, map_location)
+        return _made(self._numbered[number], map_location)
+
+    def remove_placeholders(self) -> None:
+        for path in self._placeholders:
+            if os.path.isfile(path) and _head(path).startswith(MARK):
+                os.remove(path)
+
+    def _write(self, path: str, number: int) -> None:
+        if not os.path.isdir(os.path.dirname(path)):
+            raise RuntimeError(f"Parent directory {os.path.dirname(path)} does not exist.")
+        self._by_path[path] = number
+        if not os.path.exists(path):
+            self._placeholders.append(path)
+            with open(path, "wb") as placeholder:
+                placeholder.write(MARK + b"%d\n" % number)
+
+    def _number(self, file: Any) -> int | None:
+        """Which checkpoint of this run a file is; None: a file with values of its own."""
+        if isinstance(file, (str, os.PathLike)):
+            path = os.path.abspath(file)
+            if path in self._by_path:
+                return self._by_path[path]
+            head = _head(path) if os.path.isfile(path) else b""
+        else:
+            head = file.read(_HEAD_BYTES)
+            file.seek(-len(head), os.SEEK_CUR)
+        if not head.startswith(MARK):
+            return None
+        number = int(head[len(MARK) :].split(b"\n")[0])
+        if number >= len(self._numbered):
+            raise RuntimeError(f"{file} was left by an earlier virtual run and holds no weights. Delete it.")
+        return number
+
+
+def _head(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(_HEAD_BYTES)
+
+
+def _kept(gpu: VirtualGpu, content: Any) -> Any:
+    """The same structure with tensors put down as what they were."""
+    if isinstance(content, torch.Tensor):
+        known = content.device.type == "cpu" and has_values(gpu, content)
+        with torch._C._DisableTorchDispatch():
+            values = content.detach().clone() if known else None
+        return Kept(
+            size=tuple(content.size()), stride=tuple(content.stride()), dtype=content.dtype, device=content.device,
+            trains=content.requires_grad, is_parameter=isinstance(content, torch.nn.Parameter), values=values,
+        )  # fmt: skip
+    return _rebuilt(content, lambda item: _kept(gpu, item))
+
+
+def _made(content: Any, map_location: Any) -> Any:
+    if not isinstance(content, Kept):
+        return _rebuilt(content, lambda item: _made(item, map_location))
+    device = _target(content.device, map_location)
+    if content.values is not None:
+        tensor = content.values.clone().to(device)
+    else:
+        tensor = torch.empty_strided(content.size, content.stride, dtype=content.dtype, device=device)
+    return torch.nn.Parameter(tensor, content.trains) if content.is_parameter else tensor
+
+
+def _target(saved: torch.device, map_location: Any) -> torch.device:
+    if map_location is None:
+        return saved
+    if callable(map_location):
+        return torch.device("cpu")  # `lambda storage, location: storage` leaves it on the host
+    if isinstance(map_location, dict):
+        return torch.device(map_location.get(str(saved), saved))
+    return torch.device(map_location)
+
+
+def _moved(content: Any, device: Any) -> Any:
+    if isinstance(device, dict):
+        device = next(iter(device.values()), "cpu")
+    return content.to(device) if isinstance(content, torch.Tensor) else _rebuilt(content, lambda c: _moved(c, device))
+
+
+def _rebuilt(content: Any, change: Callable[[Any], Any]) -> Any:
+    """Dicts, lists and tuples with every item changed; subclasses keep their own attributes."""
+    if isinstance(content, dict):
+        new = copy.copy(content)
+        for key, value in content.items():
+            new[key] = change(value)
+        return new
+    if isinstance(content, tuple) and hasattr(content, "_fields"):
+        return type(content)(*map(change, content))
+    if isinstance(content, (list, tuple)):
+        return type(content)(map(change, content))
+    return content
