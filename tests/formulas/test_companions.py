@@ -160,7 +160,7 @@ def test_lightning_evaluates_with_the_last_gradients() -> None:
 def test_resuming_loads_a_second_set(resume: str, torch_version: str, on_gpu: int, on_host: int) -> None:
     """Bytes per parameter of fp32 AdamW: model 4, states 8, checkpoint 12; before 2.1 states were copied again."""
     ledger = estimate(job(resume=resume, precision="fp32", **{"torch-version": torch_version})).ledger
-    big = {name: n for name, n in lines(ledger, "resume").items() if n > 10**9}
+    big = {name: n for name, n in lines(ledger, "resume").items() if n > 10**9 and "unallocated" not in name}
     assert sum(big.values()) == on_gpu * QWEN
     loaded = (entry for entry in ledger.entries if entry.place == "host" and "as loaded" in entry.component)
     assert sum(entry.nbytes for entry in loaded) == on_host * QWEN
