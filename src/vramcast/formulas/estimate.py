@@ -154,7 +154,7 @@ def _whole(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Fo
 
 def _scaling(job: Job, config: Config, gpu: Gpu | None) -> Scaling:
     base, *_ = three = lengths(int(sizes_of(job, config).seq))
-    one, two, more = (recorded(job, config, gpu, sizes_of(at_length(job, seq), config)) for seq in three)
+    one, two, more = (recorded(job, config, gpu, plain(sizes_of(at_length(job, seq), config))) for seq in three)
     return scaling(job, (one, two, more), base)
 
 
@@ -274,6 +274,15 @@ def sizes_of(job: Job, config: Config) -> Sizes:
     seq = job.longest_seq or job.seq or default_seq(config)
     images = 1 if job.images is None else job.images
     return Sizes.named(job.batch, seq, job.target_seq or seq, images, job.image_tokens)
+
+
+def plain(sizes: Sizes) -> Sizes:
+    """The same numbers without the names that formulas show."""
+    tokens = None if sizes.image_tokens is None else int(sizes.image_tokens)
+    return Sizes(
+        batch=int(sizes.batch), seq=int(sizes.seq), target_seq=int(sizes.target_seq), images=int(sizes.images),
+        image_tokens=tokens,
+    )  # fmt: skip
 
 
 def _summary(name: str, states: States, family: str | None, layers: int | None) -> ModelSummary:

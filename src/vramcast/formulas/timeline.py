@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from vramcast.formulas.events import (
     GRAD_IN,
@@ -59,8 +59,7 @@ Made = TypeVar("Made")
 Change = Callable[["Program", "Mode", Iterator[Chunk]], Iterator[Chunk]]
 
 
-@dataclass(frozen=True, slots=True)
-class Stamped:
+class Stamped(NamedTuple):  # tens of thousands of them in a step: a tuple is made three times as fast as a dataclass
     """An event at its place in the step."""
 
     phase: str

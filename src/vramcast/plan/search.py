@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError, UnsupportedError
 from vramcast.forecast import Forecast
+from vramcast.formulas.dry_run import may_get_through, replayed
 from vramcast.formulas.estimate import DEVICE, estimate, sizes_of
 from vramcast.formulas.overheads import context_entries
 from vramcast.job import Job
@@ -20,7 +21,7 @@ from vramcast.models.read import read_model
 from vramcast.plan.cluster import tried_in_order
 from vramcast.plan.cost import StepCost
 from vramcast.plan.moves import EXPANDABLE, Kind, Move
-from vramcast.plan.order import Limits, Moves, applied, fits_surely, kind_of, may_fit, peak_bytes
+from vramcast.plan.order import KINDS, Limits, Moves, applied, fits_surely, kind_of, may_fit, peak_bytes
 from vramcast.plan.reach import Reach, reach_of
 from vramcast.plan.table import Candidate, Table
 
@@ -66,7 +67,7 @@ class Plans:
     cost: StepCost | None
     fitting: tuple[Plan, ...]
     fewest: Plan | None  # of the fitting ones, the one with the fewest changes
-    singles: tuple[Single, ...]  # most freed first
+    singles: tuple[Single, ...]  # free, slower, changes the training; in each most freed first
     front: tuple[Candidate, ...]  # memory against time, priced only
     closest: Plan | None  # where nothing fits: the smallest that was found
     reach: Reach | None
@@ -83,7 +84,7 @@ def plan(job: Job, limits: Limits | None = None) -> Plans:
     table = Table(job, config, gpu, limits or Limits(), most_bytes=room)
     if base.verdict().fits:
         return _fits_already(base, table, room)
-    fitting = tuple(_cheapest(job, table, room, gpu.capacity_bytes() - room))
+    fitting = tuple(_cheapest(job, table, gpu, room))
     if not fitting:  # then what the weights forbid is of interest too: how close can it get?
         table = Table(job, config, gpu, limits or Limits())
     smallest = table.smallest()
@@ -135,16 +136,19 @@ def _singles(base: Forecast, table: Table) -> tuple[Single, ...]:
         Single(move=alone.moves[0], frees_bytes=max(whole - alone.allocated_bytes, 0), slowdown=alone.slowdown)
         for alone in table.singles()
     ]
-    grown = [replace(one, frees_bytes=_cached_less(base)) if one.move is EXPANDABLE else one for one in found]
-    return tuple(sorted(grown, key=lambda one: -one.frees_bytes))
+    for number, single in enumerate(found):
+        if single.move is EXPANDABLE:
+            found[number] = replace(single, frees_bytes=_cached_less(base, table.config))
+    return tuple(sorted(found, key=lambda one: (KINDS.index(one.move.kind), -one.frees_bytes)))
 
 
-def _cached_less(base: Forecast) -> int:
-    """Cached blocks do not show in a price: what the setting saves takes an estimate."""
+def _cached_less(base: Forecast, config: Config) -> int:
+    """Cached blocks do not show in a price: what the setting saves takes the allocator."""
     assert base.job is not None
     with_it = EXPANDABLE.apply(base.job)
-    reserved = estimate(with_it).verdict().reserved_bytes if with_it is not None else None
-    return max((base.verdict().reserved_bytes or 0) - (reserved or 0), 0)
+    if with_it is None or base.gpu is None:
+        return 0
+    return max((base.verdict().reserved_bytes or 0) - replayed(with_it, config, base.gpu).peak_reserved_bytes, 0)
 
 
 def about(job: Job) -> tuple[Gpu, Config]:
@@ -165,19 +169,19 @@ def _with_length(job: Job, config: Config) -> Job:
 # ---- the cheapest that fit
 
 
-def _cheapest(job: Job, table: Table, room: int, outside: int) -> Iterator[Plan]:
+def _cheapest(job: Job, table: Table, gpu: Gpu, room: int) -> Iterator[Plan]:
     """The first in the table's order that fit when estimated whole, each with changes of its own."""
     found: list[Plan] = []
-    tried, most = 0, room
+    tried, most, outside = 0, room, gpu.capacity_bytes() - room
     for candidate in table.ranked(room):
         if not candidate.moves or candidate.allocated_bytes > most or _covered(candidate.moves, found):
             continue
         changed = applied(job, candidate.moves)
         if changed is None or not may_fit(changed, candidate.allocated_bytes + outside, room + outside):
             continue
-        made = Plan(moves=candidate.moves, job=changed, forecast=estimate(changed), slowdown=candidate.slowdown)
+        made = _estimated(job, candidate) if may_get_through(changed, table.config, gpu) else None
         tried += 1
-        if made.fits:
+        if made is not None and made.fits:
             found.append(made)
             yield made
         elif tried > EXACT:
