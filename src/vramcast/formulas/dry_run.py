@@ -1,0 +1,46 @@
+"""A job's births and deaths through the allocator, without a bill: may it get through two steps on its card?
+
+The engine's own steps on plain numbers, where `estimate` names each of them for its formulas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vramcast.catalog.gpus import Gpu
+from vramcast.formulas.beside import beside
+from vramcast.formulas.estimate import DEVICE, _earlier, _replayed, _script, plain, recorded, sizes_of
+from vramcast.formulas.inputs import batch_values
+from vramcast.formulas.overheads import context_entries, workspaces
+from vramcast.formulas.replay import Replayed, Script, replay
+from vramcast.formulas.setting import Setting
+from vramcast.formulas.states import States, unique
+from vramcast.formulas.step import Step
+from vramcast.job import Job
+from vramcast.models.config import Config
+
+
+def may_get_through(job: Job, config: Config, gpu: Gpu) -> bool:
+    """False where the card runs out, or where a context at the upper end of its range leaves too little of it: such a
+    job does not fit surely. Where true, an estimate has to say."""
+    context = context_entries(job, gpu, DEVICE)
+    usual = sum(entry.nbytes for entry in context)
+    most = sum(entry.range_bytes[1] if entry.range_bytes else entry.nbytes for entry in context)
+    script = script_of(job, config, gpu)
+    seen = replay(script, capacity_bytes=gpu.capacity_bytes() - usual, conf=job.alloc_conf)
+    return not seen.out_of_memory and seen.peak_reserved_bytes + most <= gpu.capacity_bytes()
+
+
+def replayed(job: Job, config: Config, gpu: Gpu) -> Replayed:
+    """On the card, or on one without limit where that is too small."""
+    return _replayed(script_of(job, config, gpu), gpu, job)
+
+
+def script_of(job: Job, config: Config, gpu: Gpu) -> Script:
+    sizes = plain(sizes_of(job, config))
+    program = recorded(job, config, gpu, sizes)
+    states = States(params=unique(program.params()), job=job)
+    step = Step(job=job, program=program, states=states, place=DEVICE)
+    extra = beside(Setting(job=job, config=config, gpu=gpu, sizes=sizes, program=program, states=states, device=DEVICE))
+    small = (*workspaces(job, gpu), *(int(value.nbytes) for value in batch_values(program, job)))
+    return replace(_script(step, step.stream(), extra.resident, small), earlier=_earlier(job, config, gpu))
