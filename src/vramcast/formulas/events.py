@@ -322,8 +322,9 @@ class _Flow:
         """A tied parameter's gradients are summed before they reach `.grad`, in the section that declares it."""
         own, kind = what in self.own_params, "gradient" if self.fresh else "working"
         if what in self.exists:
-            self.books.summed(value.nbytes, label, ("gradient", what) if own and self.fresh else None, kind)
-            if own:
+            left = own and ("outer", what) in self.books.alive
+            self.books.summed(value.nbytes, label, ("gradient", what) if left and self.fresh else None, kind)
+            if left:
                 self.books.dies(("outer", what))
         elif own and not self.fresh:
             self.books.passing(value.nbytes, label)
