@@ -173,3 +173,10 @@ def test_workers_and_pinned_batches(tmp_path: Path) -> None:
         assert seen == 32
         assert loader.num_workers == 2
     assert any("2 data loader workers" in note for note in gpu.notes)
+
+
+def test_a_number_is_a_card() -> None:
+    with virtual_gpu("rtx4090", count=2):
+        assert nn.Linear(2, 2).to(1).weight.device == torch.device("cuda", 1)
+        assert torch.ones(2).to(0).device == torch.device("cuda", 0)
+        assert torch.ones(2).to(device=1, dtype=torch.float16).device == torch.device("cuda", 1)

@@ -76,11 +76,31 @@ def install_empty_weights(gpu: VirtualGpu, patches: Patches) -> None:
         if model.can_generate():
             model.generation_config = GenerationConfig.from_model_config(config)
         device_map = kwargs.pop("device_map", None)
-        if device_map is not None:
+        quantization = kwargs.pop("quantization_config", None) or getattr(config, "quantization_config", None)
+        if quantization is not None:
+            _quantize(model, quantization, dtype, _one_device(device_map or "auto"))
+        elif device_map is not None:
             model = model.to(_one_device(device_map))
         return model.eval()
 
     patches.set(PreTrainedModel, "from_pretrained", classmethod(from_pretrained))
+
+
+def _quantize(model: Any, how: Any, dtype: torch.dtype, device: Any) -> None:
+    """As from_pretrained does it: modules are exchanged, and each weight is quantized on its way to the device."""
+    from transformers.quantizers import AutoHfQuantizer
+
+    quantizer = AutoHfQuantizer.from_config(how, pre_quantized=False)
+    quantizer.validate_environment(device_map={"": device})
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        quantizer.preprocess_model(model=model, dtype=dtype, device_map={"": device})
+    finally:
+        torch.set_default_dtype(before)
+    torch.nn.Module.to(model, device)  # the model's own refuses once it is quantized
+    model.hf_quantizer = quantizer
+    quantizer.postprocess_model(model)
 
 
 def _one_device(device_map: Any) -> Any:

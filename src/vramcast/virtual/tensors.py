@@ -107,6 +107,17 @@ def copy_to(gpu: VirtualGpu, tensor: torch.Tensor, place: str, options: dict[str
 
 def _install_transfers(gpu: VirtualGpu, patches: Patches) -> None:
     true_to = torch.Tensor.to
+    true_parse = torch._C._nn._parse_to
+
+    def parse_to(*args: Any, **kwargs: Any) -> Any:
+        """`.to(0)` asks for the current accelerator, which a build without CUDA does not have: it is cuda:0."""
+        if isinstance(kwargs.get("device"), int):
+            kwargs = {**kwargs, "device": torch.device("cuda", kwargs["device"])}
+        if args and type(args[0]) is int:
+            args = (torch.device("cuda", args[0]), *args[1:])
+        return true_parse(*args, **kwargs)
+
+    patches.set(torch._C._nn, "_parse_to", parse_to)
 
     def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if gpu.mode.busy or not _plain(tensor):
