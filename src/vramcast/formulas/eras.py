@@ -67,3 +67,8 @@ TRAINER_WITHOUT_CACHE_FROM: Version = (5, 0)
 # False, and every model that reads token ids has enable_input_require_grads() called.
 REENTRANT_BEFORE: Version = (5, 0)
 INPUT_GRADS_FROM: Version = (5, 0)
+
+# masking_utils.py: boolean masks, which SDPA makes additive for every call. Before, one additive mask for all layers;
+# the families whose cache was hybrid passed one whatever the length, and sliding layers changed a copy of it.
+BOOLEAN_MASKS_FROM: Version = (4, 53)
+ALWAYS_MASKED_BEFORE_THAT = frozenset({"gemma2", "gemma3", "gemma3_text", "cohere2"})

@@ -5,11 +5,14 @@ Each is a few primitives of the Tape, so what is kept for backward follows from 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vramcast.errors import UnsupportedError
 from vramcast.models.dims import Number, ceil_to
 from vramcast.models.tape import F32, I64, Tape, Value, promote
+
+MASK_ALIGNMENT = 16  # columns: aten/src/ATen/native/transformers/attention.cpp pad_bias
 
 
 def rms_norm(t: Tape, name: str, x: Value, width: int | None = None, *, style: str = "llama") -> Value:
@@ -73,16 +76,19 @@ def attend(
     `masked`: the family always passes a mask, which flash kernels do not take. `causal`: eager code adds a mask.
     """
     p = dropout if t.regime.training else 0.0
+    masked = masked or t.mask != "none"
     k, v = t.into_cache(k), t.into_cache(v)
     uneven = heads.value_width is not None and int(heads.value_width) != int(heads.width)
     kernel = _kernel(t, kernel or t.regime.attention, p, masked=masked, uneven=uneven, bias=bias)
+    if kernel == "efficient" and _grouped(t, heads, masked=masked or bias is not None):
+        kernel = "math"  # which is what remains for grouped heads without flash: fp32, and cards before Ampere
     shape = (*q.shape[:2], heads.num * (heads.value_width or heads.width))
     if kernel == "eager":
         form = Eager(
             softcap=softcap, sinks=sinks, scaled=scaled, upcast=upcast, recast=recast, qk_fp32=qk_fp32, mask=causal
         )  # fmt: skip
         return t.copy(_eager(t, q, k, v, heads, p, bias, form), shape, "attention output")
-    k, v = _repeated(t, k, v, heads, kernel, masked=masked or bias is not None)
+    k, v = _repeated(t, k, v, heads, masked=masked or bias is not None)
     q, k, v = t.autocasted(q), t.autocasted(k), t.autocasted(v)
     bias = None if bias is None else t.autocasted(bias)
     if kernel == "math":
@@ -102,14 +108,17 @@ def _kernel(t: Tape, asked: str, p: float, *, masked: bool, uneven: bool, bias: 
     return "efficient" if (masked or uneven or bias is not None) and asked == "flash" else asked
 
 
-def _repeated(t: Tape, k: Value, v: Value, heads: Heads, kernel: str, *, masked: bool) -> tuple[Value, Value]:
+def _repeated(t: Tape, k: Value, v: Value, heads: Heads, *, masked: bool) -> tuple[Value, Value]:
     """transformers' repeat_kv, unless the kernel takes grouped heads."""
-    masked = masked or t.regime.mask
-    in_kernel = t.regime.gqa_in_kernel and not masked and kernel in ("flash", "cudnn", "math")
-    if heads.groups == 1 or in_kernel:
+    if heads.groups == 1 or _grouped(t, heads, masked=masked):
         return k, v
     full = (*k.shape[:2], heads.num)
     return t.copy(k, (*full, k.shape[-1]), "k repeated"), t.copy(v, (*full, v.shape[-1]), "v repeated")
+
+
+def _grouped(t: Tape, heads: Heads, *, masked: bool) -> bool:
+    """Does transformers leave it to SDPA to repeat grouped heads? Not with a mask."""
+    return heads.groups > 1 and t.regime.gqa_in_kernel and not masked and not t.regime.mask
 
 
 def _scores_shape(q: Value, k: Value, heads: Heads) -> tuple[Number, ...]:
@@ -199,8 +208,7 @@ def _fused(
     if bias is not None:
         saves.append(bias)
     if bias is None and (masked or t.regime.mask) and (kernel == "efficient" or not t.regime.cuda):
-        keys = ceil_to(k.shape[1], 16) if t.regime.cuda else k.shape[1]
-        saves.append(Value((b, 1, s, keys), q.dtype, label="additive mask"))  # made of a boolean one, for this call
+        saves.extend(_own_mask(t, q, k))
     flops = 4 * b * heads.num * s * k.shape[1] * heads.width
     inputs = (q, k, v) if bias is None else (q, k, v, bias)
     # The gradient of a bias that learns is made for every sample, then summed over the batch.
@@ -212,6 +220,15 @@ def _fused(
         backward_temp_bytes=sum(temps), backward_temps=temps,
     )  # fmt: skip
     return t.copy(out, label="attention output") if t.regime.split.cp_style == "ulysses" else out
+
+
+def _own_mask(t: Tape, q: Value, k: Value) -> Iterator[Value]:
+    """The additive mask that is made for this call alone: of a boolean one, or of one whose rows are not aligned."""
+    (b, s), keys = q.shape[:2], k.shape[1]
+    aligned = ceil_to(keys, MASK_ALIGNMENT) if t.regime.cuda else keys
+    shared = t.mask == "shared" or (t.regime.mask and not t.regime.boolean_masks and not t.regime.autocast)
+    if not shared or (isinstance(aligned, int) and aligned != keys):
+        yield Value((b, 1, s, aligned), q.dtype, label="additive mask")
 
 
 def _seam_bytes(t: Tape, q: Value, k: Value, v: Value) -> Number:

@@ -6,8 +6,10 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from vramcast.models.config import Config
 from vramcast.models.dims import Dim, Number
-from vramcast.models.tape import F32, Param, Placed, Regime, Tape, Value
+from vramcast.models.tape import BOOL, F32, Param, Placed, Regime, Tape, Value
+from vramcast.models.windows import NO_MASKS, Masks, is_beyond, masks_of, window_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +20,7 @@ class Sizes:
     seq: Number = 16
     target_seq: Number = 16  # decoder length of an encoder-decoder
     images: Number = 1  # images per sample
+    beyond: bool | None = None  # said of many lengths at once: are they as long as the model's window?
     image_tokens: Number | None = None  # tokens the language model sees per image; None: as the family computes
 
     @staticmethod
@@ -30,6 +33,12 @@ class Sizes:
         )  # fmt: skip
 
 
+def masks_for(t: Tape, c: Config, sizes: Sizes, layers: int, *, always: bool = False) -> Masks:
+    """The masks of a decoder whose sequence is `sizes.seq`."""
+    beyond = is_beyond(sizes.seq, window_of(c)) if sizes.beyond is None else sizes.beyond
+    return masks_of(t.regime, c, int(layers), beyond=beyond, always=always)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """Everything a fold needs: placed sections in forward order, inputs, and the output the loss starts from."""
@@ -39,6 +48,7 @@ class Program:
     labels: Value | None
     loss: str  # causal, seq2seq, masked, classify, contrastive, none
     own_mask: Value | None = None  # a mask that the family makes whatever the regime says
+    masks: Masks = NO_MASKS  # what sliding windows ask for
     stored_apart: tuple[str, ...] = ()  # tied names that checkpoints store, and older transformers builds, on their own
     folded: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)  # what folds found before
 
@@ -52,14 +62,24 @@ class Program:
 
     @property
     def mask(self) -> Value | None:
-        """The attention mask that the model makes once per forward: eager attention adds one, padding needs one."""
+        """What the model makes once per forward for its layers to read: eager attention adds a mask, padding and
+        sequences beyond a window need one; layers that slide have another than those that do not."""
         if self.own_mask is not None:
             return self.own_mask
-        ids = self.tape.inputs[0]
-        if len(ids.shape) != 2 or not (self.regime.attention == "eager" or self.regime.mask):
+        ids, eager = self.tape.inputs[0], self.regime.attention == "eager"
+        if len(ids.shape) != 2 or not (eager or self.regime.mask or self.masks.needed):
             return None
-        dtype = F32 if self.regime.autocast else self.regime.weights
-        return Value((ids.shape[0], 1, ids.shape[1], ids.shape[1]), dtype, label="attention mask")
+        every = eager or self.regime.mask or "none" not in self.masks.layers
+        forms = self.masks.forms if every else 1
+        stream = F32 if self.regime.autocast else self.regime.weights
+        dtype = BOOL if self.regime.boolean_masks and not eager else stream
+        return Value((ids.shape[0], forms, ids.shape[1], ids.shape[1]), dtype, label="attention mask")
+
+    @property
+    def mask_is_saved(self) -> bool:
+        """Does a kernel keep the very mask for backward?"""
+        padding = self.regime.mask and not self.regime.boolean_masks and not self.regime.autocast
+        return self.regime.attention != "eager" and (padding or "shared" in self.masks.layers)
 
     def params(self, *, tied: bool = False) -> Iterator[Param]:
         """Every parameter tensor in order; tied names only when asked for."""

@@ -201,6 +201,9 @@ class Regime:
     lora: Lora | None = None
     quantized: Quantized | None = None
     split: Split = WHOLE
+    boolean_masks: bool = True  # masks are boolean, made additive for every call; before, one additive mask for all
+    masks_always: bool = False  # SDPA gets a mask whatever the length, and sliding layers one of their own
+    knows_windows: bool = False  # the kernel slides by itself (flash-attention): no mask for that
     input_grads: bool = False  # gradient checkpointing asks the embeddings' output for a gradient, trained or not
     early_upcast: bool = False  # transformers 4.31 to 4.39: the family's forward ends in logits.float()
     raises_logits: str = "loss"  # where torchtitan turns logits to fp32: in the "model", in the "loss", or "never"
@@ -220,6 +223,7 @@ class Tape:
         self._section: Section | None = None
         self._layer: int | None = None
         self._decoding = False
+        self.mask = "none"  # what the layer being recorded is given: see `windows.Masks`
         self._gathered: dict[int, tuple[Value, Value]] = {}
 
     # ---- structure
@@ -260,16 +264,21 @@ class Tape:
             yield section
         self.placed.append(Placed(section))
 
-    def stack(self, name: str, kinds: Sequence[Any], body: Callable[[Value, Any], Value], x: Value) -> Value:
+    def stack(
+        self, name: str, kinds: Sequence[Any], body: Callable[[Value, Any], Value], x: Value,
+        masks: Sequence[str] = (),
+    ) -> Value:  # fmt: skip
         """Layers `name.0 … name.n-1`; `body(x, kind)` is recorded once for layers that record alike."""
         recorded: dict[Any, list[tuple[int, Section]]] = {}
         with self.scope(name):
             for index, kind in enumerate(kinds):
-                before = recorded.setdefault((kind, x.requires_grad), [])
+                self.mask = masks[index] if masks else "none"
+                before = recorded.setdefault((kind, self.mask, x.requires_grad), [])
                 section = self._alike(before, index) or self._record(body, x, kind, index)
                 before.append((index, section))
                 self.placed.append(Placed(section, index))
                 x = section.outputs[0]
+        self.mask = "none"
         return x
 
     def _alike(self, before: list[tuple[int, Section]], index: int) -> Section | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from vramcast.models.config import Config
 from vramcast.models.dims import Dim
-from vramcast.models.program import Program, Sizes
+from vramcast.models.program import Program, Sizes, masks_for
 from vramcast.models.tape import I64, Tape, Value
 from vramcast.models.tasks import num_labels, task_of
 
@@ -46,16 +46,16 @@ def decoder(
         with t.part("embedding", ids) as part:
             x, table = frame.embed(ids)
             part.outputs = (x,)
-        mask = frame.mask(x)
+        mask, masks = frame.mask(x), masks_for(t, c, sizes, frame.depth)
         with t.decoding():
-            x = t.stack(frame.layers, kinds or ["layer"] * frame.depth, make_block(x), x)
+            x = t.stack(frame.layers, kinds or ["layer"] * frame.depth, make_block(x), x, masks.layers)
     with t.part("head", x) as part:
         with t.scope(base):
             x = frame.finish(x)
         x, shape, loss = _head(t, c, frame, task, x, table)
         part.outputs = (x,)
     labels = t.input("labels", shape, I64) if loss != "none" else None
-    return Program(tape=t, output=x, labels=labels, loss=loss, own_mask=mask)
+    return Program(tape=t, output=x, labels=labels, loss=loss, own_mask=mask, masks=masks)
 
 
 def causal_mask(x: Value) -> Value:

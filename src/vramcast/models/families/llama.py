@@ -9,7 +9,7 @@ from typing import Any
 from vramcast.models.config import Config, exact_division
 from vramcast.models.dims import Dim
 from vramcast.models.layers import Heads, attend, by_head, gated, gated_mlp, rms_norm, rope, rope_table, split
-from vramcast.models.program import Program, Sizes
+from vramcast.models.program import Program, Sizes, masks_for
 from vramcast.models.tape import I64, Tape, Value
 from vramcast.models.tasks import num_labels, task_of
 
@@ -58,6 +58,7 @@ class Frame:
     embedded: Change = lambda x: x  # after the look-up: Gemma's scale
     merged: Change = lambda x: x  # after the embedding section: image features put in, in sections of their own
     finished: Change = lambda logits: logits  # after the head: soft capping, scaling
+    always_masked: bool = False  # attention needs a mask whatever the length
 
 
 PLAIN = Frame()
@@ -79,17 +80,18 @@ def causal_lm(
         part.outputs = (x,)
     x = frame.merged(x)
     positions = rope_table(x, b, s, read_shape(c).heads.width)
+    masks = masks_for(t, c, sizes, layers, always=frame.always_masked)
     with t.scope(prefix), t.decoding():
-        x = t.stack(frame.layers, kinds or ["layer"] * layers, make_block(positions), x)
+        x = t.stack(frame.layers, kinds or ["layer"] * layers, make_block(positions), x, masks.layers)
     with t.part("head", x) as part:
         with t.scope(prefix):
             x = frame.norm(t, frame.last_norm, x)
         x = head_of(t, c, task, frame, x, table)
         part.outputs = (x,)
     if task == "none":
-        return Program(tape=t, output=x, labels=None, loss="none")
+        return Program(tape=t, output=x, labels=None, loss="none", masks=masks)
     labels = t.input("labels", {"sequence": (b,), "question": (b, 2)}.get(task, (b, s)), I64)
-    return Program(tape=t, output=x, labels=labels, loss="causal" if task == "lm" else "classify")
+    return Program(tape=t, output=x, labels=labels, loss="causal" if task == "lm" else "classify", masks=masks)
 
 
 OLD_PREFIX = ("llama", "ministral", "qwen2", "qwen3", "qwen3_moe", "smollm3")

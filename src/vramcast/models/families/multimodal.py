@@ -94,7 +94,9 @@ def gemma3(t: Tape, c: Config, sizes: Sizes) -> Program:
             return gemma3_projector(t, c, vision, text, x)
 
     text = text.with_defaults(hidden_size=2304)
-    return gemma3_text(t, text, sizes, prefix="model.language_model", merged=lambda x: merged(t, x, see()))
+    return gemma3_text(  # the tokens of an image see one another, which takes a mask (token_type_ids)
+        t, text, sizes, prefix="model.language_model", merged=lambda x: merged(t, x, see()), always_masked=True
+    )
 
 
 def gemma3_projector(t: Tape, c: Config, vision: Config, text: Config, x: Value) -> Value:
