@@ -12,7 +12,8 @@ from vramcast.virtual import virtual_gpu
 # oneDNN's convolutions take scratch memory of their own choosing, as cuDNN's do; without it these run plain kernels.
 CONVOLUTIONAL = {"convnext", "mobilenet", "resnet", "swin", "vit"}
 SLOW = {
-    "bart", "resnet", "swin", "mobilenet", "gemma2", "olmo2", "qwen3-moe", "distilbert", "bloom", "gpt2-lora", "mistral",
+    "bart", "resnet", "swin", "mobilenet", "gemma2", "olmo2", "qwen3-moe", "distilbert", "bloom", "gpt2-lora",
+    "mistral",
 }  # fmt: skip
 
 

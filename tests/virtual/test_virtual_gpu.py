@@ -117,6 +117,21 @@ def test_autocast_lists_are_those_of_the_installed_torch() -> None:
     assert set(autocast_lists.FLOAT32) == listed("AT_FORALL_FP32")
     assert set(autocast_lists.FLOAT32_RESULT) == listed("AT_FORALL_FP32_SET_OPT_DTYPE")
     assert set(autocast_lists.WIDEST) == listed("AT_FORALL_PROMOTE")
+    other = re.search(r"#define AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE\(_\)(.*?)\n\n", header, re.DOTALL)
+    assert other is not None
+    assert set(autocast_lists.FLOAT32_APPENDED) == set(re.findall(r'"([\w.]+)"', other.group(1)))
+
+
+def test_norms_are_taken_in_fp32_under_autocast() -> None:
+    with virtual_gpu("rtx4090"):
+        x = torch.randn(8, 512, device="cuda", dtype=torch.float16)
+        with torch.autocast("cuda"):
+            assert x.norm().dtype == torch.float32
+            assert torch.ops.aten.norm(x, 2).dtype == torch.float32
+            assert torch.ops.aten.norm(x, 2, [1]).dtype == torch.float32
+            assert torch.ops.aten.norm(x, 2, [1], True).shape == (8, 1)
+            with pytest.raises(RuntimeError, match="unsafe to autocast"):
+                F.binary_cross_entropy(torch.rand(4, device="cuda"), torch.rand(4, device="cuda"))
 
 
 def test_attention_kernels_follow_dtype_mask_and_card() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast.ledger import Category
-from vramcast.virtual.autocast_lists import FLOAT32, FLOAT32_RESULT, LOWER_PRECISION, WIDEST
+from vramcast.virtual.autocast_lists import FLOAT32, FLOAT32_APPENDED, FLOAT32_RESULT, LOWER_PRECISION, WIDEST
 from vramcast.virtual.ops import replaced, tensors_in
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ class Autocast:
             ):  # fmt: skip
                 for name in names:
                     self._library.impl(name, _kernel(name, rule), "AutocastCUDA", allow_override=True)
+            for name, kernel in zip(FLOAT32_APPENDED, (self._norm, self._norm_along), strict=True):
+                self._library.impl(name, kernel, "AutocastCUDA", allow_override=True)
         torch._C._dispatch_tls_set_dispatch_key_included(_LEVEL, True)
         return self
 
@@ -59,6 +61,20 @@ class Autocast:
         torch._C._dispatch_tls_set_dispatch_key_included(_LEVEL, self._was_included)
         self._library._destroy()
         self._cache.clear()
+
+    # -- norms: the overload that takes a dtype, asked for fp32 ------------------------------------------------------
+
+    def _norm(self, x: torch.Tensor, p: float = 2) -> torch.Tensor:
+        with torch._C._ExcludeDispatchKeyGuard(_LEVEL_SET):
+            wide = torch.float32 if self._eligible(x) else x.dtype
+            result: torch.Tensor = torch.ops.aten.norm.ScalarOpt_dtype(x, p, dtype=wide)
+        return result
+
+    def _norm_along(self, x: torch.Tensor, p: float | None, dim: Any, keepdim: bool = False) -> torch.Tensor:
+        with torch._C._ExcludeDispatchKeyGuard(_LEVEL_SET):
+            wide = torch.float32 if self._eligible(x) else x.dtype
+            result: torch.Tensor = torch.ops.aten.norm.ScalarOpt_dim_dtype(x, p, dim, keepdim, dtype=wide)
+        return result
 
     # -- the four rules: arguments in, arguments out ---------------------------------------------------------------
 

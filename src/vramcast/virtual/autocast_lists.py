@@ -117,6 +117,8 @@ FLOAT32_RESULT = [
     "sum.dim_IntList",
 ]
 
+FLOAT32_APPENDED = ["norm.Scalar", "norm.ScalarOpt_dim"]
+
 WIDEST = [
     "addcdiv",
     "addcmul",
