@@ -70,9 +70,11 @@ def test_without_resharding_every_block_stays_gathered(tmp_path: Path) -> None:
     assert alive_bytes(stream, GATHERED, FORWARD) == 2 * (ROOT + 4 * BLOCK)
 
 
-def test_fsdp1_gathers_the_next_block_meanwhile(tmp_path: Path) -> None:
+def test_fsdp1_gathers_the_next_block_meanwhile_in_backward_alone(tmp_path: Path) -> None:
+    """forward_prefetch=False, BackwardPrefetch.BACKWARD_PRE."""
     stream = stream_of(job(tmp_path, gpus=4, strategy="fsdp1", framework="plain"))
-    assert alive_bytes(stream, GATHERED, FORWARD) == 2 * (ROOT + 2 * BLOCK)
+    assert alive_bytes(stream, GATHERED, FORWARD) == 2 * (ROOT + BLOCK)
+    assert alive_bytes(stream, GATHERED, BACKWARD) == 2 * (ROOT + 2 * BLOCK)
     assert alive_bytes(stream, BUFFER, FORWARD) == 0
 
 

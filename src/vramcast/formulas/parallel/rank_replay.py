@@ -1,38 +1,48 @@
 """A rank's births and deaths through the caching allocator, streams included.
 
 Pools are per stream, so what a side stream frees the main stream cannot use: with FSDP2 all-gather outputs and reduced
-gradients are made on streams of their own (torch `_fsdp_param_group.py`, FSDPCommContext).
+gradients are made on streams of their own (torch `_fsdp_param_group.py`, FSDPCommContext). FSDP1 marks what one stream
+makes and another uses with record_stream: such a block is free only when an event behind its last use has passed. The
+host runs ahead of the GPU and waits for such an event only where the rate limiter makes it (`_limiter_utils.py`).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Iterable
 
-from vramcast.allocator import Allocator, AllocatorSettings, OutOfMemory
-from vramcast.formulas.parallel.windows import BUFFER, GATHERED, REDUCED
+from vramcast.allocator import Allocator, AllocatorSettings, Block, OutOfMemory
+from vramcast.formulas.parallel.windows import ARRIVING, BUFFER, GATHERED, JOINED, REDUCED
 from vramcast.formulas.replay import Replayed
 from vramcast.formulas.timeline import Stamped
 
-MAIN, GATHER, REDUCE = 0, 1, 2
+MAIN, GATHER, REDUCE, ARRIVE = 0, 1, 2, 3
+EVENTS = 100  # numbers from here on stand for events that blocks wait for
+INFLIGHT = 2  # _FreeEventQueue._max_num_inflight_all_gathers
+
+
+STREAMS = {  # where a strategy makes what, if not on the main stream
+    "fsdp1": {GATHERED: GATHER, REDUCED: REDUCE, "gradient": REDUCE, ARRIVING: ARRIVE},
+    "fsdp2": {BUFFER: GATHER, "gradient": REDUCE},
+    "zero3": {GATHERED: GATHER, BUFFER: GATHER, REDUCED: REDUCE},
+}
+# What FSDP1 marks with record_stream: the gathered vector, which the main stream uses; its gradient, which the
+# reduction uses, and that one's copy; a shard from the host, which the all-gather reads.
+MARKED = (GATHERED, JOINED, REDUCED, ARRIVING)
 
 
 def stream_of(item: Stamped, strategy: str) -> int:
-    if strategy == "fsdp2":
-        if item.event.kind == BUFFER:
-            return GATHER
-        if item.event.kind == "gradient":
-            return REDUCE
-    if strategy in ("fsdp1", "zero3") and item.event.kind in (GATHERED, BUFFER, REDUCED):
-        return REDUCE if item.event.kind == REDUCED else GATHER
-    return MAIN
+    return STREAMS.get(strategy, {}).get(item.event.kind, MAIN)
 
 
 class RankRun:
     def __init__(self, *, capacity_bytes: int | None, conf: str, strategy: str) -> None:
         self.allocator = Allocator(capacity_bytes=capacity_bytes, settings=AllocatorSettings.parse(conf))
         self.strategy = strategy
-        self.blocks: dict[Hashable, tuple[object, int]] = {}
+        self.blocks: dict[Hashable, tuple[Block, int]] = {}
         self.requested = self.peak_requested = 0
+        self.inflight: deque[int] = deque()  # events behind freed vectors that the host has not waited for
+        self.events = 0
 
     def take(self, key: Hashable, nbytes: int, stream: int = MAIN) -> None:
         if nbytes:
@@ -41,10 +51,13 @@ class RankRun:
             self.requested += nbytes
             self.peak_requested = max(self.peak_requested, self.requested)
 
-    def drop(self, key: Hashable) -> None:
+    def drop(self, key: Hashable, event: int | None = None) -> None:
+        """Free it; with an `event` the block can be used again once that has passed."""
         if key in self.blocks:
             block, nbytes = self.blocks.pop(key)
-            self.allocator.free(block)  # type: ignore[arg-type]
+            if event is not None:
+                self.allocator.record_stream(block, EVENTS + event)
+            self.allocator.free(block)
             self.requested -= nbytes
 
     def hold(self, name: str, sizes: Iterable[int]) -> None:
@@ -54,14 +67,31 @@ class RankRun:
     def play(self, stream: list[Stamped]) -> None:
         for item in stream:
             if item.event.sign > 0:
+                self._limit(item)
                 self.take(item.key, int(item.event.nbytes), stream_of(item, self.strategy))
             else:
-                self.drop(item.key)
+                self._let_go(item)
+
+    def _limit(self, item: Stamped) -> None:
+        """_unshard: before a vector is gathered, the host waits for the oldest of the frees under way."""
+        if item.event.kind == GATHERED and len(self.inflight) >= INFLIGHT:
+            self.allocator.complete_pending(EVENTS + self.inflight.popleft())
+
+    def _let_go(self, item: Stamped) -> None:
+        """A marked block waits for the event behind the next free of a vector; the vector's own free is that."""
+        if self.strategy != "fsdp1" or item.event.kind not in MARKED:
+            return self.drop(item.key)
+        self.drop(item.key, self.events)
+        if item.event.kind == GATHERED:
+            self.inflight.append(self.events)
+            self.events += 1
 
     def end_step(self, stream: list[Stamped]) -> None:
-        """zero_grad and the end of the iteration: nothing of the step is left."""
+        """zero_grad and the end of the iteration: nothing of the step is left, and every stream has been waited for."""
         for key in {item.key for item in stream}:
             self.drop(key)
+        self.allocator.complete_pending()
+        self.inflight.clear()
 
     def result(self, *, out_of_memory: bool) -> Replayed:
         return Replayed(

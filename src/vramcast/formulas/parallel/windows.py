@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from vramcast.formulas.events import Event
 from vramcast.formulas.optimizers import version
-from vramcast.formulas.parallel.host import offloads_optimizer
+from vramcast.formulas.parallel.host import offloads_optimizer, offloads_params
 from vramcast.formulas.parallel.sharding import ranks_of, shard_axis
 from vramcast.formulas.parallel.topology import Topology
 from vramcast.formulas.parallel.zero3 import (
@@ -34,9 +34,11 @@ from vramcast.models.program import Program
 from vramcast.models.tape import F32, Param
 
 GATHERED, BUFFER, REDUCED, UNSHARDED = "gathered", "gather buffer", "reduce buffer", "unsharded gradient"
+ARRIVING, JOINED = "arriving shard", "joined gradient"
 LABELS = {
     GATHERED: "gathered parameters", BUFFER: "all-gather output", REDUCED: "reduce-scatter input",
-    UNSHARDED: "gradients before they are reduced",
+    UNSHARDED: "gradients before they are reduced", JOINED: "gradients of FSDP1's vectors",
+    ARRIVING: "shards on their way from the host",
 }  # fmt: skip
 COMMUNICATION = tuple(LABELS)
 LOSS_OUTSIDE = ("torchtitan", "torchtune", "litgpt", "megatron")  # their model returns logits; else it returns a loss
@@ -53,6 +55,7 @@ class Unit:
     reduced_bytes: int  # of the reduce-scatter's input
     share_bytes: int  # of the sharded gradient
     reshards: bool
+    arriving_bytes: int = 0  # of an offloaded shard that is copied to the GPU before it is gathered
     numels: tuple[int, ...] = ()  # of the parameters that are trained, in the order forward uses them
     is_root: bool = False  # the parts around the blocks, gathered together: finished last in forward
 
@@ -80,15 +83,17 @@ def _fetches_ends(job: Job, topology: Topology) -> bool:
 def _unit(job: Job, program: Program, topology: Topology, number: int, sections: tuple[int, ...]) -> Unit:
     params = [p for index in sections for p in program.placed[index].section.params if p.tied_to is None]
     trained = [param for param in params if param.trainable]
+    gathered = sum(_padded(param, topology) for param in params)
     last_block = max((i for i, placed in enumerate(program.placed) if placed.section.is_block), default=-1)
     is_root = not program.placed[sections[0]].section.is_block
     kept = is_root or topology.pp > 1 or (job.framework == "torchtitan" and sections[0] == last_block)
     return Unit(
         number=number, sections=sections, elements=sum(param.numel for param in params),
-        gathered_bytes=sum(_padded(param, topology) for param in params),
+        gathered_bytes=gathered,
         reduced_bytes=sum(_reduced(param, job, topology) for param in trained),
         share_bytes=sum(-(-_padded(param, topology) // ranks_of(param, topology)) // param.dtype.nbytes
                         * _gradient_item(param, job) for param in trained),
+        arriving_bytes=gathered // topology.shard if offloads_params(job) else 0,
         numels=tuple(param.numel for param in trained), reshards=job.reshard and not kept,
         is_root=is_root and len(sections) > 1,
     )  # fmt: skip
@@ -217,30 +222,43 @@ class _Fsdp2:
 
 
 class _Fsdp1(_Fsdp2):
-    """The gathered vector is the parameters; the rate limiter lets the next one be gathered meanwhile."""
+    """The gathered vector is the parameters. Forward gathers one after the other (forward_prefetch=False), backward the
+    next one while this one computes (BackwardPrefetch.BACKWARD_PRE)."""
 
     flattens = True
 
-    def before_forward(self, unit: Unit) -> Iterator[Event]:
+    def gathered(self, unit: Unit) -> Iterator[Event]:
+        """pre_unshard brings an offloaded shard, the all-gather reads it."""
+        if (GATHERED, unit.number) in self.live:
+            return
+        yield from self.born(ARRIVING, unit, unit.arriving_bytes)
         yield from self.born(GATHERED, unit, unit.gathered_bytes)
-        if unit.number + 1 < len(self.units) and unit.reshards:
-            after = self.units[unit.number + 1]
-            yield from self.born(GATHERED, after, after.gathered_bytes)
+        yield from self.dies(ARRIVING, unit, unit.arriving_bytes)
+
+    def before_forward(self, unit: Unit) -> Iterator[Event]:
+        yield from self.gathered(unit)
 
     def before_backward(self, unit: Unit) -> Iterator[Event]:
-        yield from self.born(GATHERED, unit, unit.gathered_bytes)
+        yield from self.gathered(unit)
         before = self.prefetched(unit)
         if before is not None:
-            yield from self.born(GATHERED, before, before.gathered_bytes)
+            yield from self.gathered(before)
 
     def after_backward(self, unit: Unit, gradients: list[Event]) -> Iterator[Event]:
-        """The gradients of the views are joined into the gradient of the vector, which is then reduced."""
+        """The gradients of the views are joined into the gradient of the vector, which is reduced as it is, or in a
+        copy of the dtype it is reduced in."""
         joined = sum(event.nbytes for event in gradients)
         if joined:
-            yield Event(1, ("outer", "joined", unit.number), joined, UNSHARDED, LABELS[UNSHARDED])
-        yield from _Fsdp2.after_backward(self, unit, gradients)
+            yield Event(1, ("outer", "joined", unit.number), joined, JOINED, LABELS[JOINED])
+        yield from (Event(-1, event.key, event.nbytes, UNSHARDED, event.label) for event in gradients)
+        yield from self.dies(GATHERED, unit)
+        copied = unit.reduced_bytes if unit.reduced_bytes > joined else 0
+        yield from self.born(REDUCED, unit, copied)
+        if self.fresh and unit.share_bytes:
+            yield Event(1, ("outer", "gradient", unit.number), unit.share_bytes, "gradient", "sharded gradients")
+        yield from self.dies(REDUCED, unit)
         if joined:
-            yield Event(-1, ("outer", "joined", unit.number), joined, UNSHARDED, LABELS[UNSHARDED])
+            yield Event(-1, ("outer", "joined", unit.number), joined, JOINED, LABELS[JOINED])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,63 @@
+"""FSDP1's streams by hand: when the memory of a freed block can be used again."""
+
+from __future__ import annotations
+
+from vramcast.formulas.events import Event
+from vramcast.formulas.parallel.rank_replay import RankRun
+from vramcast.formulas.parallel.windows import GATHERED, JOINED
+from vramcast.formulas.timeline import Stamped
+from vramcast.units import MiB
+
+SIZE = 100 * MiB
+
+
+def event(sign: int, kind: str, name: str) -> Stamped:
+    return Stamped("forward", 0, Event(sign, name, SIZE, kind, name), name)
+
+
+def reserved(strategy: str, *events: Stamped) -> int:
+    run = RankRun(capacity_bytes=None, conf="", strategy=strategy)
+    run.play(list(events))
+    return run.allocator.peak_reserved_bytes // SIZE
+
+
+def gathered_one_by_one(count: int) -> list[Stamped]:
+    return [event(sign, GATHERED, f"unit {number}") for number in range(count) for sign in (1, -1)]
+
+
+def test_a_freed_vector_can_be_used_again_when_the_rate_limiter_has_waited_for_it() -> None:
+    """The third vector waits for the first one's event, so two blocks serve any number of them."""
+    assert reserved("fsdp1", *gathered_one_by_one(1)) == 1
+    assert reserved("fsdp1", *gathered_one_by_one(2)) == 2
+    assert reserved("fsdp1", *gathered_one_by_one(9)) == 2
+
+
+def test_without_record_stream_one_block_does() -> None:
+    assert reserved("zero3", *gathered_one_by_one(9)) == 1
+
+
+def test_a_gradient_waits_for_the_reduction_behind_it() -> None:
+    """Its event is the one behind the next unit's vector, for which the host waits two units later."""
+
+    def backward(units: int) -> list[Stamped]:
+        return [
+            each
+            for number in range(units)
+            for each in (
+                event(1, GATHERED, f"unit {number}"), event(1, JOINED, f"gradient {number}"),
+                event(-1, GATHERED, f"unit {number}"), event(-1, JOINED, f"gradient {number}"),
+            )
+        ]  # fmt: skip
+
+    main = [reserved("fsdp1", *backward(units)) - min(units, 2) for units in (1, 2, 3, 4, 9)]
+    assert main == [1, 2, 3, 3, 3]
+
+
+def test_the_end_of_a_step_waits_for_all_streams() -> None:
+    run = RankRun(capacity_bytes=None, conf="", strategy="fsdp1")
+    events = gathered_one_by_one(2)
+    for _ in range(3):
+        run.play(events)
+        run.end_step(events)
+    assert run.allocator.peak_reserved_bytes == 2 * SIZE
+    assert run.allocator.active_bytes == 0
