@@ -97,10 +97,14 @@ class Rank:
     states: RankStates
     lying: tuple[Entry, ...]
 
-    def peak(self) -> Number:
-        """The largest allocated sum once optimizer states exist, by the fold over chunks."""
+    def passes(self) -> dict[str, Number]:
+        """The largest sum of what the step makes, by phase."""
+        return peak_by_phase(self.step.program, self.step.mode(fresh=self.step.job.accumulate == 1))
+
+    def peak(self, passes: dict[str, Number] | None = None) -> Number:
+        """The largest allocated sum once optimizer states exist; `passes` where they are known."""
         here = [entry for entry in self.lying if entry.place == DEVICE and entry.level == Level.ALLOCATED]
-        peaks = peak_by_phase(self.step.program, self.step.mode(fresh=self.step.job.accumulate == 1))
+        peaks = self.passes() if passes is None else passes
         states = self.step.states
         held = states.gradient_bytes if self.step.accumulates_apart or self.step.job.accumulate > 1 else 0
         tops = [
