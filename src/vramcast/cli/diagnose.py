@@ -57,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
     more = (_followed(args, reading),) if args.script else ()
     diagnosis = replace(diagnosis, findings=(*diagnosis.findings, *more), snapshot=snapshot)
     _print(_rendered(diagnosis, args))
-    return 0 if diagnosis.reading.observations else 2
+    is_answered = all(finding.rule != "job_not_priced" for finding in diagnosis.findings)
+    return 0 if diagnosis.reading.observations and is_answered else 2
 
 
 def _rendered(diagnosis: Diagnosis, args: argparse.Namespace) -> str:

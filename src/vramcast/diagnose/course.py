@@ -85,10 +85,10 @@ def quick_need_bytes(job: Job) -> int | None:
 def can_reach(need_bytes: int, evidence: Evidence) -> bool:
     """Is this peak as high as what was seen, within the engine's own error?"""
     reached = (evidence.allocated_bytes or 0) + evidence.least_request_bytes
-    return reached <= need_bytes + _tolerance(need_bytes)
+    return reached <= need_bytes + tolerance(need_bytes)
 
 
-def _tolerance(nbytes: int) -> int:
+def tolerance(nbytes: int) -> int:
     return max(int(nbytes * TOLERANCE), LEAST_TOLERANCE_BYTES)
 
 
@@ -128,7 +128,7 @@ def agree(course: Course, evidence: Evidence) -> Agreement | None:
     if here is None and (evidence.phases is None or evidence.allocated_bytes is None):
         return None
     for span in course.spans:
-        slack = _tolerance(span.peak_bytes)
+        slack = tolerance(span.peak_bytes)
         if _is_here(span, evidence, slack) and _runs_out(span, evidence, here):
             return Agreement(phase=span.phase, peak_bytes=span.peak_bytes, because=_because(span, card, here, slack))
         if here is not None and span.peak_bytes > here + slack:

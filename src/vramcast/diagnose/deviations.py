@@ -80,6 +80,11 @@ def _foreach(job: Job) -> Job | None:
     return replace(job, optimizer_impl="foreach") if known and implementation(job) != "foreach" else None
 
 
+def _fused(job: Job) -> Job | None:
+    known = job.optimizer in ("adamw", "adam")
+    return replace(job, optimizer_impl="fused") if known and implementation(job) != "fused" else None
+
+
 def _plain_adamw(job: Job) -> Job | None:
     small = job.optimizer in SMALL_OPTIMIZERS
     return replace(job, optimizer="adamw", optimizer_impl=None) if small else None
@@ -188,6 +193,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
     _of("second_model", "reference", BY_MISTAKE, _second_model, "a copy that somebody made"),
     _of("reference_fp32", "reference dtype", IN_SILENCE, _reference_fp32, "loaded apart, without the dtype"),
     _of("foreach_step", "optimizer", BY_DEFAULT, _foreach, "torch's default since 2.0"),
+    _of("fused_step", "optimizer", BY_DEFAULT, _fused, "the Trainer's default since transformers 4.54"),
     _of("plain_adamw", "optimizer", BY_MISTAKE, _plain_adamw, "another optimizer than the one meant"),
     _of("eager_attention", "attention", IN_SILENCE, _eager, "under output_attentions, or the model knows no other"),
     _of("math_attention", "attention", IN_SILENCE, _math, "where no fused kernel takes the mask, head size or dtype"),

@@ -18,6 +18,7 @@ from vramcast.errors import VramcastError
 
 if TYPE_CHECKING:  # the formula engine is loaded only where a job is given
     from vramcast.diagnose.gap import Gap
+    from vramcast.diagnose.seen_peak import SeenPeak
     from vramcast.job import Job
     from vramcast.snapshot.analysis import Analysis
 
@@ -52,15 +53,42 @@ def _gap(reading: Reading, job: Job) -> tuple[Gap | None, tuple[Finding, ...]]:
     """A job that cannot be priced is a finding: the rest of the diagnosis still holds."""
     from vramcast.diagnose.evidence import evidence_of
     from vramcast.diagnose.gap import explain_gap
+    from vramcast.diagnose.seen_peak import explain_peak, seen_peak
 
-    evidence = evidence_of(reading)
-    if evidence is None:
+    evidence, seen = evidence_of(reading), seen_peak(reading)
+    if evidence is None and seen is None:
         return None, (fact("job_without_failure"),)
     try:
+        if evidence is None and seen is not None:
+            gap = explain_peak(job, seen)
+            return gap, tuple(_peak_facts(gap, seen))
+        assert evidence is not None  # one of both, see above
         gap = explain_gap(job, evidence)
     except VramcastError as error:
         return None, (fact("job_not_priced", error=str(error)),)
     return gap, tuple(_job_facts(gap))
+
+
+def _peak_facts(gap: Gap, seen: SeenPeak) -> list[Finding]:
+    """What the job as described comes to on the level that was seen, and how far that is from it."""
+    from vramcast.diagnose.seen_peak import level_bytes
+    from vramcast.ledger import Level
+
+    levels = {str(level): level_bytes(gap.described, level) for level in Level}
+    known = {f"{name}_bytes": size for name, size in levels.items() if size is not None}
+    facts = [fact("peak_levels", **known)] if len(known) == len(levels) else []
+    value = levels[str(seen.level)]
+    if value is None:
+        return [*facts, fact("card_unknown")]
+    as_described = any(item.changes == () for item in gap.explanations)
+    rule = "peak_as_described" if as_described else "peak_above" if seen.nbytes > value else "peak_below"
+    difference = abs(seen.nbytes - value)
+    facts.append(
+        fact(rule, level=str(seen.level), seen_bytes=seen.nbytes, need_bytes=value, difference_bytes=difference)
+    )
+    if not gap.explanations and gap.num_variants:
+        facts.append(fact("no_explanation", count=gap.num_variants))
+    return facts
 
 
 def _job_facts(gap: Gap) -> list[Finding]:
@@ -85,6 +113,9 @@ def _job_facts(gap: Gap) -> list[Finding]:
 def _expected(reading: Reading, expected_bytes: int | None, gap: Gap | None) -> tuple[Finding, ...]:
     if expected_bytes is None:
         return ()
+    if gap is not None and gap.seen is not None:
+        rule = "expected_exceeded" if gap.seen.nbytes > expected_bytes else "expected_kept"
+        return (fact(rule, expected_bytes=expected_bytes, level=str(gap.seen.level), seen_bytes=gap.seen.nbytes),)
     failures = [item for item in reading.observations if item.is_failure() and item.allocated_bytes is not None]
     if failures and (failures[0].allocated_bytes or 0) > expected_bytes:
         allocated = failures[0].allocated_bytes or 0

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import prod
+from typing import TYPE_CHECKING
 
 from vramcast.diagnose.course import Agreement, Course, agree, can_reach, card_bytes, course_of, quick_need_bytes
 from vramcast.diagnose.deviations import (
@@ -37,8 +38,11 @@ from vramcast.job import Job, Precision
 from vramcast.ledger import EVAL, LOAD, LOSS, NEXT_LOSS, RESUME, ROLLOUT, SAVE, Category, Level
 from vramcast.models.tape import F32
 
+if TYPE_CHECKING:
+    from vramcast.diagnose.seen_peak import SeenPeak
+
 MAX_DEVIATIONS = 4
-MAX_LOOKED_AT, MAX_PRICED = 150, 16  # variants; a look takes a hundredth of a second, a price a tenth
+MAX_LOOKED_AT, MAX_PRICED = 300, 16  # variants; a look takes a hundredth of a second, a price a tenth
 # One in twenty of the best: the usual level below which a possibility is left out.
 LEAST_SHARE = 0.05
 # A length that is solved from the request: the failing code names logits or scores, or it does not.
@@ -109,6 +113,7 @@ class Gap:
     contrasts: tuple[Contrast, ...]
     decide: str | None  # the deviation's axis whose measurement tells the explanations apart
     num_variants: int
+    seen: SeenPeak | None = None  # where nothing failed: the peak that is explained instead
 
 
 def explain_gap(job: Job, evidence: Evidence, *, least_share: float = LEAST_SHARE) -> Gap:
@@ -117,14 +122,14 @@ def explain_gap(job: Job, evidence: Evidence, *, least_share: float = LEAST_SHAR
     if job.params is not None:
         raise InputError("a number of parameters has no layers to explain anything with: give --model")
     job = _on_the_card(job, evidence)
-    prices = _Prices()
-    described = prices.of(_least(job))
+    prices = Prices()
+    described = prices.of(least(job))
     found = _explanations(job, evidence, prices, least_share) if _can_tell(job, evidence) else []
     explanations = tuple(found[:MAX_EXPLANATIONS])
     contrasts = tuple(_contrasts(explanations[0], evidence, prices)) if explanations else ()
     return Gap(
         described=described, evidence=evidence, explanations=explanations, contrasts=contrasts,
-        decide=_decide(explanations), num_variants=prices.num_looked_at,
+        decide=decide(explanations), num_variants=prices.num_looked_at,
     )  # fmt: skip
 
 
@@ -142,12 +147,12 @@ def _on_the_card(job: Job, evidence: Evidence) -> Job:
     return job
 
 
-def _least(job: Job) -> Job:
+def least(job: Job) -> Job:
     """Where nobody said whether outputs are held, they are not: the need is then a lower bound."""
     return replace(job, keep_outputs=False) if job.keep_outputs is None else job
 
 
-class _Prices:
+class Prices:
     """Courses by job, each priced once, and only if its peak is as high as what was seen."""
 
     def __init__(self) -> None:
@@ -170,6 +175,15 @@ class _Prices:
         except VramcastError:
             return None
 
+    def within(self, job: Job, low_bytes: int, high_bytes: int) -> Course | None:
+        """None also where the job's peak is lower or higher than these."""
+        self.num_looked_at += 1
+        try:
+            need = quick_need_bytes(job)
+        except VramcastError:
+            return None
+        return self.maybe(job) if need is None or low_bytes <= need <= high_bytes else None
+
     def reaching(self, job: Job, evidence: Evidence) -> Course | None:
         """None also where the job never takes as much as was seen."""
         self.num_looked_at += 1
@@ -180,18 +194,18 @@ class _Prices:
         return self.maybe(job) if need is None or can_reach(need, evidence) else None
 
 
-def _explanations(job: Job, evidence: Evidence, prices: _Prices, least_share: float) -> list[Explanation]:
+def _explanations(job: Job, evidence: Evidence, prices: Prices, least_share: float) -> list[Explanation]:
     found: list[Explanation] = []
-    job, proven = seen_in_code(_least(job), evidence.traces)
-    for chosen in _combinations(job, evidence):
+    job, proven = seen_in_code(least(job), evidence.traces)
+    for chosen in combinations_of(job, evidence):
         weight = prod(deviation.prior for deviation in chosen)
         best = max((item.weight for item in found), default=0.0)
         if weight < best * least_share or prices.is_spent:
             break
         names = (*proven, *(deviation.name for deviation in chosen))
-        if _is_covered(names, found):
+        if is_covered(names, found):
             continue
-        changed = _applied(job, chosen)
+        changed = applied(job, chosen)
         course = prices.reaching(changed, evidence) if changed else None
         agreement = agree(course, evidence) if course else None
         if course is not None and agreement is not None:
@@ -199,7 +213,7 @@ def _explanations(job: Job, evidence: Evidence, prices: _Prices, least_share: fl
     return sorted(found, key=lambda item: -item.weight)
 
 
-def _is_covered(names: tuple[str, ...], found: Sequence[Explanation]) -> bool:
+def is_covered(names: tuple[str, ...], found: Sequence[Explanation]) -> bool:
     """A smaller explanation does already, or the same one in another way."""
     return any(
         set(item.changes) == set(names) or (set(item.changes) <= set(names) and not item.agreement.because)
@@ -207,7 +221,7 @@ def _is_covered(names: tuple[str, ...], found: Sequence[Explanation]) -> bool:
     )
 
 
-def _combinations(job: Job, evidence: Evidence) -> Iterator[tuple[Deviation, ...]]:
+def combinations_of(job: Job, evidence: Evidence) -> Iterator[tuple[Deviation, ...]]:
     """None, then combinations of deviations that apply, the most plausible first."""
     known = (*DEVIATIONS, *_lengths(job, evidence))
     usable = [deviation for deviation in known if deviation.apply(job) is not None and _matters(deviation, evidence)]
@@ -224,14 +238,17 @@ def _lengths(job: Job, evidence: Evidence) -> Iterator[Deviation]:
 
 
 def _matters(deviation: Deviation, evidence: Evidence) -> bool:
-    """Evaluation is only thought of where the failing code evaluates, and the step does not know about activations."""
+    """Evaluation is only thought of where the failing code evaluates, a fused step where the code shows no other, and
+    the step does not know about activations."""
     if deviation.name == "evaluation":
         return evidence.phases is not None and EVAL in evidence.phases
+    if deviation.name == "fused_step":  # a fused step has no such frames
+        return not any(re.search(r"_foreach_|_multi_tensor_|_single_tensor_", text) for text in evidence.traces)
     only_states = evidence.phases is not None and set(evidence.phases) <= {*STEPS, LOAD}
     return deviation.axis in OF_STATES or not only_states
 
 
-def _applied(job: Job, chosen: Iterable[Deviation]) -> Job | None:
+def applied(job: Job, chosen: Iterable[Deviation]) -> Job | None:
     for deviation in chosen:
         changed = deviation.apply(job)
         if changed is None:
@@ -270,7 +287,7 @@ def _cause_of_step(item: Explanation) -> str:
     logits, activations = sums.get(str(Category.LOGITS), 0), sums.get(str(Category.ACTIVATIONS), 0)
     if any("logits" in match.candidate.name for match in item.matches) or logits > activations:
         return "logits"
-    if item.job.attention in ("eager", "math") and _scores_decide(item):
+    if item.job.attention in ("eager", "math") and _scoresdecide(item):
         return "attention_scores"
     return "logits" if item.agreement.phase in (LOSS, NEXT_LOSS) and not activations else "activations"
 
@@ -286,7 +303,7 @@ def _filled_with(item: Explanation) -> str | None:
     return max(sums, key=lambda name: sums[name], default=None)
 
 
-def _scores_decide(item: Explanation) -> bool:
+def _scoresdecide(item: Explanation) -> bool:
     if any(word in match.candidate.name for match in item.matches for word in ("score", "softmax", "attention")):
         return True
     return bool({"eager_attention", "math_attention"}.intersection(item.changes))
@@ -295,7 +312,7 @@ def _scores_decide(item: Explanation) -> bool:
 # ---- what it would have been without
 
 
-def _contrasts(best: Explanation, evidence: Evidence, prices: _Prices) -> Iterator[Contrast]:
+def _contrasts(best: Explanation, evidence: Evidence, prices: Prices) -> Iterator[Contrast]:
     for name, without in _without(best.job):
         course = prices.maybe(without)
         if course is not None:
@@ -337,7 +354,7 @@ def _without(job: Job) -> Iterator[tuple[str, Job]]:
 # ---- what to measure
 
 
-def _decide(explanations: Sequence[Explanation]) -> str | None:
+def decide(explanations: Sequence[Explanation]) -> str | None:
     """What to look at: the axis, or the phase, on which the explanations differ most."""
     axes = dict.fromkeys(AXES[kind_of(name)] for item in explanations for name in item.changes)
     shares = {axis: _differing(explanations, axis) for axis in (*axes, PHASE)}

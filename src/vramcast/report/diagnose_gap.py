@@ -25,7 +25,7 @@ def explanation_lines(item: Explanation, gap: Gap, lang: str) -> Iterator[str]:
     yield _said(item, gap, lang)
     yield ", ".join(_setup(item, lang))
     span = next(span for span in item.course.spans if span.phase == item.agreement.phase)
-    yield word(HEADINGS, "needs", lang).format(
+    yield word(HEADINGS, "needs" if gap.seen is None else "peaks", lang).format(
         need=format_bytes(item.need_bytes), phase=phase_text(item.agreement.phase, lang),
         start=format_bytes(span.start_bytes), peak=format_bytes(span.peak_bytes),
     )  # fmt: skip

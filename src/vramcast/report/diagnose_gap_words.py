@@ -12,6 +12,7 @@ DEVIATIONS: dict[str, tuple[str, str]] = {
     "second_model": ("a second copy of the model is on the GPU (a reference, an average, an earlier notebook cell)", "GPU 上还有模型的第二份副本（参考模型、EMA，或先前运行的 notebook 单元）"),
     "reference_fp32": ("the reference model is fp32", "参考模型是 fp32"),
     "foreach_step": ("the optimizer steps with foreach, not fused", "优化器使用 foreach 而非 fused"),
+    "fused_step": ("the optimizer step is fused and makes no copies", "优化器 step 是 fused，不产生副本"),
     "loop_step": ("the optimizer steps tensor by tensor, not fused", "优化器逐个张量更新，而非 fused"),
     "plain_adamw": ("the optimizer is really plain AdamW", "优化器实际是普通 AdamW"),
     "eager_attention": ("attention is really eager and keeps its scores", "注意力实际为 eager，会保留注意力分数"),
@@ -92,8 +93,32 @@ FINDINGS: dict[str, tuple[str, str]] = {
     ),
     "job_not_priced": ("The job cannot be priced: {error}", "无法为该任务计价：{error}"),
     "job_without_failure": (
-        "The text holds no failure of a CUDA device to compare the job with.",
-        "文本中没有 CUDA 设备的失败可与任务对照。",
+        "The text holds neither a failure of a CUDA device nor a peak to compare the job with.",
+        "文本中既没有 CUDA 设备的失败，也没有可与任务对照的峰值。",
+    ),
+    "peak_levels": (
+        "The job as described peaks at {allocated_bytes} allocated, {reserved_bytes} with PyTorch's cache, {process_bytes} with everything that nvidia-smi counts.",
+        "按描述，该任务的峰值为：已分配 {allocated_bytes}，连同 PyTorch 缓存 {reserved_bytes}，nvidia-smi 计入的全部 {process_bytes}。",
+    ),
+    "peak_as_described": (
+        "{seen_bytes} ({level}) was seen; the job as described comes to {need_bytes}: nothing is unexplained.",
+        "观察到 {seen_bytes}（{level}）；按描述的任务为 {need_bytes}：没有无法解释的部分。",
+    ),
+    "peak_above": (
+        "{seen_bytes} ({level}) was seen, {difference_bytes} more than the job as described comes to ({need_bytes}).",
+        "观察到 {seen_bytes}（{level}），比按描述的任务（{need_bytes}）多 {difference_bytes}。",
+    ),
+    "peak_below": (
+        "{seen_bytes} ({level}) was seen, {difference_bytes} less than the job as described comes to ({need_bytes}).",
+        "观察到 {seen_bytes}（{level}），比按描述的任务（{need_bytes}）少 {difference_bytes}。",
+    ),
+    "expected_exceeded": (
+        "{expected_bytes} was expected and {seen_bytes} ({level}) was seen.",
+        "预期 {expected_bytes}，观察到 {seen_bytes}（{level}）。",
+    ),
+    "expected_kept": (
+        "{seen_bytes} ({level}) was seen, no more than the expected {expected_bytes}.",
+        "观察到 {seen_bytes}（{level}），未超过预期的 {expected_bytes}。",
     ),
     "expected_refuted": (
         "The expected {expected_bytes} is refuted: {allocated_bytes} was already allocated, and that is a lower bound.",
@@ -121,6 +146,7 @@ HEADINGS: dict[str, tuple[str, str]] = {
     "as_described": ("the job as described", "与描述一致"),
     "different": ("different from the description", "与描述不同"),
     "needs": ("needs at least {need}; fails in: {phase}, which begins with {start} allocated and goes up to {peak}", "至少需要 {need}；失败阶段：{phase}，开始时已分配 {start}，最高 {peak}"),
+    "peaks": ("peaks at {need} allocated in: {phase}", "在 {phase} 阶段达到 {need} 已分配的峰值"),
     "because_fragmentation": ("only together with fragmentation", "仅在有碎片的情况下成立"),
     "because_another_process": ("only because somebody else holds part of the card", "仅因其他进程占用了部分显存"),
     "made_of": ("made of", "组成"),

@@ -1,7 +1,7 @@
 """What to do, from the planner: the fewest and the cheapest changes to the job that really ran, each with its forecast.
 
-In: a Diagnosis with a gap. Out: PlannedSteps. Nothing is planned where the job itself is not too large: then somebody
-else's memory, or fragmentation, is what to change.
+In: a Diagnosis with a gap. Out: PlannedSteps. Nothing is planned where nothing failed, or where the job itself is not
+too large: then somebody else's memory, or fragmentation, is what to change.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class PlannedStep:
 def planned_steps(diagnosis: Diagnosis) -> tuple[PlannedStep, ...]:
     gap = diagnosis.gap
     best = gap.explanations[0] if gap is not None and gap.explanations else None
-    if best is None or best.agreement.because or best.job.gpu is None:
+    nothing_failed = gap is not None and gap.seen is not None
+    if best is None or nothing_failed or best.agreement.because or best.job.gpu is None:
         return ()
     from vramcast.plan.search import plan
 
