@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import distributed_c10d
 
 from vramcast.ledger import Category
@@ -31,6 +32,7 @@ def as_rank(gpu: VirtualGpu, rank: int, world_size: int, patches: Patches) -> It
         GROUP_RANK=str(rank // local_size), MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", TORCHELASTIC_RUN_ID="none",
     )  # fmt: skip
     _install(gpu, rank, world_size, patches)
+    FakeTensorMode.cache_clear()  # what DTensor learnt about shapes on another rank's device
     try:
         yield
     finally:
