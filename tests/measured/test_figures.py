@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from vramcast.accuracy.changes import Written, changes, load_written, written_text
 from vramcast.accuracy.residuals import classes, coverage
 from vramcast.accuracy.rows import Row, Source
 from vramcast.accuracy.run import Outcome
 from vramcast.accuracy.tables import by_source_and_metric, figures, worst
-from vramcast.catalog.residuals import FEWEST, classes_of, range_from, residual_range
+from vramcast.catalog.residuals import (
+    FEWEST,
+    FEWEST_SOURCES,
+    answering_classes,
+    classes_of,
+    range_from,
+    residual_range,
+)
+from vramcast.errors import InputError
 from vramcast.job import Job, Precision
 from vramcast.ledger import Level
 from vramcast.report.accuracy import Accuracy, accuracy_json, accuracy_markdown
+from vramcast.report.accuracy_changes import changes_markdown
 from vramcast.report.accuracy_svg import accuracy_svg
 from vramcast.units import GiB
 
@@ -57,29 +69,45 @@ def test_the_worst_rows_come_first_whatever_their_sign() -> None:
 
 def test_a_range_holds_nine_of_ten_rows_and_the_prediction() -> None:
     made = classes(TEN)["process/one length/fp32/plain"]
-    low, high = range_from({"c": made}, ("c",), 100 * GiB) or (0, 0)
-    assert low <= 100 * GiB <= high
+    assert made["low"] <= 1 <= made["high"]
     ratios = sorted(100 / (100 + percent) for percent in (-10, -5, -1, 0, 1, 2, 3, 4, 20, 30))
     assert sum(made["low"] <= round(ratio, 4) <= made["high"] for ratio in ratios) >= 9
 
 
-def test_each_source_weighs_the_same() -> None:
+def test_a_range_reaches_as_far_as_the_farthest_source() -> None:
     crowd = [outcome(percent / 100) for percent in range(100)]
     made = classes([*crowd, *(outcome(25, source="two") for _ in range(2))])["process"]
     assert made["low"] == pytest.approx(0.8)
+    assert made["sources"] == 2
+
+
+def test_of_a_large_source_the_outliers_do_not_count() -> None:
+    made = classes([*(outcome(percent / 100) for percent in range(38)), outcome(-50), outcome(90)])["process"]
+    assert (made["low"], made["high"]) == (pytest.approx(1 / 1.0036, abs=1e-4), 1.0)
 
 
 def test_coverage_leaves_the_judged_source_out() -> None:
-    near, far = [outcome(p / 10) for p in range(10)], [outcome(50 + p, source="far") for p in range(10)]
+    near = [outcome(p / 10, source=name) for p in range(10) for name in ("one", "two", "three")]
+    far = [outcome(50 + p, source="far") for p in range(10)]
     found = {each.source: each for each in coverage([*near, *far])}
     assert (found["far"].with_range, found["far"].inside) == (10, 0)
     assert (found["one"].with_range, found["one"].inside) == (10, 10)  # far's range reaches up to the prediction
 
 
 def test_few_rows_give_no_range_and_wider_classes_answer() -> None:
-    few = {"a": {"rows": FEWEST - 1, "low": 0.5, "high": 2.0}, "b": {"rows": FEWEST, "low": 0.9, "high": 1.2}}
-    assert range_from(few, ("a",), 100) is None
-    assert range_from(few, ("a", "b"), 100) == (90, 120)
+    few = {
+        "a": {"rows": FEWEST - 1, "sources": 9, "low": 0.5, "high": 2.0},
+        "b": {"rows": 50, "sources": FEWEST_SOURCES - 1, "low": 0.6, "high": 1.9},
+        "c": {"rows": FEWEST, "sources": FEWEST_SOURCES, "low": 0.9, "high": 1.2},
+    }
+    assert range_from(few, ("a", "b"), 100) is None
+    assert range_from(few, ("a", "b", "c"), 100) == (90, 120)
+
+
+def test_where_no_class_of_a_level_answers_the_level_below_does() -> None:
+    reserved = classes([outcome(p, source=name, metric="reserved") for p in (-5, 5) for name in ("a", "b", "c")])
+    assert range_from(reserved, answering_classes(JOB, Level.PROCESS), 1000) == (952, 1053)
+    assert range_from(reserved, answering_classes(JOB, Level.ALLOCATED), 1000) is None
 
 
 @pytest.mark.parametrize("level", list(Level))
@@ -93,6 +121,35 @@ def test_many_lengths_are_a_class_of_their_own() -> None:
     assert classes_of(JOB, Level.RESERVED)[0] == "reserved/one length/fp32/plain"
     varied = Job(model="gpt2", precision=Precision.BF16_AUTOCAST, mean_seq=100, framework="hf")
     assert classes_of(varied, Level.RESERVED)[0] == "reserved/varied lengths/16-bit/hf"
+
+
+def test_before_and_after_show_what_moved_worst_first() -> None:
+    last = Written(written="then", predicted_bytes={each.row.id: each.predicted_bytes for each in TEN})
+    assert changes_markdown(TEN, last) == "No prediction moved since then.\n"
+    better, worse = replace(TEN[0], predicted_bytes=99 * GiB), replace(TEN[3], predicted_bytes=112 * GiB)
+    text = changes_markdown([better, *TEN[1:3], worse, *TEN[4:]], last)
+    assert "2 of 10 predictions moved since then: 1 worse, 1 better." in text
+    assert "| one | nvml | 2 | 5.0% → 6.5% | 10.0% → 12.0% |" in text
+    assert text.index("| one0 | nvml | +0.00% | +12.00% | +12.00% | 10% exceeded |") < text.index("| one-10 | nvml |")
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "predicted.json"
+    assert load_written(path) is None
+    path.write_text(written_text("now", TEN), encoding="utf-8")
+    last = load_written(path)
+    assert last is not None
+    assert changes(TEN, last) == []
+    path.write_text("[1]", encoding="utf-8")
+    with pytest.raises(InputError, match="not what"):
+        load_written(path)
+
+
+def test_lengths_that_are_assumed_stand_apart() -> None:
+    assumed = replace(TEN[0], row=replace(TEN[0].row, lengths="assumed"))
+    text = accuracy_markdown(replace(page(), outcomes=[assumed, *TEN[1:]]))
+    assert "| one | published | nvml | 9 |" in text
+    assert "| one | assumed | nvml | 1 |" in text
 
 
 def page() -> Accuracy:

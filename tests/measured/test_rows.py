@@ -48,6 +48,10 @@ def test_a_distributed_row_says_on_how_many_gpus_and_how() -> None:
     assert all(row.parallel["gpus"] > 1 and "strategy" in row.parallel for row in many)
 
 
+def test_a_mean_of_lengths_is_no_publication_of_lengths() -> None:
+    assert {row.lengths for row in ROWS if "mean-seq" in row.job} == {"assumed"}
+
+
 def test_wide_tolerances_have_an_explanation() -> None:
     assert [row.id for row in ROWS if not row.pending and row.tolerance >= 0.16 and not row.explanation] == []
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 from vramcast.accuracy.run import LEVEL_OF, Outcome
-from vramcast.catalog.residuals import classes_of, range_from
+from vramcast.catalog.residuals import answering_classes, classes_of, range_from
 
-COVERED = 0.9  # the share of rows that a range is made to hold
+TAIL = 20  # of a source's rows one in so many is left out at either end: the central nine of ten are held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,42 +21,51 @@ class Coverage:
     rows: int
     with_range: int
     inside: int
+    width: float | None  # the median of (high − low) ÷ prediction
 
 
 def classes(outcomes: Iterable[Outcome]) -> dict[str, dict[str, Any]]:
     """For every class, between which multiples of the prediction the measured peaks lay."""
-    ratios: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    ratios: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for outcome in outcomes:
         for name in classes_of(outcome.job, LEVEL_OF[outcome.row.metric]):
-            ratios[name].append((outcome.row.peak_bytes / outcome.predicted_bytes, outcome.row.source))
-    return {name: _class(sorted(values)) for name, values in sorted(ratios.items())}
+            ratios[name][outcome.row.source].append(outcome.row.peak_bytes / outcome.predicted_bytes)
+    return {name: _class(by_source) for name, by_source in sorted(ratios.items())}
 
 
-def _class(values: list[tuple[float, str]]) -> dict[str, Any]:
-    """The central share, each source weighing the same however many rows it has: a new job is like a new source. A
-    range always holds the prediction itself."""
-    rows_of = Counter(source for _, source in values)
-    shares = [1 / (rows_of[source] * len(rows_of)) for _, source in values]
-    below = list(accumulate(shares))
-    tail = (1 - COVERED) / 2
-    low = next(ratio for (ratio, _), share in zip(values, below, strict=True) if share > tail)
-    high = next(ratio for (ratio, _), share in zip(values, below, strict=True) if share >= 1 - tail)
+def _class(by_source: dict[str, list[float]]) -> dict[str, Any]:
+    """From the lowest to the highest end of the sources' own central shares: rows of one source err alike (the same
+    code, the same habits of measuring), so the next job is like the next source, which may be as far off as the
+    farthest seen. A range always holds the prediction itself."""
+    ends = [_central(sorted(ratios)) for ratios in by_source.values()]
     return {
-        "rows": len(values), "sources": len(rows_of), "low": round(min(low, 1.0), 4), "high": round(max(high, 1.0), 4)
+        "rows": sum(map(len, by_source.values())), "sources": len(by_source),
+        "low": round(min(1.0, *(low for low, _ in ends)), 4), "high": round(max(1.0, *(high for _, high in ends)), 4),
     }  # fmt: skip
+
+
+def _central(ratios: list[float]) -> tuple[float, float]:
+    """The ends of the central share; all rows where they are few."""
+    outside = len(ratios) // TAIL
+    return ratios[outside], ratios[-1 - outside]
 
 
 def coverage(outcomes: Sequence[Outcome]) -> list[Coverage]:
     """Leave one source out at a time."""
-    found = []
-    for source in sorted({outcome.row.source for outcome in outcomes}):
-        others = classes(outcome for outcome in outcomes if outcome.row.source != source)
-        own = [outcome for outcome in outcomes if outcome.row.source == source]
-        ranges = [
-            (range_from(others, classes_of(each.job, LEVEL_OF[each.row.metric]), each.predicted_bytes), each)
-            for each in own
-        ]
-        known = [(span, each) for span, each in ranges if span is not None]
-        inside = sum(span[0] <= each.row.peak_bytes <= span[1] for span, each in known)
-        found.append(Coverage(source=source, rows=len(own), with_range=len(known), inside=inside))
-    return found
+    return [_covered(source, outcomes) for source in sorted({outcome.row.source for outcome in outcomes})]
+
+
+def _covered(source: str, outcomes: Sequence[Outcome]) -> Coverage:
+    others = classes(outcome for outcome in outcomes if outcome.row.source != source)
+    own = [outcome for outcome in outcomes if outcome.row.source == source]
+    ranges = [
+        (range_from(others, answering_classes(each.job, LEVEL_OF[each.row.metric]), each.predicted_bytes), each)
+        for each in own
+    ]
+    known = [(span, each) for span, each in ranges if span is not None]
+    widths = sorted((span[1] - span[0]) / each.predicted_bytes for span, each in known)
+    return Coverage(
+        source=source, rows=len(own), with_range=len(known),
+        inside=sum(span[0] <= each.row.peak_bytes <= span[1] for span, each in known),
+        width=widths[len(widths) // 2] if widths else None,
+    )  # fmt: skip

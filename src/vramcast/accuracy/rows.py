@@ -17,6 +17,7 @@ from vramcast.errors import InputError
 RANKS = ("", "last")
 METRICS = ("allocated", "active", "reserved", "nvml")
 CONFIDENCES = ("high", "medium", "low")
+LENGTHS = ("published", "assumed")
 ELSEWHERE = "not_expressed.yaml"
 
 
@@ -37,6 +38,7 @@ class Row:
     explanation: str = ""  # why the prediction is off, where it is
     config: Mapping[str, Any] | None = None
     pending: str = ""
+    lengths: str = "published"  # "assumed": of the batches' lengths only a mean or a limit is published
     parallel: Mapping[str, Any] = field(default_factory=dict)
     rank: str = ""  # "last": the last pipeline stage was measured, not the fullest
 
@@ -94,6 +96,8 @@ def _row(path: Path, item: Mapping[str, Any]) -> Row:
         )
     if row.rank and row.metric != "allocated":
         raise InputError(f"{path}: row {row.id}: of a rank other than the fullest only allocated bytes are known")
+    if row.lengths not in LENGTHS:
+        raise InputError(f"{path}: row {row.id}: lengths must be one of {', '.join(LENGTHS)}, not {row.lengths!r}")
     if type(row.peak_bytes) is not int or row.peak_bytes <= 0 or not 0 < row.tolerance < 1:
         raise InputError(f"{path}: row {row.id}: peak_bytes must be a positive int and tolerance lie between 0 and 1")
     return row

@@ -48,11 +48,15 @@ def by_source_and_metric(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], F
     return {key: figures(group) for key, group in sorted(groups.items())}
 
 
-def by_metric(outcomes: Sequence[Outcome], confidence: str, *, many_gpus: bool) -> dict[str, Figures]:
+def by_metric(
+    outcomes: Sequence[Outcome], confidence: str, *, many_gpus: bool, lengths: str | None = None
+) -> dict[str, Figures]:
+    """`lengths`: only rows whose batches' lengths are published, or only those where they are assumed."""
     groups: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
-        if outcome.row.confidence == confidence and (outcome.job.gpus > 1) is many_gpus:
-            groups[outcome.row.metric].append(outcome)
+        row = outcome.row
+        if row.confidence == confidence and (outcome.job.gpus > 1) is many_gpus and lengths in (None, row.lengths):
+            groups[row.metric].append(outcome)
     return {metric: figures(group) for metric, group in sorted(groups.items())}
 
 

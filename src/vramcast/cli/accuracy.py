@@ -12,6 +12,7 @@ from pathlib import Path
 from vramcast.cli.options import print_json
 
 PAGE, PLOT, RANGES = "docs/accuracy.md", "docs/accuracy.svg", "src/vramcast/catalog/data/residuals.json"
+PREDICTED = "predicted.json"  # beside the rows
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +35,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.traces is not None:
         return _run_traces(Path(args.rows), Path(args.traces) if args.traces else None)
+    from vramcast.accuracy.changes import load_written, written_text
     from vramcast.accuracy.residuals import classes, coverage
     from vramcast.accuracy.rows import load_not_expressed, load_sources
     from vramcast.accuracy.run import run_rows
     from vramcast.report.accuracy import Accuracy, accuracy_json, accuracy_markdown
+    from vramcast.report.accuracy_changes import changes_markdown
     from vramcast.report.accuracy_svg import accuracy_svg
 
     folder = Path(args.rows)
@@ -52,12 +55,16 @@ def run(args: argparse.Namespace) -> int:
         print_json(accuracy_json(accuracy))
     else:
         print(page)
+        last = load_written(folder / PREDICTED)
+        if last is not None:
+            print(f"## Before and after\n\n{changes_markdown(outcomes, last)}")
     if args.write:
         root = folder.resolve().parents[1]
         (root / PAGE).write_text(page, encoding="utf-8")
         (root / PLOT).write_text(accuracy_svg(outcomes), encoding="utf-8")
         ranges = {"written": accuracy.written, "classes": classes(outcomes)}
         (root / RANGES).write_text(json.dumps(ranges, indent=1) + "\n", encoding="utf-8")
+        (folder / PREDICTED).write_text(written_text(accuracy.written, outcomes), encoding="utf-8")
     return 0 if all(outcome.within for outcome in outcomes) else 1
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vramcast.accuracy.residuals import Coverage
-from vramcast.accuracy.rows import Source
+from vramcast.accuracy.rows import LENGTHS, Source
 from vramcast.accuracy.run import Outcome
 from vramcast.accuracy.tables import Figures, by_metric, by_source_and_metric, worst
 from vramcast.units import GiB
@@ -45,6 +45,9 @@ def accuracy_json(accuracy: Accuracy) -> dict[str, Any]:
             for (source, metric), found in by_source_and_metric(accuracy.outcomes).items()
         ],
         "high_confidence_one_gpu": _by_metric(accuracy.outcomes, many_gpus=False),
+        "high_confidence_one_gpu_by_lengths": {
+            lengths: _by_metric(accuracy.outcomes, many_gpus=False, lengths=lengths) for lengths in LENGTHS
+        },
         "high_confidence_many_gpus": _by_metric(accuracy.outcomes, many_gpus=True),
         "rows": [
             {
@@ -59,8 +62,9 @@ def accuracy_json(accuracy: Accuracy) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _by_metric(outcomes: Sequence[Outcome], *, many_gpus: bool) -> dict[str, Any]:
-    return {metric: asdict(found) for metric, found in by_metric(outcomes, "high", many_gpus=many_gpus).items()}
+def _by_metric(outcomes: Sequence[Outcome], *, many_gpus: bool, lengths: str | None = None) -> dict[str, Any]:
+    found = by_metric(outcomes, "high", many_gpus=many_gpus, lengths=lengths)
+    return {metric: asdict(each) for metric, each in found.items()}
 
 
 def _head(accuracy: Accuracy) -> str:
@@ -97,11 +101,16 @@ def _cells(found: Figures) -> str:
 
 
 def _metric_table(outcomes: Sequence[Outcome]) -> str:
-    lines = [f"| GPUs | metric | {HEADER.format('---|---|')}"]
+    lines = [f"| GPUs | lengths | metric | {HEADER.format('---|---|---|')}"]
     for gpus, many in (("one", False), ("many", True)):
-        found = by_metric(outcomes, "high", many_gpus=many)
-        lines += [f"| {gpus} | {metric} | {_cells(each)}" for metric, each in found.items()]
-    return "\n".join(lines) + "\n"
+        for lengths in LENGTHS:
+            found = by_metric(outcomes, "high", many_gpus=many, lengths=lengths)
+            lines += [f"| {gpus} | {lengths} | {metric} | {_cells(each)}" for metric, each in found.items()]
+    return "\n".join(lines) + (
+        "\n\nLengths: *published* where the source says how long every batch was (a fixed length, padding or packing "
+        "to one); *assumed* where only a dataset's mean and a limit are published, so that the lengths that the run met, "
+        "and their order, had to be assumed. What torch reserves after many lengths hangs on both.\n"
+    )
 
 
 def _source_table(outcomes: Sequence[Outcome]) -> str:
@@ -129,13 +138,19 @@ def _line(each: Outcome) -> str:
 
 def _coverage_text(coverage: Sequence[Coverage]) -> str:
     lines = [
-        "A prediction carries the range in which nine of ten comparable rows lay. A class is a level, with one length, "
-        "many lengths or many GPUs, a kind of precision and a framework; the wider class answers where fewer than five "
-        "rows were measured, and each source weighs the same. The honest test leaves a source out: how many of its "
-        "rows lie in the ranges made from the others?",
-        "", "| source | rows | with a range | inside |", "|---|---:|---:|---:|",
+        "A prediction carries a range. A class is a level, with one length, many lengths or many GPUs, a kind of "
+        "precision and a framework. Of every source in it the central nine of ten rows count, and the range reaches "
+        "from the lowest to the highest of their ends: rows of one source err alike, so the next job is like the next "
+        "source, which may be as far off as the farthest seen. A class needs five rows of three sources, else the "
+        "wider class answers; what the driver sees was published by one source only, so the range of what torch "
+        "reserves answers there. The honest test leaves a source out: how many of its rows lie in the ranges made "
+        "from the others, and how wide are these?",
+        "", "| source | rows | with a range | inside | width |", "|---|---:|---:|---:|---:|",
     ]  # fmt: skip
-    lines += [f"| {each.source} | {each.rows} | {each.with_range} | {each.inside} |" for each in coverage]
+    lines += [
+        f"| {each.source} | {each.rows} | {each.with_range} | {each.inside} | {_percent(each.width, sign=False)} |"
+        for each in coverage
+    ]
     known, inside = sum(each.with_range for each in coverage), sum(each.inside for each in coverage)
     share = f"{100 * inside / known:.0f} %" if known else "–"
     return "\n".join(lines) + f"\n\nTogether {inside} of {known} ({share}).\n"
