@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from vramcast.formulas.estimate import estimate
 from vramcast.formulas.events import Event
-from vramcast.formulas.parallel.rank_replay import RankRun
+from vramcast.formulas.parallel.rank_replay import RankRun, Wrapping
 from vramcast.formulas.parallel.windows import GATHERED, JOINED
 from vramcast.formulas.timeline import Stamped
+from vramcast.job import job_from
 from vramcast.units import MiB
 
 SIZE = 100 * MiB
@@ -61,3 +63,27 @@ def test_the_end_of_a_step_waits_for_all_streams() -> None:
         run.end_step(events)
     assert run.allocator.peak_reserved_bytes == 2 * SIZE
     assert run.allocator.active_bytes == 0
+
+
+def test_wrapping_leaves_holes_of_the_size_of_parameters() -> None:
+    """Two parameters and their vector, of which half stays: it takes the place of a parameter, in which the next unit's
+    first one then has no room."""
+    run = RankRun(capacity_bytes=None, conf="", strategy="fsdp1")
+    run.wrap([Wrapping(params=(SIZE, SIZE), stays=SIZE)] * 3)
+    assert run.allocator.allocated_bytes == 3 * SIZE
+    assert run.allocator.reserved_bytes == 6 * SIZE
+
+
+def test_statistics_of_4_bit_weights_stay_whole_on_every_rank() -> None:
+    """An int8 maximum for 64 weights, an fp32 one for 256 of those: as much on 8 GPUs as on 2, and with weights on the
+    host as well."""
+    job = {
+        "model": "llama-2-7b", "strategy": "fsdp1", "precision": "bf16-true", "lora-rank": 8, "quantize": "nf4-double",
+        "seq": 64,
+    }  # fmt: skip
+    linear = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
+    wanted = linear // 64 + 4 * linear // (64 * 256)
+    for values in ({"gpus": 2}, {"gpus": 8}, {"gpus": 8, "offload": "params"}):
+        entries = estimate(job_from({**job, **values})).ledger.entries
+        line = next(entry for entry in entries if entry.component.startswith("statistics"))
+        assert line.nbytes == wanted

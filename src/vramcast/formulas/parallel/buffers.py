@@ -65,6 +65,15 @@ def _line(component: str, place: str, phases: tuple[str, ...], nbytes: int, form
     )  # fmt: skip
 
 
+def statistics_entry(states: RankStates, place: str) -> Iterator[Entry]:
+    if states.statistics_bytes:
+        yield Entry(
+            category=Category.WEIGHTS, component="statistics of 4-bit blocks, not sharded", place=place, phases=PHASES,
+            nbytes=states.statistics_bytes, origin=Origin.FORMULA, formula="of the whole model",
+            source="bitsandbytes functional.py QuantState: an attribute of the parameter, which FSDP does not see",
+        )  # fmt: skip
+
+
 def is_bucket_view(job: Job, topology: Topology) -> bool:
     """With gradient_as_bucket_view gradients are the buckets, which zero_grad leaves where they are."""
     return job.bucket_view and topology.strategy == "ddp" and topology.data * topology.cp > 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
 
 from vramcast.allocator import Allocator, AllocatorSettings, Block, OutOfMemory
 from vramcast.formulas.parallel.windows import ARRIVING, BUFFER, GATHERED, JOINED, REDUCED
@@ -33,6 +34,14 @@ MARKED = (GATHERED, JOINED, REDUCED, ARRIVING)
 
 def stream_of(item: Stamped, strategy: str) -> int:
     return STREAMS.get(strategy, {}).get(item.event.kind, MAIN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrapping:
+    """FSDP1 makes a vector of parameters: their bytes, and what stays of it."""
+
+    params: tuple[int, ...]
+    stays: int
 
 
 class RankRun:
@@ -63,6 +72,17 @@ class RankRun:
     def hold(self, name: str, sizes: Iterable[int]) -> None:
         for index, nbytes in enumerate(sizes):
             self.take((name, index), nbytes)
+
+    def wrap(self, wrapping: Iterable[Wrapping]) -> None:
+        """_init_param_handle_from_module: a unit's parameters are moved to the GPU and joined into a vector; the rank's
+        part of it is cloned (`_flat_param.py` shard), the rest goes."""
+        for number, unit in enumerate(wrapping):
+            self.hold("moved", unit.params)
+            self.take("vector", sum(unit.params))
+            for index in range(len(unit.params)):
+                self.drop(("moved", index))
+            self.take(("shard", number), unit.stays)
+            self.drop("vector")
 
     def play(self, stream: list[Stamped]) -> None:
         for item in stream:
@@ -102,11 +122,12 @@ class RankRun:
 
 def replay_rank(
     *, lying: Iterable[int], first: list[Stamped], states: Iterable[int], temporaries: tuple[int, ...],
-    capacity_bytes: int | None, conf: str, strategy: str,
+    capacity_bytes: int | None, conf: str, strategy: str, wrapping: Iterable[Wrapping] = (),
 ) -> Replayed:  # fmt: skip
     """Load, a step, the states it leaves, a second step."""
     run = RankRun(capacity_bytes=capacity_bytes, conf=conf, strategy=strategy)
     try:
+        run.wrap(wrapping)
         run.hold("lying", lying)
         run.play(first)
         run.hold("states", states)

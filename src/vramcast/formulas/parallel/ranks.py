@@ -17,7 +17,14 @@ from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.estimate import DEVICE, _slack, _within, add_loss_to, assumptions, job_phases, recorded, sizes_of
 from vramcast.formulas.optimizers import implementation, state_bytes, temporaries
 from vramcast.formulas.overheads import context_entries, workspace_entries
-from vramcast.formulas.parallel.buffers import buffer_entries, is_bucket_view, loading_entry, loads_whole, nccl_entries
+from vramcast.formulas.parallel.buffers import (
+    buffer_entries,
+    is_bucket_view,
+    loading_entry,
+    loads_whole,
+    nccl_entries,
+    statistics_entry,
+)
 from vramcast.formulas.parallel.host import node_entries, offloaded_inputs, offloads_optimizer, offloads_params
 from vramcast.formulas.parallel.layout import (
     layers_of_stages,
@@ -28,8 +35,8 @@ from vramcast.formulas.parallel.layout import (
     stage_program,
 )
 from vramcast.formulas.parallel.pipeline import chunks_in_flight, in_flight_change, kept_bytes, stages_of_rank
-from vramcast.formulas.parallel.rank_replay import replay_rank
-from vramcast.formulas.parallel.sharding import RankStates, count_states, rank_states
+from vramcast.formulas.parallel.rank_replay import Wrapping, replay_rank
+from vramcast.formulas.parallel.sharding import RankStates, count_states, rank_states, wrapped_vectors
 from vramcast.formulas.parallel.topology import Topology, check_model, hints, topology_of
 from vramcast.formulas.parallel.windows import Unit, units_of, window_change
 from vramcast.formulas.replay import Replayed
@@ -236,7 +243,7 @@ def lying_entries(job: Job, gpu: Gpu | None, topology: Topology, states: RankSta
         entries += weight_entries(States(params=states.weights, job=job), DEVICE)
     if not offloads_optimizer(job):
         entries += [*extra_weight_entries(states, DEVICE), *optimizer_entries(states, DEVICE)]
-    entries += ema_entries(states, DEVICE)
+    entries += [*statistics_entry(states, DEVICE), *ema_entries(states, DEVICE)]
     entries += buffer_entries(job, states, topology, units, DEVICE)
     return [*entries, *workspace_entries(job, gpu, DEVICE)]
 
@@ -263,7 +270,9 @@ def _ledger(
 
 def _replayed(rank: Rank, stream: list[Stamped], gpu: Gpu | None, outside_bytes: int) -> Replayed:
     states, job = on_device(rank.step.job, rank.states), rank.step.job
-    lying = [] if offloads_params(job) else [param.nbytes for param in states.weights]
+    wrapped = rank.step.topology.strategy == "fsdp1"
+    lying = [] if offloads_params(job) or wrapped else [param.nbytes for param in states.weights]
+    lying.append(states.statistics_bytes)
     always = (Category.COMMUNICATION, Category.MASTER)
     lying += [e.nbytes for e in rank.lying if e.category in always and e.phases == PHASES]
     if rank.step.accumulates_apart:
@@ -275,9 +284,19 @@ def _replayed(rank: Rank, stream: list[Stamped], gpu: Gpu | None, outside_bytes:
         "lying": lying, "first": stream, "states": [half for each in halves for half in (each, each)],
         "temporaries": (temporary_bytes(states),), "conf": job.alloc_conf,
         "strategy": rank.step.topology.strategy,
+        "wrapping": _wrapping(rank) if wrapped else (),
     }  # fmt: skip
     replayed = replay_rank(capacity_bytes=capacity, **facts)  # type: ignore[arg-type]
     return replay_rank(capacity_bytes=None, **facts) if replayed.out_of_memory else replayed  # type: ignore[arg-type]
+
+
+def _wrapping(rank: Rank) -> list[Wrapping]:
+    job, topology = rank.step.job, rank.step.topology
+    shards = 0 if offloads_params(job) else topology.shard
+    return [
+        Wrapping(params=sizes, stays=-(-sum(sizes) // shards) if shards else 0)
+        for sizes in wrapped_vectors(job, rank.step.program, topology)
+    ]
 
 
 def temporary_bytes(states: States) -> int:

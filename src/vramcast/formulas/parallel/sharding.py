@@ -30,6 +30,7 @@ class RankStates(States):
 
     weights: tuple[Param, ...]
     gradients: tuple[Param, ...]
+    statistics_bytes: int = 0  # of 4-bit weights, beside them on every rank
 
     @property
     def gradient_bytes(self) -> int:
@@ -54,6 +55,21 @@ Shard = Callable[[Param], Param]
 
 def rank_states(job: Job, program: Program, topology: Topology) -> RankStates:
     whole = tuple(_stored(param, job, topology) for param in unique(program.params()))
+    if topology.strategy not in GATHERING:
+        return _shared(job, program, topology, whole)
+    packed = tuple(replace(param, stored_bytes=packed_bytes(param)) for param in whole)
+    statistics = sum(param.nbytes for param in whole) - sum(param.nbytes for param in packed)
+    return replace(_shared(job, program, topology, packed), statistics_bytes=statistics)
+
+
+def packed_bytes(param: Param) -> int | None:
+    """What is sharded of a quantised parameter: its packed numbers. The statistics of 4-bit blocks are no parameter but
+    an attribute of it (bitsandbytes QuantState), which every rank keeps whole, even with weights on the host."""
+    four_bit = param.stored_bytes is not None and param.stored_bytes < param.numel
+    return param.numel // 2 if four_bit else param.stored_bytes
+
+
+def _shared(job: Job, program: Program, topology: Topology, whole: tuple[Param, ...]) -> RankStates:
     cut, strategy = _cutter(topology), topology.strategy
     if strategy in ("none", "ddp"):
         return RankStates(params=whole, job=job, weights=whole, gradients=whole)
@@ -111,11 +127,15 @@ def _share(param: Param, n: int) -> int | None:
 
 def _flat(params: Iterable[Param], topology: Topology) -> tuple[Param, ...]:
     """One vector per way of storing, cut into n parts."""
-    groups: dict[tuple[bool, str, str, bool], list[Param]] = {}
+    return tuple(_joined(group, topology) for group in _groups(params))
+
+
+def _groups(params: Iterable[Param]) -> Iterable[list[Param]]:
+    groups: dict[tuple[bool, str, bool, bool], list[Param]] = {}
     for param in params:
         key = (param.trainable, param.dtype.name, param.kind == "experts", param.stored_bytes is not None)
-        groups.setdefault(key, []).append(param)  # type: ignore[arg-type]
-    return tuple(_joined(group, topology) for group in groups.values())
+        groups.setdefault(key, []).append(param)
+    return groups.values()
 
 
 def _joined(group: list[Param], topology: Topology) -> Param:
@@ -129,13 +149,25 @@ def _joined(group: list[Param], topology: Topology) -> Param:
 
 def _flat_units(program: Program, stored: tuple[Param, ...], topology: Topology) -> tuple[Param, ...]:
     """FSDP1's FlatParameters: one per block and one for the rest."""
+    *blocks, root = _units(program, stored)
+    return (*_flat(root, topology), *(param for unit in blocks for param in _flat(unit, topology)))
+
+
+def _units(program: Program, stored: tuple[Param, ...]) -> Iterable[list[Param]]:
+    """The parameters of each block, then those of the root, which is wrapped last."""
     by_name = {param.name: param for param in stored}
     root: list[Param] = []
-    flat: list[Param] = []
     for placed in program.placed:
         params = [by_name[param.name] for param in placed.params() if param.tied_to is None]
         if placed.section.is_block:
-            flat += _flat(params, topology)
+            yield params
         else:
             root += params
-    return (*_flat(root, topology), *flat)
+    yield root
+
+
+def wrapped_vectors(job: Job, program: Program, topology: Topology) -> list[tuple[int, ...]]:
+    """Bytes of the parameters that FSDP1 joins into each of its vectors, in the order they are wrapped."""
+    whole = (_stored(param, job, topology) for param in unique(program.params()))
+    packed = tuple(replace(param, stored_bytes=packed_bytes(param)) for param in whole)
+    return [tuple(param.nbytes for param in group) for unit in _units(program, packed) for group in _groups(unit)]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from vramcast.formulas.events import Event
 from vramcast.formulas.optimizers import version
 from vramcast.formulas.parallel.host import offloads_optimizer, offloads_params
-from vramcast.formulas.parallel.sharding import ranks_of, shard_axis
+from vramcast.formulas.parallel.sharding import packed_bytes, ranks_of, shard_axis
 from vramcast.formulas.parallel.topology import Topology
 from vramcast.formulas.parallel.zero3 import (
     NORM_PART,
@@ -101,8 +101,9 @@ def _unit(job: Job, program: Program, topology: Topology, number: int, sections:
 
 def _padded(param: Param, topology: Topology) -> int:
     """Gathered bytes: rows rounded up to a multiple of the ranks."""
-    if param.stored_bytes is not None:
-        return param.stored_bytes
+    packed = packed_bytes(param)
+    if packed is not None:
+        return packed
     n, rows = ranks_of(param, topology), int(param.shape[shard_axis(param, topology)]) if param.shape else 1
     return param.numel // max(rows, 1) * (-(-rows // n) * n) * param.dtype.nbytes
 
