@@ -108,7 +108,7 @@ def _metric_table(outcomes: Sequence[Outcome]) -> str:
             lines += [f"| {gpus} | {lengths} | {metric} | {_cells(each)}" for metric, each in found.items()]
     return "\n".join(lines) + (
         "\n\nLengths: *published* where the source says how long every batch was (a fixed length, padding or packing "
-        "to one); *assumed* where only a dataset's mean and a limit are published, so that the lengths that the run met, "
+        "to one); *assumed* where only a dataset's mean and a limit are published, so that the lengths of the run, "
         "and their order, had to be assumed. What torch reserves after many lengths hangs on both.\n"
     )
 
