@@ -25,6 +25,8 @@ JOBS = {
     "eight bit": {"model": "pythia-410m", "optimizer": "adamw-8bit"},
     "fused loss": {"model": "gemma-3-270m", "loss": "fused", "precision": "bf16-true"},
     "megatron": {"model": "gpt2-medium", "precision": "megatron-bf16"},
+    "on both sides of a window": {"model": "gemma-3-270m", "precision": "bf16-true"},
+    "fewer image tokens": {"model": "llava-1.5-7b", "precision": "bf16-true", "image-tokens": 64},
 }
 
 

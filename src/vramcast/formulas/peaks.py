@@ -8,6 +8,7 @@ Knows the training device's allocated bytes only; rounding and cached blocks are
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from dataclasses import replace
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.errors import UnsupportedError
@@ -36,8 +37,9 @@ from vramcast.ledger import (
     Level,
 )
 from vramcast.models.config import Config
-from vramcast.models.dims import Number, maximum
+from vramcast.models.dims import Number, choose, maximum
 from vramcast.models.program import Sizes
+from vramcast.models.windows import window_of
 
 # A peak lies in one of these: the first step's phases are never above the next one's, which have states as well.
 MOMENTS = (NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD, GATING, NEXT_STEP, RESUME, ROLLOUT, EVAL)
@@ -51,6 +53,10 @@ class Recording:
     leaves the recorded tensors alone: checkpointing, optimizer, accumulation, companions, what the loop holds."""
 
     def __init__(self, job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> None:
+        self._beyond, self._within = lengths_beyond(sizes, config), None
+        if self._beyond is not None:  # lengths on both sides of the model's window: recorded once for each
+            self._within = Recording(job, config, gpu, replace(sizes, beyond=False))
+            sizes = replace(sizes, beyond=True)
         self.config, self.gpu, self.sizes = config, gpu, sizes
         self.program = recorded(job, config, gpu, sizes)
         self.params = unique(self.program.params())
@@ -67,6 +73,13 @@ class Recording:
 
     def passes(self, job: Job) -> ByPhase:
         """What a later step makes, by phase; 0 where a phase has nothing of its own."""
+        found = self._passes(job)
+        return found if self._within is None else self._by_length(found, self._within.passes(job))
+
+    def _by_length(self, beyond: ByPhase, within: ByPhase) -> ByPhase:
+        return {phase: choose(self._beyond, nbytes, within[phase]) for phase, nbytes in beyond.items()}
+
+    def _passes(self, job: Job) -> ByPhase:
         folded, step = self._fold(job), self._step(job)
         kept = folded.left if keeps_outputs(job) else 0
         found = {OF_PASSES[phase]: peak + (kept if phase in _with_old_outputs(job) else 0)
@@ -87,6 +100,10 @@ class Recording:
 
     def beside(self, job: Job) -> ByPhase:
         """Inputs, companions, rollouts, evaluation and resuming."""
+        found = self._beside_of(job)
+        return found if self._within is None else self._by_length(found, self._within.beside(job))
+
+    def _beside_of(self, job: Job) -> ByPhase:
         own_states = job.critic != "none" or job.resume != "none"
         key = (
             job.reference, job.reference_dtype, job.reward, job.critic, job.teacher, job.evaluate, job.checkpointing,
@@ -129,6 +146,15 @@ class Recording:
             phase: _at(entries, phase) + (gradients if phase in held else 0) + (made if phase == stepping else 0)
             for phase in MOMENTS
         }
+
+
+def lengths_beyond(sizes: Sizes, config: Config) -> Number | None:
+    """Which of many lengths are as long as the model's window; None where all are or none is, or it is known."""
+    window = window_of(config)
+    if window is None or sizes.beyond is not None or isinstance(sizes.seq, int):
+        return None
+    found = sizes.seq >= window
+    return found if found.any() and not found.all() else None
 
 
 def _with_old_outputs(job: Job) -> tuple[str, ...]:

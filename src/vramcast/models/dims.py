@@ -104,6 +104,13 @@ def minimum(a: Number, b: Number) -> Number:
     return numpy.minimum(a, b)
 
 
+def choose(which: Any, first: Number, second: Number) -> Number:
+    """Of two grids, the first where `which` is true."""
+    import numpy
+
+    return numpy.where(which, first, second)
+
+
 def ceil_to(number: Number, multiple: int) -> Number:
     if isinstance(number, int) and int(number) % multiple == 0:
         return number
