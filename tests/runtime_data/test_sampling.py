@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from parquet_samples import Write
 
 from vramcast.errors import InputError, UnsupportedError
-from vramcast.host.parquet import DataFile, ParquetFacts, RowGroup
+from vramcast.host.parquet import DataFile, ParquetFacts, RowGroup, read_facts
 from vramcast.runtime import LowMemDataset, RowGroupSampler
+from vramcast.runtime.stores import GroupReader
 
 
 def facts_of(groups: list[int], row_bytes: int = 100) -> ParquetFacts:
@@ -44,16 +45,17 @@ layouts = st.lists(st.integers(1, 40), min_size=1, max_size=12)
 @given(
     groups=layouts, batch=st.integers(1, 17), ranks=st.integers(1, 7), window=st.integers(0, 5000),
     shuffle=st.sampled_from(["groups", "full", "none"]), epoch=st.integers(0, 3), seed=st.integers(0, 2**40),
+    lanes=st.integers(1, 5),
 )  # fmt: skip
 def test_every_row_comes_exactly_once_over_all_ranks(
-    groups: list[int], batch: int, ranks: int, window: int, shuffle: str, epoch: int, seed: int
+    groups: list[int], batch: int, ranks: int, window: int, shuffle: str, epoch: int, seed: int, lanes: int
 ) -> None:
     seen: list[int] = []
     counts: list[int] = []
     for rank in range(ranks):
         sampler = RowGroupSampler(
             dataset_of(groups), batch_size=batch, shuffle=shuffle, seed=seed, rank=rank, world_size=ranks,
-            window_bytes=window, allow_uneven=True,
+            window_bytes=window, allow_uneven=True, lanes=lanes if shuffle == "groups" else None,
         )  # fmt: skip
         sampler.set_epoch(epoch)
         batches = list(sampler)
@@ -68,22 +70,27 @@ def test_every_row_comes_exactly_once_over_all_ranks(
 
 
 @settings(max_examples=100, deadline=None)
-@given(groups=layouts, batch=st.integers(1, 9), ranks=st.integers(1, 4))
-def test_drop_last_gives_full_batches_and_no_row_twice(groups: list[int], batch: int, ranks: int) -> None:
+@given(groups=layouts, batch=st.integers(1, 9), ranks=st.integers(1, 4), lanes=st.integers(1, 4))
+def test_drop_last_gives_full_batches_and_no_row_twice(groups: list[int], batch: int, ranks: int, lanes: int) -> None:
+    options = {"batch_size": batch, "world_size": ranks, "drop_last": True, "lanes": lanes}
     rows = [
         row
         for rank in range(ranks)
-        for b in RowGroupSampler(dataset_of(groups), batch_size=batch, rank=rank, world_size=ranks, drop_last=True)
+        for b in RowGroupSampler(dataset_of(groups), rank=rank, **options)
         for row in (b if len(b) == batch else pytest.fail("a short batch"))
     ]
     assert len(rows) == len(set(rows)) == ranks * batch * (sum(groups) // ranks // batch)
 
 
 @settings(max_examples=200, deadline=None)
-@given(groups=layouts, batch=st.integers(1, 9), window=st.integers(0, 5000), data=st.data())
-def test_a_state_continues_where_it_was_taken(groups: list[int], batch: int, window: int, data: st.DataObject) -> None:
+@given(
+    groups=layouts, batch=st.integers(1, 9), window=st.integers(0, 5000), lanes=st.integers(1, 4), data=st.data()
+)  # fmt: skip
+def test_a_state_continues_where_it_was_taken(
+    groups: list[int], batch: int, window: int, lanes: int, data: st.DataObject
+) -> None:
     def sampler() -> RowGroupSampler:
-        return RowGroupSampler(dataset_of(groups), batch_size=batch, seed=3, window_bytes=window)
+        return RowGroupSampler(dataset_of(groups), batch_size=batch, seed=3, window_bytes=window, lanes=lanes)
 
     first = sampler()
     first.set_epoch(5)
@@ -172,6 +179,44 @@ def test_a_window_of_half_the_file_is_as_good_as_a_full_shuffle() -> None:
     moved = {name: float(np.mean(np.abs(np.array(order) - np.arange(20_000)))) for name, order in orders.items()}
     assert moved["groups"] == pytest.approx(moved["full"], rel=0.05)
     assert moved["full"] == pytest.approx(20_000 / 3, rel=0.02)
+
+
+@pytest.mark.parametrize("batch", [8, 32, 100])
+def test_workers_that_divide_the_lanes_decode_different_row_groups(
+    write: Write, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four hundred row groups, forty in a window, read by workers that take batches in turn as DataLoader's do."""
+    decoded: list[int] = []
+    real = GroupReader.read
+    monkeypatch.setattr(GroupReader, "read", lambda self, index: decoded.append(index) or real(self, index))
+    path = write(4000, group=10)
+    facts = read_facts(path)
+    budget = facts.scratch_bytes + 41 * facts.largest_group.decoded_bytes
+
+    def count(lanes: int, workers: int) -> int:
+        decoded.clear()
+        readers = [LowMemDataset(path, budget_bytes=budget) for _ in range(workers)]
+        sampler = RowGroupSampler(readers[0], batch_size=batch, lanes=lanes)
+        rows = [row for n, rows in enumerate(sampler) for row in readers[n % workers].__getitems__(rows)]
+        assert sorted(row["number"] for row in rows) == list(range(4000))
+        return len(decoded)
+
+    assert count(1, 1) == 400
+    assert count(1, 2) > 1.9 * 400
+    # Three row groups of a window lie between two lanes.
+    assert max(count(4, workers) for workers in (1, 2, 4)) <= 400 * (1 + 3 / 40) + 4
+
+
+def test_lanes_are_chosen_by_the_row_groups_of_a_window() -> None:
+    def lanes(window_groups: int, **options: object) -> int:
+        return RowGroupSampler(dataset_of([10] * 400), batch_size=5, window_bytes=window_groups * 1000, **options).lanes
+
+    assert [lanes(groups) for groups in (1, 19, 20, 39, 40, 400)] == [1, 1, 2, 2, 4, 4]
+    assert lanes(400, shuffle="full") == lanes(400, shuffle="none") == 1
+    with pytest.raises(InputError, match="lanes=2 with shuffle='full'"):
+        lanes(400, shuffle="full", lanes=2)
+    with pytest.raises(InputError, match="lanes=0"):
+        lanes(400, lanes=0)
 
 
 def numbers(batch: list[dict[str, object]]) -> list[object]:

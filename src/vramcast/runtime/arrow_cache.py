@@ -159,7 +159,7 @@ class MappedStore:
         self._reader = pa.ipc.open_file(pa.memory_map(str(self.path)))
         self._open: OrderedDict[int, Rows] = OrderedDict()
 
-    def load(self, chunk: int) -> Rows:
+    def load(self, chunk: int, wanted: int = 1) -> Rows:
         rows = self._open.get(chunk)
         if rows is None:
             self._verify(chunk)

@@ -69,7 +69,7 @@ class LowMemDataset(Generic[Item]):
             places.setdefault(bisect_right(ends, number), []).append(place)
         rows: list[Any] = [None] * len(wanted)
         for chunk, in_chunk in places.items():
-            start, row_at = ends[chunk - 1] if chunk else 0, store.load(chunk).row
+            start, row_at = ends[chunk - 1] if chunk else 0, store.load(chunk, len(in_chunk)).row
             for place in in_chunk:
                 rows[place] = row_at(wanted[place] - start)
         return rows if self.transform is None else [self.transform(row) for row in rows]

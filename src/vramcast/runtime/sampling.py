@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
@@ -24,7 +23,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SHUFFLES = ("groups", "full", "none")
-_GROUP_ORDER, _ROW_ORDER = 2**63, 2**63 + 1  # streams of random words; windows use their number
+_GROUP_ORDER, _ROW_ORDER = 2**63, 2**63 + 1  # streams of random words; windows use their number and their lane
+_LANE_STREAMS = 2**32
+LANES = (4, 2)  # offered where each lane keeps LANE_GROUPS row groups to shuffle
+LANE_GROUPS = 10
 
 
 class HasFacts(Protocol):
@@ -51,23 +53,30 @@ class RowGroupSampler:
     together. `full` shuffles all rows (for `table` and `mmap`, where random access is free). `none` keeps file order.
     Ranks take consecutive parts of the shuffled row groups, so each decodes its own share of the files, and all have
     the same number of batches; where that is impossible it is refused unless `allow_uneven`.
+
+    A window is divided into `lanes`, and batches come from the lanes in turn. DataLoader hands batches to its workers
+    in turn as well, so workers that divide the number of lanes decode different row groups. The order depends on the
+    lanes, not on the workers; by default there are 4, or 2, where a lane still mixes 10 row groups.
     """
 
     def __init__(
         self, dataset: HasFacts, *, batch_size: int, shuffle: str = "groups", seed: int = 0, rank: int | None = None,
-        world_size: int | None = None, window_bytes: int | None = None, drop_last: bool = False,
-        allow_uneven: bool = False,
+        world_size: int | None = None, window_bytes: int | None = None, lanes: int | None = None,
+        drop_last: bool = False, allow_uneven: bool = False,
     ) -> None:  # fmt: skip
         if shuffle not in SHUFFLES:
             raise unknown("shuffle", shuffle, SHUFFLES)
         if batch_size < 1:
             raise InputError(f"batch_size={batch_size}: a batch has at least one row")
+        if lanes is not None and (lanes < 1 or (shuffle != "groups" and lanes > 1)):
+            raise InputError(f"lanes={lanes} with shuffle={shuffle!r}: at least 1, and more than 1 only for 'groups'")
         self.facts = dataset.facts
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.seed = seed
         self.rank, self.world_size = _place(rank, world_size)
         self.window_bytes = _default_window(dataset) if window_bytes is None else window_bytes
+        self.lanes = self._default_lanes(dataset.mode) if lanes is None else lanes
         self.drop_last = drop_last
         self.allow_uneven = allow_uneven
         self.epoch = 0
@@ -120,8 +129,9 @@ class RowGroupSampler:
         rows = ",".join(str(group.num_rows) for group in self.facts.row_groups)
         return {
             "seed": self.seed, "shuffle": self.shuffle, "batch_size": self.batch_size, "rank": self.rank,
-            "world_size": self.world_size, "window_bytes": self.window_bytes, "drop_last": self.drop_last,
-            "num_rows": self.facts.num_rows, "row_groups": hashlib.sha256(rows.encode()).hexdigest()[:16],
+            "world_size": self.world_size, "window_bytes": self.window_bytes, "lanes": self.lanes,
+            "drop_last": self.drop_last, "num_rows": self.facts.num_rows,
+            "row_groups": hashlib.sha256(rows.encode()).hexdigest()[:16],
         }  # fmt: skip
 
     def _check_enough_rows(self) -> None:
@@ -152,31 +162,49 @@ class RowGroupSampler:
         return ends
 
     def _batches(self, start: int) -> Iterator[list[int]]:
+        """Batch after batch, each from the next lane."""
         ends = self._batch_ends()
-        rows = self._rows_from(ends[start - 1] if start else 0)
-        held: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        for number in range(start, len(ends)):
-            size = ends[number] - (ends[number - 1] if number else 0)
-            while len(held) < size:
-                held = np.concatenate([held, next(rows)])
-            batch, held = held[:size], held[size:]
+        sizes = [end - before for before, end in zip([0, *ends], ends, strict=False)]
+        lanes = [self._rows_of_lane(lane, sizes, start) for lane in range(self.lanes)]
+        held: list[NDArray[np.int64]] = [np.empty(0, dtype=np.int64)] * self.lanes
+        for number in range(start, len(sizes)):
+            lane, size = number % self.lanes, sizes[number]
+            while len(held[lane]) < size:
+                held[lane] = np.concatenate([held[lane], next(lanes[lane])])
+            batch, held[lane] = held[lane][:size], held[lane][size:]
             self._drawn = number + 1
             yield batch.tolist()
 
-    def _rows_from(self, skip: int) -> Iterator[NDArray[np.int64]]:
-        """This rank's rows, window by window, after the first `skip`; skipped windows are not even shuffled."""
+    def _rows_of_lane(self, lane: int, sizes: list[int], start: int) -> Iterator[NDArray[np.int64]]:
+        """A lane's rows, window by window, after those of its batches before `start`."""
+        skip = sum(sizes[lane : start : self.lanes])
         if self.shuffle == "full":
-            start, stop = self._span()
-            yield self._permutation(self.facts.num_rows, 0, _ROW_ORDER)[start + skip : stop]
+            first, stop = self._span()
+            yield self._permutation(self.facts.num_rows, 0, _ROW_ORDER)[first + skip : stop]
             return
         windows = list(self._windows())
-        ends = list(accumulate(sum(part.stop - part.start for part in window) for window in windows))
-        first = bisect_right(ends, skip)
-        for number in range(first, len(windows)):
-            rows = np.concatenate([np.arange(part.start, part.stop, dtype=np.int64) for part in windows[number]])
-            if self.shuffle != "none":
-                rows = rows[self._permutation(len(rows), self.rank, number)]
-            yield rows[skip - (ends[number - 1] if number else 0) :] if number == first else rows
+        for number, (window, cuts) in enumerate(zip(windows, self._lane_cuts(windows, sizes), strict=True)):
+            count = cuts[lane + 1] - cuts[lane]
+            if count > skip:  # else not even shuffled
+                rows = np.concatenate([np.arange(part.start, part.stop, dtype=np.int64) for part in window])
+                rows = rows[cuts[lane] : cuts[lane + 1]]
+                if self.shuffle != "none":
+                    rows = rows[self._permutation(count, self.rank, number + lane * _LANE_STREAMS)]
+                yield rows[skip:]
+            skip = max(skip - count, 0)
+
+    def _lane_cuts(self, windows: list[list[_Segment]], sizes: list[int]) -> Iterator[list[int]]:
+        """Where each window's rows are cut into lanes: in proportion to what each lane's batches still need.
+
+        All lanes leave a window together, so that what one process holds is one window, whatever its lanes.
+        """
+        left = [sum(sizes[lane :: self.lanes]) for lane in range(self.lanes)]
+        left[-1] += self._rows_of(self.rank) - sum(sizes)  # what `drop_last` leaves out
+        for window in windows:
+            num_rows, total = sum(part.stop - part.start for part in window), sum(left)
+            cuts = [num_rows * before // total for before in (0, *accumulate(left))]
+            left = [rows - (stop - start) for rows, start, stop in zip(left, cuts, cuts[1:], strict=False)]
+            yield cuts
 
     def _windows(self) -> Iterator[list[_Segment]]:
         """Segments gathered until the next would exceed the window."""
@@ -202,6 +230,13 @@ class RowGroupSampler:
                 base = end - group.num_rows
                 yield _Segment(start=base + first, stop=base + last, decoded_bytes=group.decoded_bytes)
             position += group.num_rows
+
+    def _default_lanes(self, mode: str) -> int:
+        """One where rows are at hand without decoding, or where the mode holds a single row group."""
+        if mode != "row-groups" or self.shuffle != "groups":
+            return 1
+        groups = self.window_bytes // max(self.facts.largest_group.decoded_bytes, 1)
+        return next((lanes for lanes in LANES if groups >= lanes * LANE_GROUPS), 1)
 
     def _group_order(self) -> list[int]:
         count = len(self.facts.row_groups)

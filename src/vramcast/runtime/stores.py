@@ -30,7 +30,8 @@ class Store(Protocol):
     ends: tuple[int, ...]
     survives_fork: bool
 
-    def load(self, chunk: int) -> Rows: ...
+    def load(self, chunk: int, wanted: int = 1) -> Rows:
+        """The rows of a chunk, of which `wanted` will be read now."""
 
 
 class GroupReader:
@@ -106,7 +107,7 @@ class TableStore:
         self._rows = [Rows(compacted(reader.read(index))) for index in range(len(facts.row_groups))]
         pa.default_memory_pool().release_unused()  # what decoding left behind
 
-    def load(self, chunk: int) -> Rows:
+    def load(self, chunk: int, wanted: int = 1) -> Rows:
         return self._rows[chunk]
 
 
@@ -122,26 +123,32 @@ class GroupStore:
         self.held_bytes = 0
         self._facts = facts
         self._reader = GroupReader(facts)
-        self._held: OrderedDict[int, Rows] = OrderedDict()
+        self._held: OrderedDict[int, Rows] = OrderedDict()  # in the order in which they will make room
+        self._unread: dict[int, int] = {}
         check_groups_fit(facts, budget_bytes)
 
-    def load(self, chunk: int) -> Rows:
-        rows = self._held.get(chunk)
-        if rows is not None:
-            self._held.move_to_end(chunk)
-            return rows
+    def load(self, chunk: int, wanted: int = 1) -> Rows:
+        rows = self._held.get(chunk) or self._decode(chunk)
+        self._unread[chunk] -= wanted
+        # An epoch reads every row once: a row group that has been read up is the first to make room.
+        self._held.move_to_end(chunk, last=self._unread[chunk] > 0)
+        return rows
+
+    def _decode(self, chunk: int) -> Rows:
         self._make_room(self._facts.row_groups[chunk].decoded_bytes)  # before decoding, so the sum never exceeds it
         rows = Rows(compacted(self._reader.read(chunk)))
         if rows.nbytes > self.budget_bytes:
             raise _too_large(self._facts, chunk, rows.nbytes, self.budget_bytes)
         self._make_room(rows.nbytes)
         self._held[chunk] = rows
+        self._unread[chunk] = rows.num_rows
         self.held_bytes += rows.nbytes
         return rows
 
     def _make_room(self, nbytes: int) -> None:
         while self._held and self.held_bytes + nbytes > self.tables_bytes:
-            _, dropped = self._held.popitem(last=False)
+            chunk, dropped = self._held.popitem(last=False)
+            del self._unread[chunk]
             self.held_bytes -= dropped.nbytes
 
 
@@ -157,7 +164,7 @@ class SliceStore:
         self._held: tuple[int, Rows] | None = None
         self._stream: tuple[int, Iterator[pa.Table]] | None = None  # the next chunk a running decode will give
 
-    def load(self, chunk: int) -> Rows:
+    def load(self, chunk: int, wanted: int = 1) -> Rows:
         if self._held is None or self._held[0] != chunk:
             self._held = None  # dropped first: never two at once
             self._held = (chunk, Rows(compacted(self.table(chunk))))
