@@ -11,7 +11,7 @@ released unless they are used again within `max_reuse_distance`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vramcast.formulas.events import Event
 from vramcast.formulas.optimizers import version
@@ -41,6 +41,10 @@ LABELS = {
     ARRIVING: "shards on their way from the host",
 }  # fmt: skip
 COMMUNICATION = tuple(LABELS)
+MIXED_VECTORS = (
+    "litgpt",
+    "lightning",
+)  # they wrap blocks whole, adapters included (use_orig_params); PEFT's policy not
 LOSS_OUTSIDE = ("torchtitan", "torchtune", "litgpt", "megatron")  # their model returns logits; else it returns a loss
 
 
@@ -55,6 +59,7 @@ class Unit:
     reduced_bytes: int  # of the reduce-scatter's input
     share_bytes: int  # of the sharded gradient
     reshards: bool
+    vector_bytes: int = 0  # of the gradient of a vector that holds frozen parameters too
     arriving_bytes: int = 0  # of an offloaded shard that is copied to the GPU before it is gathered
     numels: tuple[int, ...] = ()  # of the parameters that are trained, in the order forward uses them
     is_root: bool = False  # the parts around the blocks, gathered together: finished last in forward
@@ -71,7 +76,20 @@ def units_of(job: Job, program: Program, topology: Topology) -> list[Unit]:
         elif placed.section.params:
             root.append(index)
     groups = sorted([*groups, *([root] if root else [])])
-    return [_unit(job, program, topology, number, tuple(group)) for number, group in enumerate(groups)]
+    return _alike(job, program, topology, [tuple(group) for group in groups])
+
+
+def _alike(job: Job, program: Program, topology: Topology, groups: list[tuple[int, ...]]) -> list[Unit]:
+    """Blocks of one kind are one unit in other places; the last block may differ."""
+    last = max((index for index, placed in enumerate(program.placed) if placed.section.is_block), default=-1)
+    made: dict[tuple[object, ...], Unit] = {}
+    units = []
+    for number, sections in enumerate(groups):
+        key = (*(id(program.placed[index].section) for index in sections), sections[0] == last)
+        if key not in made:
+            made[key] = _unit(job, program, topology, number, sections)
+        units.append(replace(made[key], number=number, sections=sections))
+    return units
 
 
 def _fetches_ends(job: Job, topology: Topology) -> bool:
@@ -94,6 +112,7 @@ def _unit(job: Job, program: Program, topology: Topology, number: int, sections:
         share_bytes=sum(-(-_padded(param, topology) // ranks_of(param, topology)) // param.dtype.nbytes
                         * _gradient_item(param, job) for param in trained),
         arriving_bytes=gathered // topology.shard if offloads_params(job) else 0,
+        vector_bytes=gathered if job.framework in MIXED_VECTORS and 0 < len(trained) < len(params) else 0,
         numels=tuple(param.numel for param in trained), reshards=job.reshard and not kept,
         is_root=is_root and len(sections) > 1,
     )  # fmt: skip
@@ -248,7 +267,7 @@ class _Fsdp1(_Fsdp2):
     def after_backward(self, unit: Unit, gradients: list[Event]) -> Iterator[Event]:
         """The gradients of the views are joined into the gradient of the vector, which is reduced as it is, or in a
         copy of the dtype it is reduced in."""
-        joined = sum(event.nbytes for event in gradients)
+        joined = unit.vector_bytes or sum(event.nbytes for event in gradients)
         if joined:
             yield Event(1, ("outer", "joined", unit.number), joined, JOINED, LABELS[JOINED])
         yield from (Event(-1, event.key, event.nbytes, UNSHARDED, event.label) for event in gradients)
