@@ -79,9 +79,9 @@ class Form:
         """Take lines as long as each adds a field; a field seen again starts the next statement."""
         found: dict[str, tuple[int | float | None, str]] = {}
         last, missed = passage.line.number, 0
-        texts = [line.clean() for line in passage.lines(self.span + 1)] + [""]
         for at, line in enumerate(passage.lines(self.span)):
-            values = self._values(texts[at], texts[at + 1] if self.moment is Moment.FAILURE else "")
+            is_wrapped = self.moment is Moment.FAILURE and at < len(passage.after)
+            values = self._values(line.clean(), passage.after[at].clean() if is_wrapped else "")
             if not values or any(field in found for field in values):
                 missed += 1
                 if missed > 2 or values:
