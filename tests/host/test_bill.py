@@ -99,6 +99,14 @@ def test_mapped_pages_are_shown_but_not_needed(facts: ParquetFacts) -> None:
     assert {e.level for e in host_entries(job) if "mapped from disk" in e.component} == {Level.PROCESS}
 
 
+def test_each_rank_maps_no_more_of_the_cache_than_its_budget(facts: ParquetFacts) -> None:
+    quarter = facts.decoded_bytes // 4
+    data, loader = HostData(facts=facts, mode="mmap", budget_bytes=quarter), Loader(tensor_bytes=(8,), workers=3)
+    entries = host_entries(HostJob(ranks=2, data=data, loader=loader))
+    mapped = next(entry for entry in entries if "mapped from disk" in entry.component)
+    assert (mapped.nbytes, mapped.range_bytes) == (2 * quarter, (0, facts.decoded_bytes))
+
+
 def test_loading_a_model_by_format_and_ranks() -> None:
     def at(phase: str, **model: object) -> int:
         job = HostJob(ranks=4, model=ModelOnHost(checkpoint_bytes=2 * GiB, weights_bytes=4 * GiB, **model))

@@ -8,11 +8,14 @@ import signal
 import time
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from parquet_samples import Write
 
 from vramcast.host.parquet import read_facts
 from vramcast.runtime import LowMemDataset
 from vramcast.runtime import arrow_cache as cache
+from vramcast.units import KiB, MiB
 
 
 def build_and_count(path: str, folder: str, queue: multiprocessing.Queue) -> None:
@@ -61,3 +64,27 @@ def test_other_columns_and_changed_files_get_their_own_cache(write: Write, tmp_p
     write(100, start=7)
     names.add(cache.cache_path(read_facts(path), tmp_path))
     assert len(names) == 4
+
+
+def mapped_bytes(path: Path) -> int:
+    """Resident pages of a file in this process, as the kernel counts them."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    rss = (next(line for line in lines if line.startswith("Rss:")) for header in lines if header.endswith(path.name))
+    return sum(int(line.split()[1]) * KiB for line in rss)
+
+
+def test_no_more_of_the_cache_is_mapped_than_the_budget(tmp_path: Path) -> None:
+    """Sixty-four chunks of a mebibyte, read twice from end to end with a budget of eight."""
+    text = "x" * 1000
+    source = tmp_path / "large.parquet"
+    pq.write_table(pa.table({"text": [text] * 64_000}), source, row_group_size=1000, use_dictionary=False)
+    data = LowMemDataset(source, mode="mmap", cache_dir=tmp_path, budget_bytes=8 * MiB)
+    path = cache.cache_path(data.facts, tmp_path)
+    seen = []
+    for _ in range(2):
+        for index in range(0, 64_000, 3):
+            assert data[index]["text"] == text
+            if index % 3000 == 0:
+                seen.append(mapped_bytes(path))
+    # The kernel maps up to 64 KiB around a page that is touched, so a chunk's ends can reach into its neighbours.
+    assert 4 * MiB < max(seen) <= 8 * MiB + 8 * 2 * 64 * KiB

@@ -231,13 +231,19 @@ def _data_entries(job: HostJob) -> Iterator[Entry]:
     elif data.mode == "ultra":
         yield _data_entry("row group or slice held", count, min(data.facts.largest_group.decoded_bytes, SLICE_BYTES))
     else:
-        yield _entry(
-            Category.DATA, "Arrow cache, mapped from disk", data.facts.decoded_bytes,
-            "the columns decoded, once per node, when an epoch has touched all; the kernel may drop it",
-            phases=TRAINING, level=Level.PROCESS, range_bytes=(0, data.facts.decoded_bytes),
-        )  # fmt: skip
+        yield _mapped_entry(job, data)
     if data.mode in ("row-groups", "ultra"):
         yield _data_entry("decoding buffers", count, DECODING_BYTES)
+
+
+def _mapped_entry(job: HostJob, data: HostData) -> Entry:
+    """Workers of a rank read the same part of the cache; at most each of them maps another."""
+    mapped, most = (min(data.facts.decoded_bytes, count * data.budget_bytes) for count in (job.ranks, readers(job)))
+    return _entry(
+        Category.DATA, "Arrow cache, mapped from disk", mapped,
+        f"{_times(job.ranks, 'rank')} × {format_bytes(data.budget_bytes)}, or the columns decoded if that is less; the "
+        "kernel may drop it", phases=TRAINING, level=Level.PROCESS, range_bytes=(0, most),
+    )  # fmt: skip
 
 
 def _data_entry(component: str, count: int, nbytes: int) -> Entry:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import mmap
 import os
 import shutil
 import zlib
@@ -27,7 +28,7 @@ from vramcast.errors import InputError
 from vramcast.host.parquet import SLICE_BYTES, ParquetFacts
 from vramcast.runtime.rows import Rows
 from vramcast.runtime.stores import SliceStore
-from vramcast.units import MiB, format_bytes
+from vramcast.units import MiB, format_bytes, round_up
 
 VERSION = 1
 CHUNK_BYTES = MiB
@@ -143,11 +144,16 @@ def _checksums(partial: Path, spans: list[tuple[int, int]]) -> list[int]:
 
 
 class MappedStore:
-    """Rows straight from the memory-mapped cache; the pages belong to the kernel and are shared by all processes."""
+    """Rows straight from the memory-mapped cache; the pages belong to the kernel and are shared by all processes.
+
+    A process keeps the chunks it used last mapped, up to its budget; the others stay in the page cache and come back
+    by a page fault. Else an epoch would end with the whole file in every process's RSS.
+    """
 
     survives_fork = False
 
-    def __init__(self, facts: ParquetFacts, folder: Path) -> None:
+    def __init__(self, facts: ParquetFacts, folder: Path, budget_bytes: int) -> None:
+        self.budget_bytes = budget_bytes
         self.path = ensure_cache(facts, folder)
         manifest = _read_manifest(self.path)
         self.ends = tuple(accumulate(manifest["rows"]))
@@ -156,8 +162,11 @@ class MappedStore:
         self._spans: list[tuple[int, int]] = manifest["spans"]
         self._crc32: list[int | None] = manifest["crc32"]
         self._file = open(self.path, "rb")  # noqa: SIM115  (closed with the store)
-        self._reader = pa.ipc.open_file(pa.memory_map(str(self.path)))
+        self._mapping = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(self._mapping)))
         self._open: OrderedDict[int, Rows] = OrderedDict()
+        self._mapped: OrderedDict[int, None] = OrderedDict()
+        self.mapped_bytes = 0
 
     def load(self, chunk: int, wanted: int = 1) -> Rows:
         rows = self._open.get(chunk)
@@ -167,7 +176,24 @@ class MappedStore:
             self._open[chunk] = rows
             if len(self._open) > _OPEN_CHUNKS:
                 self._open.popitem(last=False)
+        self._note_use(chunk)
         return rows
+
+    def _note_use(self, chunk: int) -> None:
+        if chunk not in self._mapped:
+            self.mapped_bytes += self._spans[chunk][1]
+            self._mapped[chunk] = None
+        self._mapped.move_to_end(chunk)
+        while self.mapped_bytes > self.budget_bytes and len(self._mapped) > 1:
+            self._unmap(self._mapped.popitem(last=False)[0])
+
+    def _unmap(self, chunk: int) -> None:
+        """Whole pages of the chunk leave this process; its neighbours keep those they share."""
+        start, length = self._spans[chunk]
+        self.mapped_bytes -= length
+        first, last = round_up(start, mmap.PAGESIZE), (start + length) // mmap.PAGESIZE * mmap.PAGESIZE
+        if last > first and hasattr(mmap, "MADV_DONTNEED"):
+            self._mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
 
     def _verify(self, chunk: int) -> None:
         if self._crc32[chunk] is None:

@@ -29,7 +29,7 @@ class LowMemDataset(Generic[Item]):
     mode            held in memory, per process
     `table`         everything, decoded; forked workers share it
     `row-groups`    the row groups used last, up to `budget_bytes`
-    `mmap`          nothing: pages of an Arrow copy on disk (`cache_dir`), shared by all processes
+    `mmap`          pages of an Arrow copy on disk (`cache_dir`), shared by all processes, up to `budget_bytes`
     `ultra`         one row group, or a slice of a large one
     """
 
@@ -91,7 +91,7 @@ class LowMemDataset(Generic[Item]):
         if self.mode == "mmap":
             from vramcast.runtime.arrow_cache import MappedStore, default_folder
 
-            return MappedStore(self.facts, self._cache_dir or default_folder())
+            return MappedStore(self.facts, self._cache_dir or default_folder(), self.budget_bytes)
         raise InvariantError(f"mode {self.mode!r} was checked at construction")
 
     def __getstate__(self) -> dict[str, Any]:
