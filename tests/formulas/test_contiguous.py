@@ -127,7 +127,7 @@ def test_torch_holds_three_gradients_of_a_tied_table_at_once() -> None:
     loss = model(torch.randint(0, rows, (1, 8))).logsumexp(-1).mean()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         loss.backward()
-    events = profiled.profiler.kineto_results.events()  # type: ignore[union-attr]
+    events = profiled.profiler.kineto_results.events()
     memory = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
     assert most_alive([nbytes for _, nbytes in memory], 4 * rows * width) == 3
 

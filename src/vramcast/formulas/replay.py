@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-from vramcast.allocator import Allocator, AllocatorSettings, OutOfMemory
+from vramcast.allocator import Allocator, AllocatorSettings, Block, OutOfMemory
 from vramcast.formulas.timeline import Stamped
 from vramcast.ledger import BACKWARD
 
@@ -64,24 +64,24 @@ HELD = ("weights", "small", "states", "old")
 class _Run:
     def __init__(self, allocator: Allocator, old_until: str) -> None:
         self.allocator, self.old_until = allocator, old_until
-        self.blocks: dict[Hashable, object] = {}
+        self.blocks: dict[Hashable, tuple[Block, int]] = {}  # with the bytes asked for
         self.requested = self.peak_requested = 0
-        self.sizes: dict[Hashable, int] = {}
         self.old: list[Hashable] = []
 
     def take(self, key: Hashable, nbytes: int) -> None:
         if nbytes:
-            self.drop(key)
-            self.blocks[key] = self.allocator.malloc(nbytes)
-            self.sizes[key] = nbytes
+            if key in self.blocks:
+                self.drop(key)
+            self.blocks[key] = self.allocator.malloc(nbytes), nbytes
             self.requested += nbytes
-            self.peak_requested = max(self.peak_requested, self.requested)
+            if self.requested > self.peak_requested:
+                self.peak_requested = self.requested
 
     def drop(self, key: Hashable) -> None:
-        block = self.blocks.pop(key, None)
-        if block is not None:
-            self.allocator.free(block)  # type: ignore[arg-type]
-            self.requested -= self.sizes.pop(key)
+        found = self.blocks.pop(key, None)
+        if found is not None:
+            self.allocator.free(found[0])
+            self.requested -= found[1]
 
     def hold(self, name: str, sizes: Iterable[int]) -> None:
         for index, nbytes in enumerate(sizes):
@@ -95,13 +95,14 @@ class _Run:
                 self.drop(("temporary", index))
 
     def play(self, stream: list[Stamped]) -> None:
+        take, drop = self.take, self.drop
         for item in stream:
             if self.old and item.phase in (self.old_until, BACKWARD):
                 self.drop_old()
             if item.event.sign > 0:
-                self.take(item.key, int(item.event.nbytes))
+                take(item.key, int(item.event.nbytes))
             else:
-                self.drop(item.key)
+                drop(item.key)
 
     def end_step(self, *, gradients: bool) -> None:
         """Gradients go if zero_grad comes before the next forward. What a variable holds (outputs, the loss) goes when
@@ -111,7 +112,6 @@ class _Run:
                 self.drop(key)
             elif isinstance(key, tuple) and key[0] not in HELD and not _is_gradient(key):
                 self.blocks[("old", key)] = self.blocks.pop(key)
-                self.sizes[("old", key)] = self.sizes.pop(key)
                 self.old.append(("old", key))
 
     def drop_old(self) -> None:
