@@ -184,3 +184,33 @@ def test_the_script_is_followed_on_a_card_of_the_same_size(gpu: list[str], said:
 def test_a_script_without_a_known_card_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", PHI_LOG, "--script", "train.py"]) == 2
     assert "--gpu" in capsys.readouterr().err
+
+
+HOOKED = """\
+import torch, vramcast
+
+vramcast.install_excepthook()
+with vramcast.virtual_gpu("3.5GiB"):
+    model = torch.nn.Linear(16384, 16384, bias=False, device="cuda")  # 1 GiB
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(2, 16384, device="cuda")).sum().backward()
+    try:
+        torch.empty(8, 2**30, device="cuda")
+    except torch.OutOfMemoryError as error:
+        print(vramcast.explain_oom(error))
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_script_explains_its_own_failure_on_a_virtual_card(tmp_path: Path) -> None:
+    """Weights, gradients and the first state are 3 of 3.5 GiB; the second state is refused, in torch's own frames."""
+    script = tmp_path / "train.py"
+    script.write_text(HOOKED)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "One tensor is larger than the card" in done.stdout
+    assert "_init_group" in done.stderr.split("What happened")[1]
+    first = done.stderr.split("most plausible first")[1].strip().splitlines()[0]
+    assert "Optimizer states" in first
+    assert "Traceback" in done.stderr

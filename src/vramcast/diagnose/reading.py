@@ -183,6 +183,8 @@ _FRAMES = (
 # Older IPython and Colab name no line; it stands before the source: `---> 88     result = ...`.
 _CELL_FRAME = re.compile(r"^\[?([\w./\\~<>-]{1,300})(?:\]\(\S{1,80}\))? in ([\w<>.]{1,120})\(")
 _ARROW = re.compile(r"^-{1,6}> (\d{1,9}) ?(.{0,200})")
+# A virtual GPU raises below the line that asked; its own frames say nothing about the job.
+_VIRTUAL = re.compile(r"[/\\]vramcast[/\\]virtual[/\\]")
 _UNDERLINE = re.compile(r"^[\^~ ]*$")
 
 
@@ -208,7 +210,7 @@ def _frames(lines: Iterable[Line]) -> tuple[Frame, ...]:
             frames[-1] = replace(frames[-1], line=int(arrow.group(1)), source=arrow.group(2).strip())
         elif frames and not frames[-1].source and not pending and not _UNDERLINE.match(text):
             frames[-1] = replace(frames[-1], source=text[:200])
-    return tuple(frames[-MAX_FRAMES:])
+    return tuple([frame for frame in frames if not _VIRTUAL.search(frame.file)][-MAX_FRAMES:])
 
 
 def _frame_in(text: str) -> re.Match[str] | None:
