@@ -55,18 +55,28 @@ def workspace_limit_bytes(func: Any, args: tuple[Any, ...], result: Any) -> int:
     return min(_bytes(x) + _bytes(weight) + _bytes(outer), _cap_bytes())
 
 
+def copy_bytes(func: Any, args: tuple[Any, ...]) -> list[int]:
+    """Convolution.cpp, ConvShared.cpp: input, filter and gradient are copied where they lie in another layout."""
+    tensors = args[:2] if func is FORWARD else args[:3]
+    layout = cuda_layout(*tensors[-2:])
+    return [_bytes(tensor) for tensor in tensors if not tensor.is_contiguous(memory_format=layout)]
+
+
 def column_bytes(func: Any, args: tuple[Any, ...]) -> list[int]:
-    """NaiveDilatedConvolution.cpp: the CPU's plain kernel unfolds one image at a time, a column per output position."""
+    """The CPU's plain kernel unfolds its input, a column per output position: all images, in backward one at a time.
+
+    ConvolutionMM2d.cpp and NaiveDilatedConvolution.cpp; a 1×1 filter needs no columns in forward.
+    """
     forward = func is FORWARD
     x, weight = (args[0], args[1]) if forward else (args[1], args[2])
     stride, padding, dilation, transposed = args[3:7] if forward else args[4:8]
     kernel = weight.shape[2:]
     if x.dim() != 4 or transposed or weight.size(1) != x.size(1) or set(dilation) != {1}:
         return []
-    positions = 1
+    positions = (x.size(0) if kernel.numel() > 1 else 0) if forward else 1
     for side, step, edge, width in zip(x.shape[2:], stride, padding, kernel, strict=True):
         positions *= (side + 2 * edge - width) // step + 1
-    return [x.size(1) * kernel.numel() * positions * x.element_size()]
+    return [x.size(1) * kernel.numel() * positions * x.element_size()] if positions else []
 
 
 def _depthwise(x: torch.Tensor, weight: torch.Tensor) -> bool:

@@ -47,9 +47,9 @@ class Kernels:
 
     def __enter__(self) -> Kernels:
         self._library = torch.library.Library("aten", "IMPL")
-        replacements: dict[str, Any] = {"scaled_dot_product_attention": cpu_attention}
+        replacements: dict[str, Any] = {"scaled_dot_product_attention": cpu_attention, "linear": linear}
         if self._cuda:
-            replacements = {
+            replacements |= {
                 "scaled_dot_product_attention": cuda_attention(self._gpu.capability),
                 "dropout": dropout,
                 "rms_norm": rms_norm,
@@ -75,7 +75,6 @@ class Kernels:
                 self._workspace(place)
             inside = inside or _INSIDE.get(func)
         else:
-            inside = inside or (partial(convolution.column_bytes, func) if func in convolution.SHAPES else None)
             inside = inside or _INSIDE_ON_CPU.get(func)
         if inside is None:
             return []
@@ -121,6 +120,14 @@ def cublas_workspace_bytes(capability: tuple[int, int]) -> int:
     if capability[0] in (9, 10, 12):
         return 32 * MiB
     return (2 * 4096 + 8 * 16) * KiB
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """The bias goes onto the product in place; under a dispatch mode torch would make another tensor for the sum."""
+    if bias is None or x.dim() < 3 or x.is_contiguous():
+        plain: torch.Tensor = aten.linear.default.decompose(x, weight, bias)
+        return plain
+    return torch.matmul(x, weight.t()).add_(bias)
 
 
 def dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
@@ -255,6 +262,7 @@ def _inside_batch_norm_backward(args: tuple[Any, ...]) -> list[int]:
 
 _INSIDE_ON_CPU: dict[Any, Callable[[tuple[Any, ...]], list[int]]] = {
     aten.native_batch_norm_backward.default: _inside_batch_norm_backward,
+    **{func: partial(convolution.column_bytes, func) for func in convolution.SHAPES},
 }
 _ON_ANY_DEVICE: dict[Any, Callable[[tuple[Any, ...]], list[int]]] = {
     aten.native_layer_norm.default: _inside_layer_norm,
@@ -264,4 +272,5 @@ _INSIDE: dict[Any, Callable[[tuple[Any, ...]], list[int]]] = {
     aten._scaled_dot_product_flash_attention_backward.default: _inside_flash_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: _inside_efficient_backward,
     aten.embedding_dense_backward.default: _inside_embedding_backward,
+    **{func: partial(convolution.copy_bytes, func) for func in convolution.SHAPES},
 }
