@@ -37,7 +37,8 @@ class Script:
 def replay(script: Script, *, capacity_bytes: int | None, conf: str) -> Replayed:
     """Load, steps of other lengths if there are any, one whole step, a second one."""
     allocator = Allocator(capacity_bytes=capacity_bytes, settings=AllocatorSettings.parse(conf))
-    run = _Run(allocator, script.old_until)
+    zeroed = not script.zero_grad_first and script.later is script.first  # after the forward, all at once
+    run = _Run(allocator, script.old_until, zeroed_before_backward=zeroed)
     try:
         run.hold("weights", script.weights)
         run.hold("small", script.small)
@@ -62,8 +63,8 @@ HELD = ("weights", "small", "states", "old")
 
 
 class _Run:
-    def __init__(self, allocator: Allocator, old_until: str) -> None:
-        self.allocator, self.old_until = allocator, old_until
+    def __init__(self, allocator: Allocator, old_until: str, *, zeroed_before_backward: bool) -> None:
+        self.allocator, self.old_until, self.zeroed_before_backward = allocator, old_until, zeroed_before_backward
         self.blocks: dict[Hashable, tuple[Block, int]] = {}  # with the bytes asked for
         self.requested = self.peak_requested = 0
         self.old: list[Hashable] = []
@@ -96,7 +97,11 @@ class _Run:
 
     def play(self, stream: list[Stamped]) -> None:
         take, drop = self.take, self.drop
+        zeroes = self.zeroed_before_backward
         for item in stream:
+            if zeroes and item.phase == BACKWARD:
+                self.drop_gradients()
+                zeroes = False
             if self.old and item.phase in (self.old_until, BACKWARD):
                 self.drop_old()
             if item.event.sign > 0:
@@ -107,12 +112,16 @@ class _Run:
     def end_step(self, *, gradients: bool) -> None:
         """Gradients go if zero_grad comes before the next forward. What a variable holds (outputs, the loss) goes when
         the next forward has returned."""
+        if gradients:
+            self.drop_gradients()
         for key in list(self.blocks):
-            if _is_gradient(key) and gradients:
-                self.drop(key)
-            elif isinstance(key, tuple) and key[0] not in HELD and not _is_gradient(key):
+            if isinstance(key, tuple) and key[0] not in HELD and not _is_gradient(key):
                 self.blocks[("old", key)] = self.blocks.pop(key)
                 self.old.append(("old", key))
+
+    def drop_gradients(self) -> None:
+        for key in [key for key in self.blocks if _is_gradient(key)]:
+            self.drop(key)
 
     def drop_old(self) -> None:
         for key in self.old:
