@@ -35,12 +35,15 @@ def classes(outcomes: Iterable[Outcome]) -> dict[str, dict[str, Any]]:
 
 def _class(by_source: dict[str, list[float]]) -> dict[str, Any]:
     """From the lowest to the highest end of the sources' own central shares: rows of one source err alike (the same
-    code, the same habits of measuring), so the next job is like the next source, which may be as far off as the
-    farthest seen. A range always holds the prediction itself."""
+    code, the same habits of measuring), so the next job is like the next source. The farthest of k draws lies, on
+    average, at k/(k + 1) of the largest possible, so both ends go out by (k + 1)/k, in logarithms. A range always holds
+    the prediction itself."""
     ends = [_central(sorted(ratios)) for ratios in by_source.values()]
+    beyond = (len(ends) + 1) / len(ends)
+    low, high = min(1.0, *(low for low, _ in ends)), max(1.0, *(high for _, high in ends))
     return {
         "rows": sum(map(len, by_source.values())), "sources": len(by_source),
-        "low": round(min(1.0, *(low for low, _ in ends)), 4), "high": round(max(1.0, *(high for _, high in ends)), 4),
+        "low": round(low**beyond, 4), "high": round(high**beyond, 4),
     }  # fmt: skip
 
 
