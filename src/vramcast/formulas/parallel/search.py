@@ -79,10 +79,13 @@ def search(job: Job, *, batches: Sequence[int] = BATCHES, recompute: Sequence[st
         raise InputError(f"{job.model}: only a parameter table is known, which cannot be divided into layers")
     gpu = find_gpu(job.gpu) if job.gpu else None
     found: list[Candidate] = []
+    # A recording depends on whether anything is recomputed (key/value caches, gradients of embeddings), not on what.
+    kinds = [[how for how in recompute if (how == "none") is kept] for kept in (True, False)]
     for tp, cps in _inner_sizes(job, config):
-        alike = _Slice(replace(job, tp=tp), config, gpu, tuple(batches), cps)
-        for how in recompute:
-            found += alike.candidates(how)
+        for hows in filter(None, kinds):
+            alike = _Slice(replace(job, tp=tp, checkpointing=hows[0]), config, gpu, tuple(batches), cps)
+            for how in hows:
+                found += alike.candidates(how)
     return sorted(found, key=lambda candidate: candidate.allocated_bytes)
 
 
