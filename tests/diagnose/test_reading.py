@@ -161,6 +161,8 @@ SNIPPETS = st.sampled_from(
         "MA 1 GB Max_MA 2 GB CA 3 GB Max_CA 4 GB", "exits with return code = -9", "-", "1e999", "٣", "Process 1 has 2 GiB memory in use",
         "Failed to CUDA calloc 12 bytes", "OOM when allocating tensor with shape[99999999999,99999999999] and type float",
         '"segments" "total_size": 9', "Estimated memory needed", "1.00GB | 2.00GB | x", "GPU:0\nprocess 1 uses 2 MB GPU memory",
+        "Mem: 1 2 3", "free -m\nMem: 9 9 9", "failed to allocate CUDA0 buffer of size 99999999999999999999", "1900,00 MiB of pinned memory",
+        "TotalUsedMemStatistics : 1 alloc size : 2", "max mem: 7", "CUDA0 model buffer size = 1 MiB", "---> 88 x", "[1] 12 killed x",
     ]
 )  # fmt: skip
 
@@ -223,3 +225,20 @@ def test_an_estimate_is_not_a_measurement() -> None:
     ).observations
     assert observation.moment is Moment.THEORY
     assert ledger_of(observation).entries == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "| Allocations           |      12     |    2357,    |      12     |       0     |",
+        "Free memory on device (1.0/2.0 GiB) is less than desired GPU memory utilization (0.9.1, 5 GiB)",
+        "free -m\nMem: 1..2 3 4",
+        "free -m\nMem: 99999999999999999999 3 4",
+    ],
+)
+def test_numbers_that_are_none_are_survived(text: str) -> None:
+    """Found by mutating samples: digits, commas and dots that a pattern lets through and a number cannot be made of."""
+    table = "|                  PyTorch CUDA memory summary, device ID 0                 |\n"
+    for whole in (text, table + text):
+        diagnosis = diagnose(read_text(whole))
+        assert not UNPRINTABLE.search(diagnose_text.render(diagnosis, lang="en"))

@@ -136,7 +136,7 @@ def read_cgroup_limit(passage: Passage) -> Iterator[Read]:
         yield _one(passage, kind="host_oom_kill", place="host", marks=("memcg",), **limits)
 
 
-_FREE = re.compile(r"^Mem:\s+([\d.]+)([KMGT]?)i?\s+([\d.]+)([KMGT]?)i?\s+([\d.]+)([KMGT]?)i?\b")
+_FREE = re.compile(r"^Mem:" + 3 * r"\s+(\d{1,15}(?:\.\d{1,3})?)([KMGT]?)i?" + r"\b")
 _FREE_FLAG = re.compile(r"\bfree\s+-\w*([bkmg])")
 
 

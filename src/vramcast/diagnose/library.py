@@ -91,7 +91,7 @@ _VLLM_FAILS = re.compile(r"No available memory|less than desired|larger than|out
 _VLLM_FREE = re.compile(
     rf"free memory on device[^(]{{0,20}}\(({NUMBER})\s*(?:{UNIT})?\s*/\s*({NUMBER})\s*({UNIT})\)", re.IGNORECASE
 )
-_VLLM_WANTED = re.compile(rf"utilization[^(]{{0,6}}\(([\d.]{{1,6}}),\s*({NUMBER})\s*({UNIT})\)", re.IGNORECASE)
+_VLLM_WANTED = re.compile(rf"utilization[^(]{{0,6}}\((\d?\.?\d{{1,4}}),\s*({NUMBER})\s*({UNIT})\)", re.IGNORECASE)
 _VLLM_FIGURES = tuple(
     (label, unit, re.compile(pattern.replace("{q}", rf"({NUMBER})\s*({UNIT})"), re.IGNORECASE))
     for label, unit, pattern in (

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from vramcast.diagnose.observation import Figure, Moment
-from vramcast.diagnose.quantity import NUMBER, UNIT, to_bytes
+from vramcast.diagnose.quantity import NUMBER, UNIT, decimal, to_bytes
 from vramcast.diagnose.reader import Read, Reader, observe
 from vramcast.diagnose.stream import Line, Passage
 
@@ -57,7 +57,9 @@ def read_memory_summary(passage: Passage) -> Iterator[Read]:
 def _take_summary_row(name: str, row: re.Match[str], fields: dict[str, Any], figures: list[Figure]) -> None:
     cells = [(row.group(at), row.group(at + 1)) for at in (2, 4, 6, 8)]
     is_count = cells[0][1] is None
-    values = [int(number) if is_count else to_bytes(number, unit or "B", binary=True) for number, unit in cells]
+    values = [
+        int(decimal(number)) if is_count else to_bytes(number, unit or "B", binary=True) for number, unit in cells
+    ]
     if (level := _SUMMARY_FIELDS.get(name)) is not None and f"{level}_bytes" not in fields:
         fields[f"{level}_bytes"], fields[f"peak_{level}_bytes"] = values[0], values[1]
     figures += [
