@@ -40,6 +40,12 @@ def lines(found: Ledger, phase: str, place: str = "cuda:0") -> dict[str, int]:
     return found.grouped(lambda entry: f"{entry.category}: {entry.component}", phase=phase, place=place)
 
 
+def billed(found: Ledger) -> int:
+    """The peak without what the allocator rounds up."""
+    rounding = sum(entry.nbytes for entry in found.entries if entry.component == "rounding inside blocks")
+    return found.peak("cuda:0").allocated_bytes - rounding
+
+
 def test_the_published_sizes_of_editing_qwen2_vl_7b() -> None:
     forecast = estimate(qwen())
     assert forecast.model is not None
@@ -65,16 +71,14 @@ def test_gradients_of_everything_behind_the_first_inner_weight_cost_2_3_gb() -> 
     after = lines(ledger(**{"edit-gradients": "all-after"}), "edit")["gradients: of inner parameters"]
     assert inner == 2 * ELEMENTS
     assert round(after / 1e9, 3) == 2.294
-    assert (
-        ledger().peak("cuda:0").allocated_bytes
-        <= ledger(**{"edit-gradients": "all-after"}).peak("cuda:0").allocated_bytes
-    )
+    assert billed(ledger()) <= billed(ledger(**{"edit-gradients": "all-after"}))
 
 
 def test_two_devices_share_the_model_at_the_first_edited_layer() -> None:
     found = ledger(**{"sub-device": 1})
     tail = 1_244_174_336 * 2
-    assert lines(found, "load", "cuda:1") == {"weights: layers from the split on, and the head": tail}
+    there = {name: nbytes for name, nbytes in lines(found, "load", "cuda:1").items() if "slack" not in name}
+    assert there == {"weights: layers from the split on, and the head": tail}
     assert lines(found, "load")["weights: base model below the split"] == 16_582_751_232 - tail
     assert found.peak("host").process_bytes == tail
     assert "companion models: edited weights" not in lines(found, "forward")

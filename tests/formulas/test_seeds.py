@@ -106,7 +106,7 @@ def t5(**values: Any) -> Job:
     return job_from(
         {
             "model": "chatlm-mini-chinese", "batch": 24, "seq": 512, "optimizer": "adafactor",
-            "framework": "accelerate", "freeze": "shared,encoder", **values,
+            "framework": "accelerate", "freeze": "shared,encoder", "transformers-version": "4.36", **values,
         }
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from vramcast.errors import InputError
 from vramcast.formulas.companions import during, line
 from vramcast.formulas.optimizers import state_bytes, version
 from vramcast.formulas.regime import kv_cache
-from vramcast.formulas.setting import Beside, Setting, peak_of, without_graph
+from vramcast.formulas.setting import Beside, Setting, passing, peak_of, without_graph
 from vramcast.ledger import EVAL, HOST, RESUME, ROLLOUT, SAVE, Category
 from vramcast.models.dims import Dim, Number, maximum, minimum, product_text
 from vramcast.models.loss import add_loss
@@ -73,7 +73,7 @@ def _rollout(setting: Setting) -> Beside:
     )  # fmt: skip
     during(cache, (ROLLOUT,), total)
     during(working, (ROLLOUT,), maximum(prefill - total, largest + logits))
-    return Beside(lines=(cache, working))
+    return Beside(lines=(cache, working), blocks=(cache, working))
 
 
 def cache_values(program: Program) -> list[Value]:
@@ -100,13 +100,14 @@ def _evaluation(setting: Setting) -> Beside:
     cache = kv_cache(replace(job, checkpointing="none"), setting.config)  # checkpointing is off in eval()
     program = without_graph(setting, setting.config, sizes=replace(setting.sizes, batch=batch), kv_cache=cache)
     add_loss(program, transformers=version(job.transformers_version))
-    passing = line(
+    forward = line(
         "evaluation's forward (no graph)", setting.device, "one layer's tensors, logits and loss", "torch.no_grad",
         Category.TEMPORARY,
     )  # fmt: skip
-    during(passing, (EVAL,), peak_of(program))
+    during(forward, (EVAL,), peak_of(program))
+    found = Beside(lines=(forward,), passes=(passing(EVAL, setting.device, program),))
     if not job.eval_kept:
-        return Beside(lines=(passing,))
+        return found
     out = program.output
     item = F32.nbytes if program.regime.autocast and job.framework in TO_FP32 else out.dtype.nbytes
     kept = line(
@@ -115,7 +116,7 @@ def _evaluation(setting: Setting) -> Beside:
         "Trainer.evaluation_loop gathers predictions on the device without eval_accumulation_steps", Category.LOGITS,
     )  # fmt: skip
     during(kept, (EVAL,), job.eval_kept * (out.nbytes // out.dtype.nbytes) * item)
-    return Beside(lines=(passing, kept))
+    return found + Beside(lines=(kept,), blocks=(kept,))
 
 
 # ---- checkpoint files
@@ -160,4 +161,4 @@ def _resuming(setting: Setting) -> Beside:
     during(moments, (RESUME,), own)
     during(loaded, (RESUME,), weights)
     during(extra, (RESUME,), held)
-    return Beside(lines=(moments, loaded, extra))
+    return Beside(lines=(moments, loaded, extra), blocks=(moments, loaded, extra))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from vramcast.errors import InputError
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.optimizers import KNOWN, implementation, state_bytes, temporaries
-from vramcast.formulas.setting import Beside, Setting, backbone, kept_after_forward, peak_of, without_graph
+from vramcast.formulas.setting import Beside, Setting, backbone, kept_after_forward, passing, peak_of, without_graph
 from vramcast.formulas.states import AFTER_STEP, States
 from vramcast.ledger import (
     BACKWARD,
@@ -99,14 +99,15 @@ def _reference(setting: Setting) -> Beside:
     place = _place(job.reference, setting)
     dtype = DTYPES[job.reference_dtype] if job.reference_dtype else program.regime.weights
     found = _frozen("reference model", program.params(), dtype, place, setting)
-    passing = line("reference model's forward (no graph)", place, NO_GRAPH, "torch.no_grad")
-    during(passing, _behind_forward(program), peak_of(without_graph(setting, setting.config, dtype=dtype)))
+    forward = line("reference model's forward (no graph)", place, NO_GRAPH, "torch.no_grad")
+    model = without_graph(setting, setting.config, dtype=dtype)
+    during(forward, _behind_forward(program), peak_of(model))
     copied = line(
         "reference model before it moves", HOST, "copied beside the model's own weights", "copy.deepcopy on the CPU"
     )
     during(copied, (LOAD,), 0 if place == HOST else found.lines[0].by_phase[LOAD])
     return found + Beside(
-        lines=(passing, copied),
+        lines=(forward, copied), passes=(passing(LOSS, place, model),),
         assumptions=(
             "the reference runs after the policy's forward, while its graph is alive",
             "the reference is a deepcopy made on the host before the model moves to the GPU",
@@ -126,10 +127,12 @@ def _reward(setting: Setting) -> Beside:
     dtype = DTYPES[job.companion_dtype] if job.companion_dtype else setting.program.regime.weights
     model = without_graph(setting, _config(setting, job.reward_model), dtype=dtype)
     params = _headless(model)
-    passing = line("reward model's forward (no graph)", place, NO_GRAPH, "torch.no_grad")
+    forward = line("reward model's forward (no graph)", place, NO_GRAPH, "torch.no_grad")
     when = (ROLLOUT,) if job.rollout_tokens else _behind_forward(setting.program)
-    during(passing, when, peak_of(backbone(model)))
-    return _frozen("reward model", params, dtype, place, setting) + Beside(lines=(passing,))
+    during(forward, when, peak_of(backbone(model)))
+    return _frozen("reward model", params, dtype, place, setting) + Beside(
+        lines=(forward,), passes=(passing(when[0], place, model),)
+    )
 
 
 def _critic(setting: Setting) -> Beside:
@@ -145,8 +148,9 @@ def _critic(setting: Setting) -> Beside:
     states = States(params=tuple(params), job=job)
     kept = line("critic: kept for backward", place, "", "its graph, until its own backward has run")
     during(kept, PASSES, kept_after_forward(backbone(model)))
+    weights, *trained = _trained("critic", states, place)
     return Beside(
-        lines=(*_trained("critic", states, place), kept),
+        lines=(weights, *trained, kept), blocks=(*trained, kept),
         resident=tuple(param.nbytes for param in params) if place == setting.device else (),
         assumptions=("policy and critic share one loss: both graphs are alive together (TRL's PPO)",),
     )  # fmt: skip
@@ -162,8 +166,8 @@ def _trained(name: str, states: States, place: str) -> Iterator[Amounts]:
     yield during(line(f"{name}: weights", place, count, recipe.whose), PHASES, weights)
     yield during(line(f"{name}: gradients", place, count, recipe.whose), WITH_GRADIENTS, states.gradient_bytes)
     yield during(line(f"{name}: optimizer states", place, count, KNOWN[job.optimizer].source), AFTER_STEP, made)
-    passing, why = temporaries(states.trained, job, item)
-    yield during(line(f"{name}: optimizer step", place, why, "torch/optim"), (STEP, NEXT_STEP), passing)
+    nbytes, why = temporaries(states.trained, job, item)
+    yield during(line(f"{name}: optimizer step", place, why, "torch/optim"), (STEP, NEXT_STEP), nbytes)
 
 
 def _teacher(setting: Setting) -> Beside:
@@ -177,8 +181,8 @@ def _teacher(setting: Setting) -> Beside:
         raise InputError(
             f"the teacher's logits are over {theirs:,} tokens and the model's over {ours:,}: they cannot be compared"
         )
-    passing = line("teacher's forward (no graph)", place, NO_GRAPH, "torch.no_grad")
-    during(passing, _behind_forward(setting.program), peak_of(model))
+    forward = line("teacher's forward (no graph)", place, NO_GRAPH, "torch.no_grad")
+    during(forward, _behind_forward(setting.program), peak_of(model))
     logits = line(
         "teacher's logits", setting.device, product_text(out.shape, model.output.dtype.nbytes),
         "held by the loop while the loss needs them", Category.LOGITS,
@@ -191,4 +195,6 @@ def _teacher(setting: Setting) -> Beside:
     held = (LOSS, BACKWARD, NEXT_LOSS, NEXT_BACKWARD)
     during(logits, held, elements * model.output.dtype.nbytes)
     during(target, held, elements * F32.nbytes)
-    return _frozen("teacher", model.params(), dtype, place, setting) + Beside(lines=(passing, logits, target))
+    return _frozen("teacher", model.params(), dtype, place, setting) + Beside(
+        lines=(forward, logits, target), passes=(passing(LOSS, place, model),), blocks=(logits, target)
+    )

@@ -17,8 +17,10 @@ from vramcast.errors import InputError
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.checkpointing import changes_of, recompute_rule
 from vramcast.formulas.companions import during, line
+from vramcast.formulas.edit_replay import Passes, edit_script
 from vramcast.formulas.inputs import input_lines
 from vramcast.formulas.optimizers import state_bytes, temporaries
+from vramcast.formulas.replay import Script
 from vramcast.formulas.setting import Beside, Setting
 from vramcast.formulas.timeline import Mode, Stamped, alive_at, phase_peaks, step_events
 from vramcast.job import Job
@@ -147,6 +149,16 @@ class _Edit:
         count = editor_parameters(self.setting.job, self.inner)
         return Param(name="editor", shape=(count,), kind="adapter", dtype=F32)
 
+    @property
+    def together(self) -> int:
+        """Forwards of the edited model whose graphs are alive at once."""
+        return self.setting.job.edit_forwards if self.setting.job.edit_graph == "joint" else 1
+
+    def stream(self) -> list[Stamped]:
+        job = self.setting.job
+        mode = Mode(recompute=recompute_rule(job), keep_logits=True, changes=changes_of(job))
+        return list(step_events(self.setting.program, mode))
+
     def is_inner(self, item: Stamped) -> bool:
         """Is this the gradient of an inner weight? The edited forwards' backward makes no others."""
         name = numbered(item.event.label, self.setting.program.placed[item.section].index)
@@ -158,14 +170,41 @@ class _Edit:
         return self.sub if is_tail else self.setting.device
 
 
-def edit_lines(setting: Setting) -> Beside:
-    params = list(setting.program.params())
-    inner = inner_params(setting.job, params)
-    layer = _layer(inner[0].name)
+def _edit_of(setting: Setting) -> _Edit:
+    inner = inner_params(setting.job, setting.program.params())
     names = [placed.name for placed in setting.program.placed]
-    edit = _Edit(setting=setting, inner=inner, first=names.index(layer), sub=sub_device(setting.job, setting.device))
-    lines = [*_weights(edit), *_editor(edit), *_edited_weights(edit), *_passes(edit), *input_lines(setting).lines]
-    return Beside(lines=tuple(line for line in lines if any(line.by_phase.values())), assumptions=_remarks(edit, layer))
+    first = names.index(_layer(inner[0].name))
+    return _Edit(setting=setting, inner=inner, first=first, sub=sub_device(setting.job, setting.device))
+
+
+def edit_lines(setting: Setting) -> Beside:
+    edit = _edit_of(setting)
+    held = [*_editor(edit), *_edited_weights(edit), *_logits(edit, edit.together)]
+    lines = [*_weights(edit), *held, *_passes(edit), *input_lines(setting).lines]
+    return Beside(
+        lines=tuple(line for line in lines if any(line.by_phase.values())), blocks=tuple(held),
+        assumptions=_remarks(edit, _layer(edit.inner[0].name)),
+    )  # fmt: skip
+
+
+def edit_replay(setting: Setting, held: Iterable[Amounts], device: str, small: tuple[int, ...]) -> Script:
+    """Two editing steps as the allocator of one device sees them."""
+    edit = _edit_of(setting)
+    here = [item for item in edit.stream() if edit.place(item.section) == device]
+    asked = [item for item in here if item.event.kind != "gradient" or edit.is_inner(item)]
+    item, edits = edit.inner[0].dtype.nbytes, device == edit.sub
+    sizes = [param.numel for param in edit.inner] if edits else []
+    passes = Passes(
+        inner=here, edited=asked, together=edit.together, replaying=[8 * n for n in sizes],
+        making=[nbytes for n in sizes for nbytes in (4 * n, 4 * n, item * n)],
+        shares=dict.fromkeys(("edited weights", "pseudo-gradients, fp32"), sizes or (1,)),
+    )  # fmt: skip
+    weights = (
+        param.nbytes
+        for index, place in enumerate(setting.program.placed) if edit.place(index) == device
+        for param in place.params() if param.tied_to is None
+    )  # fmt: skip
+    return edit_script(weights, [line for line in held if line.place == device], passes, small)
 
 
 def _remarks(edit: _Edit, layer: str) -> tuple[str, ...]:
@@ -257,14 +296,10 @@ Sums = Counter[tuple[Category, str]]
 
 def _passes(edit: _Edit) -> Iterator[Amounts]:
     """The inner forward and backward (edit), then the edited forwards and their backward."""
-    setting, job = edit.setting, edit.setting.job
-    mode = Mode(recompute=recompute_rule(job), keep_logits=True, changes=changes_of(job))
-    stream = list(step_events(setting.program, mode))
-    together = job.edit_forwards if job.edit_graph == "joint" else 1
-    yield from _logits(edit, together)
-    for place in dict.fromkeys((setting.device, edit.sub)):
+    stream = edit.stream()
+    for place in dict.fromkeys((edit.setting.device, edit.sub)):
         here = [item for item in stream if edit.place(item.section) == place]
-        moments = _moments(edit, here, together, edits=place == edit.sub)
+        moments = _moments(edit, here, edit.together, edits=place == edit.sub)
         for kind in dict.fromkeys(kind for sums in moments.values() for kind in sums):
             found = line(kind[1], place, "", "the model's passes, as recorded", kind[0])
             for phase, sums in moments.items():

@@ -11,9 +11,10 @@ from dataclasses import replace
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError, UnsupportedError, unknown
 from vramcast.forecast import Forecast, ModelSummary, Scaling
+from vramcast.formulas.alongside import played_with
 from vramcast.formulas.beside import beside
 from vramcast.formulas.contiguous import lay_out
-from vramcast.formulas.edit import PHASES_OF_EDITING, check_edit, edit_lines, edit_regime
+from vramcast.formulas.edit import PHASES_OF_EDITING, check_edit, edit_lines, edit_regime, edit_replay
 from vramcast.formulas.hostside import host_side
 from vramcast.formulas.inputs import batch_values
 from vramcast.formulas.lengths import earlier_lengths
@@ -140,7 +141,7 @@ def _whole(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Fo
     )  # fmt: skip
     small = (*workspaces(job, gpu), *(int(value.nbytes) for value in batch_values(program, job)))
     script = replace(_script(step, stream, extra.resident, small), earlier=_earlier(job, config, gpu))
-    replayed = _replayed(script, gpu, job)
+    replayed = _replayed(played_with(script, extra, DEVICE), gpu, job)
     level = Level.PROCESS if gpu else Level.RESERVED  # the context depends on the card
     ledger = Ledger(entries=_within((*entries, *_slack(replayed)), job_phases(job)), top_level=level)
     ledger.check()
@@ -194,20 +195,24 @@ def _loops(job: Job, step: Step, ledger: Ledger) -> list[str]:
 
 
 def _edited(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Forecast:
-    """A model-editing job: other lines, other phases, perhaps two devices; no replay, so no slack is known."""
+    """A model-editing job: other lines, other phases, perhaps two devices, each with an allocator of its own."""
     check_edit(job)
     sizes = sizes_of(job, config)
     program = recorded(job, config, gpu, sizes)
     states = States(params=unique(program.params()), job=job)
-    extra = edit_lines(
-        Setting(job=job, config=config, gpu=gpu, sizes=sizes, program=program, states=states, device=DEVICE)
-    )
+    setting = Setting(job=job, config=config, gpu=gpu, sizes=sizes, program=program, states=states, device=DEVICE)
+    extra = edit_lines(setting)
     devices = dict.fromkeys(line.place for line in extra.lines if line.place.startswith("cuda"))
     entries = (
         *entries_of(extra.lines),
         *(entry for device in devices for entry in workspace_entries(job, gpu, device)),
     )  # fmt: skip
-    ledger = Ledger(entries=_within(entries, PHASES_OF_EDITING), top_level=Level.ALLOCATED)
+    small = (*workspaces(job, gpu), *(int(value.nbytes) for value in batch_values(program, job)))
+    for device in devices:
+        replayed = _replayed(edit_replay(setting, extra.blocks, device, small), gpu, job)
+        entries += (*_slack(replayed, device), *context_entries(job, gpu, device))
+    level = Level.PROCESS if gpu else Level.RESERVED
+    ledger = Ledger(entries=_within(entries, PHASES_OF_EDITING), top_level=level)
     ledger.check()
     return Forecast(
         model=_summary(source.name, states, config.model_type, _layers(program)), job=job, gpu=gpu, ledger=ledger,
@@ -351,11 +356,11 @@ def _within(entries: tuple[Entry, ...], phases: tuple[str, ...]) -> tuple[Entry,
     return tuple(entry for entry in cut if entry.phases and entry.nbytes)
 
 
-def _slack(replayed: Replayed) -> list[Entry]:
+def _slack(replayed: Replayed, place: str = DEVICE) -> list[Entry]:
     """What the allocator adds: rounding inside blocks, and cached blocks that fit nothing."""
     rounding = replayed.peak_allocated_bytes - replayed.peak_requested_bytes
     cached = replayed.peak_reserved_bytes - replayed.peak_allocated_bytes
-    common = {"category": Category.SLACK, "place": DEVICE, "phases": PHASES, "origin": Origin.SIMULATED}
+    common = {"category": Category.SLACK, "place": place, "phases": PHASES, "origin": Origin.SIMULATED}
     source = "the job's births and deaths replayed through the caching allocator"
     return [
         Entry(component="rounding inside blocks", nbytes=max(rounding, 0), source=source, **common),  # type: ignore[arg-type]

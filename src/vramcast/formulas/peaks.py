@@ -85,7 +85,7 @@ class Recording:
         found = {OF_PASSES[phase]: peak + (kept if phase in _with_old_outputs(job) else 0)
                  for phase, peak in folded.peaks.items()}  # fmt: skip
         between = (phase for phase in (RESUME, ROLLOUT, EVAL) if phase in job_phases(step.job))
-        return {**found, NEXT_STEP: kept, **dict.fromkeys(between, 0)}
+        return {**found, NEXT_STEP: kept, **{phase: 0 if phase == RESUME else kept for phase in between}}
 
     def _fold(self, job: Job) -> Fold:
         step = self._step(job)

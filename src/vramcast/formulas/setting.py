@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.events import Event
 from vramcast.formulas.states import States
-from vramcast.formulas.timeline import Mode, passes, peak_by_phase
+from vramcast.formulas.timeline import Mode, Stamped, passes, peak_by_phase, step_events
 from vramcast.job import Job
 from vramcast.ledger import FORWARD, LOSS
 from vramcast.models.config import Config
@@ -31,18 +32,36 @@ class Setting:
     device: str
 
 
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pass beside the step, for the allocator: in which phase, on which device, and its births and deaths."""
+
+    phase: str
+    place: str
+    stream: Callable[[], list[Stamped]]
+
+
+def passing(phase: str, place: str, program: Program) -> Pass:
+    """A program that runs for itself and leaves nothing."""
+    return Pass(phase, place, lambda: list(step_events(program, KEPT)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """Lines of the bill whose bytes may be grids, sizes of tensors that lie on the training device, and remarks."""
+    """Lines of the bill whose bytes may be grids, and remarks. For the allocator, sizes of tensors that lie on the
+    training device, passes, and which lines are held as a block of their own (see `alongside`)."""
 
     lines: tuple[Amounts, ...] = ()
     resident: tuple[int, ...] = ()
     assumptions: tuple[str, ...] = ()
+    passes: tuple[Pass, ...] = ()
+    blocks: tuple[Amounts, ...] = ()
 
     def __add__(self, other: Beside) -> Beside:
         return Beside(
             lines=(*self.lines, *other.lines), resident=(*self.resident, *other.resident),
-            assumptions=(*self.assumptions, *other.assumptions),
+            assumptions=(*self.assumptions, *other.assumptions), passes=(*self.passes, *other.passes),
+            blocks=(*self.blocks, *other.blocks),
         )  # fmt: skip
 
 

@@ -137,17 +137,18 @@ class Step:
                     bill.add(peak, phase, gradients, count_gradients=False)
 
     def _leftovers(self, bill: _Bill, stream: list[Stamped]) -> None:
-        """What `outputs` still holds lives through the step and until the next forward has returned."""
+        """What `outputs` still holds lives through the step, through what comes between steps, and until the next
+        forward has returned."""
         if not keeps_outputs(self.job):
             return
-        held = dict.fromkeys(LEFTOVERS.values(), 0)
+        held, apart = dict.fromkeys(LEFTOVERS.values(), 0), loss_apart(self.job)
         for item in alive_at(stream, len(stream) - 1):
             if item.event.kind != "gradient":
                 held[LEFTOVERS.get(item.event.kind, LOGITS)] += int(item.event.nbytes)
         for (category, what), nbytes in held.items():
             line = bill.line(category, f"{what} that `outputs` still holds")
-            for phase in (STEP, NEXT_FORWARD, NEXT_STEP) if loss_apart(self.job) else (*NEXT.values(), STEP, NEXT_STEP):
-                line.add(phase, nbytes if phase != NEXT_BACKWARD else 0)
+            for phase in (STEP, NEXT_STEP, ROLLOUT, EVAL, SAVE, NEXT_FORWARD, *(() if apart else (NEXT_LOSS,))):
+                line.add(phase, nbytes)
 
     def _step_temporaries(self) -> Amounts:
         item = self.states.recipe.states.nbytes if self.states.recipe.states else None
