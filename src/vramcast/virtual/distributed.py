@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed import distributed_c10d
+from torch.distributed.tensor import _op_schema, _random
+from torch.distributed.tensor._redistribute import clear_redistribute_planner_cache
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from vramcast.ledger import Category
+from vramcast.virtual import collectives
 
 if TYPE_CHECKING:
     from vramcast.virtual.gpu import VirtualGpu
@@ -32,7 +35,7 @@ def as_rank(gpu: VirtualGpu, rank: int, world_size: int, patches: Patches) -> It
         GROUP_RANK=str(rank // local_size), MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", TORCHELASTIC_RUN_ID="none",
     )  # fmt: skip
     _install(gpu, rank, world_size, patches)
-    FakeTensorMode.cache_clear()  # what DTensor learnt about shapes on another rank's device
+    _forget_other_ranks()
     try:
         yield
     finally:
@@ -43,18 +46,24 @@ def as_rank(gpu: VirtualGpu, rank: int, world_size: int, patches: Patches) -> It
 
 
 def _install(gpu: VirtualGpu, rank: int, world_size: int, patches: Patches) -> None:
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    true_init = distributed_c10d.init_process_group
-
-    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> None:
-        true_init("fake", store=FakeStore(), rank=rank, world_size=world_size)
-
-    for owner in (dist, distributed_c10d):
-        patches.set(owner, "init_process_group", init_process_group)
-        patches.set(owner, "is_nccl_available", lambda: True)
+    collectives.install(gpu, rank, world_size, patches)
     patches.set(torch._C, "_get_accelerator", lambda check=None: torch.device("cuda"))
+    patches.set(_op_schema, "_rebuild_tensor_from_dtensor_meta", _shape_only)
     _install_data_parallel(gpu, patches)
+
+
+def _forget_other_ranks() -> None:
+    """What DTensor learnt when this process was another rank: shapes with their device, groups by name, a generator."""
+    FakeTensorMode.cache_clear()
+    _clear_sharding_prop_cache()
+    clear_redistribute_planner_cache()
+    _random._rng_tracker = None
+
+
+def _shape_only(spec: Any) -> torch.Tensor:
+    """DTensor learns shapes from fake tensors; on cuda, random ops would ask for a driver."""
+    meta = spec.tensor_meta
+    return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
 
 
 def _install_data_parallel(gpu: VirtualGpu, patches: Patches) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _device
 
 from vramcast.allocator import Block
@@ -57,6 +58,9 @@ def _install_properties(gpu: VirtualGpu, patches: Patches) -> None:
         if gpu.mode.busy:
             return true_device(tensor)
         if not _plain(tensor):
+            local = getattr(tensor, "_local_tensor", None)  # of a DTensor
+            if local is not None and _plain(local):
+                return device(local)
             found: torch.device = true_device(tensor)
             return gpu.devices.get(gpu.last_place, found) if found.type == "meta" else found
         place = place_of(gpu, tensor)
@@ -96,6 +100,17 @@ class Transfer(torch.autograd.Function):  # type: ignore[misc]
         return copy_to(ctx.gpu, gradient, ctx.place, {"dtype": ctx.dtype}), None, None, None
 
 
+def _distributed_to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    """A DTensor goes where its local part goes."""
+    local = tensor.to_local()
+    moved = local.to(*args, **kwargs)
+    if moved is local:
+        return tensor
+    return type(tensor).from_local(
+        moved, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+    )
+
+
 def copy_to(gpu: VirtualGpu, tensor: torch.Tensor, place: str, options: dict[str, Any]) -> torch.Tensor:
     """A new storage at `place`, with the values if they are known and few."""
     gpu.mode.target = place
@@ -120,6 +135,8 @@ def _install_transfers(gpu: VirtualGpu, patches: Patches) -> None:
     patches.set(torch._C._nn, "_parse_to", parse_to)
 
     def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if hasattr(tensor, "_local_tensor") and not gpu.mode.busy:
+            return _distributed_to(tensor, *args, **kwargs)
         if gpu.mode.busy or not _plain(tensor):
             return true_to(tensor, *args, **kwargs)
         copy = bool(kwargs.pop("copy", False))
@@ -323,13 +340,20 @@ def _install_factories(gpu: VirtualGpu, patches: Patches) -> None:
         patches.set(torch, name, _made_on_host(gpu, getattr(torch, name)))
 
 
+def _default_device() -> torch.device:
+    """As torch.get_default_device, which would ask torch.tensor for the index, and so this module again."""
+    modes = (mode for mode in reversed(_get_current_function_mode_stack()) if isinstance(mode, _device.DeviceContext))
+    context = next(modes, None) or getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return torch.device("cpu") if context is None else context.device
+
+
 def _made_on_host(gpu: VirtualGpu, factory: Any) -> Any:
     def make(*args: Any, **kwargs: Any) -> Any:
         if gpu.mode.busy:
             return factory(*args, **kwargs)
         device = kwargs.pop("device", None)
         if device is None and not (args and isinstance(args[0], torch.Tensor)):
-            device = torch.get_default_device()
+            device = _default_device()
         if device is None:
             return factory(*args, **kwargs)
         device = torch.device(device) if not isinstance(device, torch.device) else device

@@ -1,0 +1,103 @@
+"""What a lone rank answers where others would speak: process groups of any backend, objects, distributed checkpoints.
+
+Tensors go through torch's fake process group. Objects of other ranks cannot be known: where all ranks send one, this
+rank's own stands for theirs; what only another rank has stays as it is, and the report says so.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed import device_mesh, distributed_c10d
+
+from vramcast.ledger import SAVE
+
+if TYPE_CHECKING:
+    from vramcast.virtual.gpu import VirtualGpu
+    from vramcast.virtual.patches import Patches
+
+_OWN = "objects of other ranks are unknown: this rank's own stand for them"
+_THEIRS = "objects that only another rank has are unknown: they stay as the script made them"
+_NOT_WRITTEN = "torch.distributed.checkpoint wrote and read nothing: virtual tensors have no values"
+
+
+def install(gpu: VirtualGpu, rank: int, world_size: int, patches: Patches) -> None:
+    for name, function in {**_groups(rank, world_size), **_objects(gpu, rank)}.items():
+        for owner in (dist, distributed_c10d, device_mesh):
+            if hasattr(owner, name):
+                patches.set(owner, name, function)
+    for name in ("save", "load", "save_state_dict", "load_state_dict", "async_save"):
+        patches.set(dcp, name, _checkpointed(gpu))
+
+
+def _groups(rank: int, world_size: int) -> dict[str, Callable[..., Any]]:
+    """Every group is a fake one, whatever backend and options it was asked for with."""
+    import torch.testing._internal.distributed.fake_pg  # noqa: F401  # registers the backend "fake"
+
+    true_init, true_group = distributed_c10d.init_process_group, distributed_c10d.new_group
+
+    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> None:
+        true_init("fake", store=dist.HashStore(), rank=rank, world_size=world_size)
+
+    def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return true_group(ranks, backend="fake")
+
+    def monitored_barrier(*args: Any, **kwargs: Any) -> None: ...
+
+    return {
+        "init_process_group": init_process_group, "new_group": new_group, "monitored_barrier": monitored_barrier,
+        "is_nccl_available": lambda: True,
+    }  # fmt: skip
+
+
+def _objects(gpu: VirtualGpu, rank: int) -> dict[str, Callable[..., Any]]:
+    def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
+        gpu.note(_OWN)
+        object_list[:] = [copy.deepcopy(obj) for _ in object_list]
+
+    def gather_object(obj: Any, object_gather_list: Any = None, *args: Any, **kwargs: Any) -> None:
+        if object_gather_list is not None:
+            all_gather_object(object_gather_list, obj)
+
+    def broadcast_object_list(
+        object_list: list[Any], src: int | None = None, group: Any = None, device: Any = None,
+        group_src: int | None = None, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        sender = (src or 0) if group_src is None else dist.get_global_rank(group or dist.group.WORLD, group_src)
+        if sender != rank:
+            gpu.note(_THEIRS)
+
+    def scatter_object_list(
+        scatter_object_output_list: list[Any], scatter_object_input_list: Any = None, src: Any = None,
+        group: Any = None, *args: Any, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        if scatter_object_input_list:
+            scatter_object_output_list[0] = scatter_object_input_list[dist.get_rank(group)]
+        else:
+            gpu.note(_THEIRS)
+
+    def recv_object_list(object_list: list[Any], src: int | None = None, *args: Any, **kwargs: Any) -> int:
+        gpu.note(_THEIRS)
+        return src or 0
+
+    return {
+        "all_gather_object": all_gather_object, "gather_object": gather_object,
+        "broadcast_object_list": broadcast_object_list, "scatter_object_list": scatter_object_list,
+        "recv_object_list": recv_object_list, "send_object_list": lambda *args, **kwargs: None,
+    }  # fmt: skip
+
+
+def _checkpointed(gpu: VirtualGpu) -> Callable[..., Any]:
+    """Ranks write and read their own shards, tensor by tensor: nothing is made on the device for it."""
+
+    def checkpointed(*args: Any, **kwargs: Any) -> None:
+        before = gpu.phases.current
+        gpu.phases.enter(SAVE)
+        gpu.note(_NOT_WRITTEN)
+        gpu.phases.enter(before)
+
+    return checkpointed
