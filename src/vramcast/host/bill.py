@@ -22,7 +22,7 @@ from vramcast.host.libraries import (
     Library,
     libraries,
 )  # fmt: skip
-from vramcast.host.parquet import DECODING_BYTES, FOOTER_OPENED, FOOTER_READ, SLICE_BYTES, ParquetFacts
+from vramcast.host.parquet import FOOTER_OPENED, FOOTER_READ, SLICE_BYTES, ParquetFacts
 from vramcast.ledger import (
     BACKWARD,
     FORWARD,
@@ -233,7 +233,8 @@ def _data_entries(job: HostJob) -> Iterator[Entry]:
     else:
         yield _mapped_entry(job, data)
     if data.mode in ("row-groups", "ultra"):
-        yield _data_entry("decoding buffers", count, DECODING_BYTES)
+        limit = SLICE_BYTES if data.mode == "ultra" else None
+        yield _data_entry("decoding buffers", count, data.facts.decoding_bytes(limit))
 
 
 def _mapped_entry(job: HostJob, data: HostData) -> Entry:

@@ -18,13 +18,15 @@ from urllib.parse import unquote
 
 from vramcast.errors import InputError, unknown
 from vramcast.host.footer import GroupFooter, LeafChunk, read_footer
-from vramcast.units import MiB
+from vramcast.units import MiB, round_up
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-# Measured with pyarrow 26 on files of 200 and 2000 row groups of 1 MB. RSS that decoding keeps in pyarrow's pool, 30 to
-# 38 MiB seen: giving it back after each row group would make decoding take twice as long. RSS per byte of footer: of a
-# process that has read and opened a file, and of a worker that only opens it.
-DECODING_BYTES = 40 * MiB
+# pyarrow's pool (mimalloc) takes memory from the system by this much and goes through all of it before it returns any.
+POOL_SEGMENT_BYTES = 32 * MiB
+READ_BUFFER_BYTES = MiB  # of a column chunk, as `vramcast.runtime` opens files
+PAGE_BYTES = MiB  # pages as pyarrow, Spark and DuckDB write them; a footer does not say
+# Measured with pyarrow 26 on files of 200 and 2000 row groups of 1 MB: RSS per byte of footer, of a process that has
+# read and opened a file, and of a worker that only opens it.
 FOOTER_READ = 7
 FOOTER_OPENED = 3
 SLICE_BYTES = 8 * MiB  # what mode `ultra` holds of a row group that is larger than this
@@ -54,6 +56,17 @@ class RowGroup:
     num_rows: int
     encoded_bytes: int
     decoded_bytes: int
+    widest_bytes: int = 0  # the largest column, decoded
+    pages_bytes: int = 0  # read buffers and pages of all columns while they are decoded
+
+    def decoding_bytes(self, limit_bytes: int | None = None) -> int:
+        """What the pool touches while the group, or a slice of `limit_bytes`, is decoded.
+
+        Columns come one after another and those done stay. The one being made grows by doubling: a capacity of up to
+        twice the content, beside the one it is copied from and the smaller ones left behind, which add up to as much.
+        """
+        decoded = min(self.decoded_bytes, self.decoded_bytes if limit_bytes is None else limit_bytes)
+        return decoded + 4 * min(self.widest_bytes, decoded) + self.pages_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +113,12 @@ class ParquetFacts:
     @property
     def scratch_bytes(self) -> int:
         """What reading takes besides decoded tables: pyarrow's decoding buffers, and the footer as objects."""
-        return DECODING_BYTES + FOOTER_READ * self.footer_bytes
+        return self.decoding_bytes() + FOOTER_READ * self.footer_bytes
+
+    def decoding_bytes(self, limit_bytes: int | None = None) -> int:
+        """The pool's memory while row groups, or slices of them, are decoded, in whole segments."""
+        most = max(group.decoding_bytes(limit_bytes) for group in self.row_groups)
+        return round_up(most, POOL_SEGMENT_BYTES)
 
     def room_for_tables_bytes(self, budget_bytes: int) -> int:
         """What a budget leaves for decoded row groups: at least the largest, or nothing could be read."""
@@ -232,7 +250,17 @@ class _Footer:
             yield RowGroup(
                 file=file, group=index, num_rows=group.num_rows,
                 encoded_bytes=sum(size[0] for size in sizes), decoded_bytes=sum(size[1] for size in sizes),
+                widest_bytes=max(size[1] for size in sizes),
+                pages_bytes=sum(self.pages_bytes(group, name) for name in names),
             )  # fmt: skip
+
+    def pages_bytes(self, group: GroupFooter, name: str) -> int:
+        """Per leaf the read buffer, the dictionary's page and the copy its decoder makes, and a page of data."""
+        chunks = [group.leaves[leaf] for leaf, _ in self.leaves[name]]
+        return sum(
+            min(chunk.encoded_bytes, READ_BUFFER_BYTES) + 3 * min(chunk.uncompressed_bytes, PAGE_BYTES)
+            for chunk in chunks
+        )
 
     def chunk_size(self, group: GroupFooter, name: str) -> tuple[int, int, bool]:
         """Encoded bytes, decoded bytes and whether the latter is exact, for one column of one row group."""

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vramcast.errors import InputError
-from vramcast.host.parquet import SLICE_BYTES, ParquetFacts
+from vramcast.host.parquet import POOL_SEGMENT_BYTES, READ_BUFFER_BYTES, SLICE_BYTES, ParquetFacts
 from vramcast.runtime.rows import Rows
-from vramcast.units import KiB, MiB, format_bytes
+from vramcast.units import KiB, format_bytes
 
 SMALL_TABLE_BYTES = 256 * KiB  # not worth a mapping of its own: a process may have 65,530 of them (vm.max_map_count)
 
@@ -77,7 +77,7 @@ class GroupReader:
                     raise InputError(f"{facts.path}: changed since its footer was read. Open the dataset again.")
                 # A page buffer instead of whole column chunks keeps what is read beside what is decoded small.
                 self._parquet = pq.ParquetFile(
-                    facts.path, pre_buffer=False, buffer_size=MiB, page_checksum_verification=True
+                    facts.path, pre_buffer=False, buffer_size=READ_BUFFER_BYTES, page_checksum_verification=True
                 )
             except (pa.ArrowException, OSError) as error:
                 raise InputError(f"{facts.path}: cannot be opened any more: {error}") from error
@@ -137,6 +137,7 @@ class GroupStore:
     def _decode(self, chunk: int) -> Rows:
         self._make_room(self._facts.row_groups[chunk].decoded_bytes)  # before decoding, so the sum never exceeds it
         rows = Rows(compacted(self._reader.read(chunk)))
+        give_back(self._facts, chunk)
         if rows.nbytes > self.budget_bytes:
             raise _too_large(self._facts, chunk, rows.nbytes, self.budget_bytes)
         self._make_room(rows.nbytes)
@@ -168,6 +169,7 @@ class SliceStore:
         if self._held is None or self._held[0] != chunk:
             self._held = None  # dropped first: never two at once
             self._held = (chunk, Rows(compacted(self.table(chunk))))
+            give_back(self._reader.facts, self._plan[chunk][0])
         return self._held[1]
 
     def table(self, chunk: int) -> pa.Table:
@@ -208,6 +210,15 @@ def _pieces(facts: ParquetFacts, index: int, slice_bytes: int) -> Iterator[tuple
     size = -(-group.num_rows // count)
     for piece, start in enumerate(range(0, group.num_rows, size)):
         yield index, piece, min(size, group.num_rows - start)
+
+
+def give_back(facts: ParquetFacts, index: int) -> None:
+    """Return what decoding a large row group left in pyarrow's pool.
+
+    A small one leaves at most one segment, which the next reuses: returning it too would cost half the decoding again.
+    """
+    if facts.row_groups[index].decoding_bytes() > POOL_SEGMENT_BYTES:
+        pa.default_memory_pool().release_unused()
 
 
 def check_groups_fit(facts: ParquetFacts, budget_bytes: int) -> None:
