@@ -180,3 +180,24 @@ def test_a_number_is_a_card() -> None:
         assert nn.Linear(2, 2).to(1).weight.device == torch.device("cuda", 1)
         assert torch.ones(2).to(0).device == torch.device("cuda", 0)
         assert torch.ones(2).to(device=1, dtype=torch.float16).device == torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize(("kind", "values", "states"), [("LSTM", 5 * 2 + 1, 2), ("GRU", 6 * 2 + 1, 1)])
+def test_recurrent_layers_keep_one_reserve(kind: str, values: int, states: int) -> None:
+    steps, batch, width = 50, 16, 256
+    with virtual_gpu("a100-80gb"):
+        layers = getattr(nn, kind)(width, width, num_layers=2).cuda()
+        x = torch.randn(steps, batch, width, device="cuda")
+        before = torch.cuda.memory_allocated()
+        out, _last = layers(x)
+        kept = torch.cuda.memory_allocated() - before
+        first = states * 2 * batch * width * 4  # the zeros it starts from; as many again come out
+        assert kept == (values + 1) * steps * batch * width * 4 + 2 * first
+        out.sum().backward()
+        assert all(parameter.grad is not None for parameter in layers.parameters())
+        packed = nn.utils.rnn.pack_padded_sequence(x[:10], [10] * 8 + [5] * 8)
+        assert layers(packed)[0].data.shape == (8 * 15, width)
+        with torch.autocast("cuda", torch.float16):
+            assert layers(x)[0].dtype == torch.float16
+        with torch.no_grad():
+            assert layers.eval()(x)[0].shape == (steps, batch, width)

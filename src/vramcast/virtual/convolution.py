@@ -23,6 +23,11 @@ SOURCE = (
     "CUDNN_CONV_WSCAP_DBG caps it"
 )
 
+NOTE = (
+    "convolution workspaces are left out of the replay: cuDNN chooses them, and they change which cached blocks are "
+    "used again, so reserved memory may lie higher or lower (docs/accuracy-traces.md: by how much)"
+)
+
 
 def cuda_layout(x: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
     """cudnn_conv_suggest_memory_format: channels last if the input or the filter is."""

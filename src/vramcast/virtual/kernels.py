@@ -1,7 +1,7 @@
 """What CUDA's kernels do that the CPU's do not: other ops for the same call, workspaces, memory inside a kernel.
 
-Composite ops are replaced at the level where torch itself would take them apart, for meta tensors only. Not modelled:
-cuDNN's recurrent kernels. Convolution workspaces are a range: see `convolution`.
+Composite ops are replaced at the level where torch itself would take them apart, for meta tensors only. Convolution
+workspaces are a range: see `convolution`; LSTM and GRU: see `recurrent`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from vramcast.allocator import OutOfMemory
 from vramcast.ledger import Category
 from vramcast.units import KiB, MiB, round_up
-from vramcast.virtual import convolution
+from vramcast.virtual import convolution, recurrent
 from vramcast.virtual.attention import cpu_attention, cuda_attention
 from vramcast.virtual.ops import replaced, tensors_in
 from vramcast.virtual.storages import Record, is_meta
@@ -33,7 +33,7 @@ _MATMULS = frozenset(
     }
 )  # fmt: skip
 _RECURRENT = tuple(f"{kind}.{form}" for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data"))
-_RECURRENT_NOTE = "recurrent layers are billed step by step; cuDNN keeps one reserve buffer instead"
+_RECURRENT_NOTE = "plain recurrent layers are billed step by step; cuDNN keeps one reserve buffer instead"
 
 
 class Kernels:
@@ -55,7 +55,8 @@ class Kernels:
                 "rms_norm": rms_norm,
             }
         for name in _RECURRENT:
-            replacements[name] = recurrent(self._gpu, getattr(aten, name.partition(".")[0]), name.partition(".")[2])
+            kind, _, overload = name.partition(".")
+            replacements[name] = recurrent_kernel(self._gpu, kind, overload, cuda=self._cuda)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for name, kernel in replacements.items():
@@ -98,7 +99,10 @@ class Kernels:
         """A convolution has run: what its workspace may have added is kept for the report."""
         if self._cuda and func in convolution.SHAPES:
             gpu = self._gpu
-            gpu.meters[place].might_take(convolution.workspace_limit_bytes(func, args, result), gpu.phases.current)
+            limit_bytes = convolution.workspace_limit_bytes(func, args, result)
+            gpu.meters[place].might_take(limit_bytes, gpu.phases.current)
+            if limit_bytes:
+                gpu.notes.setdefault(convolution.NOTE, 1)
 
     def _workspace(self, place: str) -> None:
         """cuBLAS takes one per handle and stream, for good; the backward thread has a handle of its own."""
@@ -148,18 +152,27 @@ def rms_norm(
     return out
 
 
-def recurrent(gpu: VirtualGpu, packet: Any, overload: str) -> Any:
+def recurrent_kernel(gpu: VirtualGpu, kind: str, overload: str, *, cuda: bool) -> Any:
     """The composite checks devices itself, so inputs with values must give them up before."""
-    op = getattr(packet, overload)
+    op = getattr(getattr(aten, kind), overload)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        gpu.notes.setdefault(_RECURRENT_NOTE, 1)
         sizes = id(args[1]) if overload == "data" else None  # of a packed sequence: on the host by design
         inputs = [t for t in tensors_in(args, kwargs) if not is_meta(t) and id(t) != sizes]
-        by = {id(t): gpu.mode.valueless(t) for t in inputs}
-        return op.decompose(*replaced(args, by), **kwargs)
+        args = replaced(args, {id(t): gpu.mode.valueless(t) for t in inputs})
+        if cuda and kind in recurrent.VALUES_KEPT and torch.backends.cudnn.enabled:
+            gpu.notes.setdefault(recurrent.NOTE, 1)
+            return _as_cudnn(kind, overload, *args, **kwargs)
+        gpu.notes.setdefault(_RECURRENT_NOTE, 1)
+        return op.decompose(*args, **kwargs)
 
     return run
+
+
+def _as_cudnn(kind: str, overload: str, x: torch.Tensor, *args: Any) -> Any:
+    states, weights, _, layers, _, trains, bidirectional = args[1:8] if overload == "data" else args[:7]
+    call = recurrent.Call(kind=kind, layers=layers, directions=2 if bidirectional else 1, trains=trains)
+    return recurrent.run(call, x, states if kind == "lstm" else [states], weights)
 
 
 def grouped_mm(
