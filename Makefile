@@ -38,9 +38,11 @@ demo: $(READY)
 docs: $(READY)
 	$(BIN)/python docs/generate.py
 
-# Measured rows against the formula engine: docs/accuracy.md, its plot, and the ranges that predictions carry.
+# Measured rows against the formula engine (docs/accuracy.md, its plot, the ranges that predictions carry) and, where a
+# script exists, against the virtual GPU (docs/accuracy-traces.md; some minutes, older transformers into build/).
 accuracy: $(READY)
 	$(BIN)/vramcast accuracy --write
+	$(BIN)/vramcast accuracy --traces build/environments --write
 
 bench: $(READY)
 	$(BIN)/python benchmarks/report.py

@@ -2,7 +2,8 @@
 
 Rows come from `traces/*.yaml` beside the other measured rows, their scripts from `scripts/`. An older transformers is
 installed into a folder of its own, which goes before the installed one; torch stays. Without it the installed
-transformers is used and the outcome says so. Every row runs in its own process, through `vramcast trace`.
+transformers is used and the outcome says so. Every row runs in its own process, through `vramcast trace`, and has ten
+minutes at most.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -23,6 +25,7 @@ import yaml
 from vramcast.errors import InputError, TraceError
 
 INSTALLED = "installed"
+ROW_LIMIT_S = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +73,36 @@ def load_trace_rows(folder: Path) -> tuple[TraceRow, ...]:
     return tuple(rows)
 
 
+def run_trace_rows(
+    rows: Sequence[TraceRow], folder: Path, environments: Path | None, tell: Callable[[str], None]
+) -> tuple[TraceOutcome, ...]:
+    """All rows, as many at a time as there are processors; `tell` hears of each one that is done."""
+    if environments is not None:
+        for version in sorted({row.transformers for row in rows} - {""}):
+            environment(version, environments)  # before the rows: two that need the same one must not both make it
+    done: dict[str, TraceOutcome] = {}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        waiting = [pool.submit(run_trace_row, row, folder, environments) for row in rows]
+        for finished in as_completed(waiting):
+            outcome = finished.result()
+            done[outcome.row.id] = outcome
+            tell(f"{len(done)} of {len(rows)}: {outcome.row.id} {outcome.error:+.2%} in {outcome.seconds:.0f} s")
+    return tuple(done[row.id] for row in rows)
+
+
 def run_trace_row(row: TraceRow, folder: Path, environments: Path | None) -> TraceOutcome:
     """`environments`: where older versions are or will be installed; None takes what is installed."""
     overlay = None if environments is None or not row.transformers else environment(row.transformers, environments)
     scripts = folder / "scripts"
     command = [sys.executable, "-m", "vramcast", "trace", row.script, "--gpu", row.gpu, "--json", "--", *row.arguments]
     start = time.perf_counter()
-    ended = subprocess.run(command, cwd=scripts, env=_variables(overlay), capture_output=True, text=True, check=False)
+    try:
+        ended = subprocess.run(
+            command, cwd=scripts, env=_variables(overlay), capture_output=True, text=True, check=False,
+            timeout=ROW_LIMIT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise TraceError(f"{row.id}: {row.script} was not done after {ROW_LIMIT_S} s.") from None
     if ended.returncode not in (0, 1):
         raise TraceError(f"{row.id}: {row.script} {' '.join(row.arguments)} failed: {ended.stderr.strip()[-800:]}")
     answer = json.loads(ended.stdout)
@@ -105,6 +131,22 @@ def _variables(overlay: Path | None) -> dict[str, str]:
     if overlay is not None:
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, (str(overlay), os.environ.get("PYTHONPATH", ""))))
     return variables
+
+
+PAGE_HEAD = """# Accuracy of the virtual GPU
+
+Written by `vramcast accuracy --traces FOLDER --write` ({written}). Every row is a script of `tests/measured/scripts`,
+run unchanged on a virtual card, against what others measured on the real one. FOLDER gets the transformers of the time.
+Language models: published configs at 128 tokens; where the batch is 1, the true length was that of a random line.
+Image models: cuDNN's workspaces are not known (see [the virtual GPU](virtual-gpu.md)).
+"""
+
+
+def traced_page(written: str, outcomes: Sequence[TraceOutcome]) -> str:
+    """Markdown: the tables, and why rows miss."""
+    reasons = [f"- {o.row.id} ({o.error:+.2%}): {o.row.explanation}" for o in outcomes if o.row.explanation]
+    parts = (PAGE_HEAD.format(written=written), traced_table(outcomes), "", "## Rows that miss, and why", "", *reasons)
+    return "\n".join(parts) + "\n"
 
 
 def traced_table(outcomes: Iterable[TraceOutcome]) -> str:

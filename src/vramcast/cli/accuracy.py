@@ -6,6 +6,7 @@ import argparse
 import datetime
 import json
 import platform
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from vramcast.cli.options import print_json
 
 PAGE, PLOT, RANGES = "docs/accuracy.md", "docs/accuracy.svg", "src/vramcast/catalog/data/residuals.json"
 PREDICTED = "predicted.json"  # beside the rows
+TRACES_PAGE = "docs/accuracy-traces.md"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,13 +30,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="run the rows that are scripts on the virtual GPU instead; FOLDER: where older transformers are installed",
     )
     parser.add_argument(
-        "--write", action="store_true", help=f"write {PAGE}, its plot and the ranges that predictions carry"
+        "--write",
+        action="store_true",
+        help=f"write {PAGE}, its plot and the ranges that predictions carry; with --traces {TRACES_PAGE}",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     if args.traces is not None:
-        return _run_traces(Path(args.rows), Path(args.traces) if args.traces else None)
+        return _run_traces(Path(args.rows), Path(args.traces) if args.traces else None, write=args.write)
     from vramcast.accuracy.changes import load_written, written_text
     from vramcast.accuracy.residuals import classes, coverage
     from vramcast.accuracy.rows import load_not_expressed, load_sources
@@ -68,11 +72,14 @@ def run(args: argparse.Namespace) -> int:
     return 0 if all(outcome.within for outcome in outcomes) else 1
 
 
-def _run_traces(folder: Path, environments: Path | None) -> int:
-    from vramcast.accuracy.traced import load_trace_rows, run_trace_row, traced_table
+def _run_traces(folder: Path, environments: Path | None, *, write: bool) -> int:
+    from vramcast.accuracy.traced import load_trace_rows, run_trace_rows, traced_page, traced_table
 
-    outcomes = [run_trace_row(row, folder, environments) for row in load_trace_rows(folder)]
+    outcomes = run_trace_rows(load_trace_rows(folder), folder, environments, lambda line: print(line, file=sys.stderr))
     print(traced_table(outcomes))
+    if write:
+        page = traced_page(_written(), outcomes)
+        (folder.resolve().parents[1] / TRACES_PAGE).write_text(page, encoding="utf-8")
     return 0 if all(outcome.within for outcome in outcomes) else 1
 
 
