@@ -13,7 +13,7 @@ from vramcast.formulas.estimate import estimate
 from vramcast.job import job_from
 from vramcast.models.read import read_model
 from vramcast.plan.moves import Kind
-from vramcast.plan.order import Limits, applied
+from vramcast.plan.order import MUCH_SLOWER, Limits, applied, rank_of
 from vramcast.plan.table import IMPOSSIBLE, Table
 
 JOBS: dict[str, dict[str, Any]] = {
@@ -102,6 +102,10 @@ def test_the_front_is_what_nobody_beats() -> None:
 
 
 def test_free_comes_before_slower_before_another_training() -> None:
-    kinds = [list(Kind).index(candidate.kind) for candidate in table_of(JOBS["plain"]).ranked(IMPOSSIBLE - 1)]
-    assert kinds == sorted(kinds)
-    assert set(kinds) == {0, 1, 2}
+    found = list(table_of(JOBS["plain"]).ranked(IMPOSSIBLE - 1))
+    ranks = [rank_of(candidate.kind, candidate.slowdown) for candidate in found]
+    assert ranks == sorted(ranks)
+    assert set(ranks) == {0, 1, 2}
+    slow = [candidate for candidate, rank in zip(found, ranks, strict=True) if rank == 2 and candidate.kind == "slower"]
+    assert slow
+    assert all(max(candidate.slowdown) > MUCH_SLOWER for candidate in slow)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
 from vramcast.errors import InputError
+from vramcast.formulas.parallel.topology import topology_of
 from vramcast.job import Job, fields
 from vramcast.plan.order import Limits
 
@@ -20,7 +21,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-slowdown", type=float, metavar="X", help="refuse plans whose step takes longer than X times"
     )
-    group.add_argument("--global-batch", type=int, metavar="N", help="samples per optimizer step; sets accumulate")
+    group.add_argument(
+        "--global-batch", type=int, metavar="N", help="samples per optimizer step on all GPUs; sets accumulate"
+    )
     group.add_argument(
         "--second-gpu", action="store_true", help="another card of the same kind may take models or layers"
     )
@@ -61,9 +64,11 @@ def _limits(args: argparse.Namespace) -> Limits:
 def _with_global_batch(job: Job, samples: int | None) -> Job:
     if samples is None:
         return job
-    if samples < 1 or samples % job.batch:
-        raise InputError(f"--global-batch {samples} is no multiple of the micro-batch {job.batch}")
-    return replace(job, accumulate=samples // job.batch)
+    copies = topology_of(job).data
+    if samples < 1 or samples % (job.batch * copies):
+        of = f"the micro-batch {job.batch}" + (f" on {copies} copies of the model" if copies > 1 else "")
+        raise InputError(f"--global-batch {samples} is no multiple of {of}")
+    return replace(job, accumulate=samples // (job.batch * copies))
 
 
 def _write(path: Path, job: Job | None) -> None:

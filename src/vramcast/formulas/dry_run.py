@@ -12,7 +12,7 @@ from vramcast.formulas.alongside import played_with
 from vramcast.formulas.beside import beside
 from vramcast.formulas.estimate import DEVICE, _earlier, _replayed, _script, plain, recorded, sizes_of
 from vramcast.formulas.inputs import batch_values
-from vramcast.formulas.overheads import context_entries, workspaces
+from vramcast.formulas.overheads import context_entries, workspace_entries, workspaces
 from vramcast.formulas.replay import Replayed, Script, replay
 from vramcast.formulas.setting import Setting
 from vramcast.formulas.states import States, unique
@@ -22,11 +22,12 @@ from vramcast.models.config import Config
 
 
 def may_get_through(job: Job, config: Config, gpu: Gpu) -> bool:
-    """False where the card runs out, or where a context at the upper end of its range leaves too little of it: such a
+    """False where the card runs out, or where context and workspaces at the upper end leave too little of it: such a
     job does not fit surely. Where true, an estimate has to say."""
     context = context_entries(job, gpu, DEVICE)
     usual = sum(entry.nbytes for entry in context)
-    most = sum(entry.range_bytes[1] if entry.range_bytes else entry.nbytes for entry in context)
+    assumed = (*context, *workspace_entries(job, gpu, DEVICE))
+    most = usual + sum(entry.range_bytes[1] - entry.nbytes for entry in assumed if entry.range_bytes)
     script = script_of(job, config, gpu)
     seen = replay(script, capacity_bytes=gpu.capacity_bytes() - usual, conf=job.alloc_conf)
     return not seen.out_of_memory and seen.peak_reserved_bytes + most <= gpu.capacity_bytes()

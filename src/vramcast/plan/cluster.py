@@ -1,30 +1,28 @@
-"""Plans for jobs whose phases the table does not price: many GPUs, and model editing. Whole estimates, cheapest first.
+"""Plans for jobs whose phases the table does not price: many GPUs, and model editing. Cheapest changes first.
 
-The moves are fewer (what people do there), the order is the same; combinations are estimated one after the other until
-enough fit. What lies on a rank without any pass (weights, states) rules most of them out before.
+The moves are fewer (what people do there). Combinations come in the order of their changes' prices; what lies on a rank
+without any pass (weights, states) rules most of them out, their own peak most of the rest, and whole estimates say
+which fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from vramcast.catalog.gpus import Gpu
 from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
 from vramcast.formulas.estimate import DEVICE, estimate
-from vramcast.formulas.parallel.host import offloads_optimizer
-from vramcast.formulas.parallel.ranks import divided_program, rank_of_stage
-from vramcast.formulas.parallel.topology import topology_of
+from vramcast.formulas.overheads import context_entries
 from vramcast.job import Job
-from vramcast.ledger import NEXT_STEP
-from vramcast.models.config import Config
-from vramcast.models.program import Sizes
+from vramcast.plan.cost import StepCost, slowdown_of
 from vramcast.plan.moves import Kind, Move, available
 from vramcast.plan.order import KINDS, Limits, Moves, applied, move_effort
+from vramcast.plan.rank_prices import RankPrices, edit_cost
 
-TRIED = 48
+PRICED = 400
+TRIED = 24
 LEFT_OUT = (
     "checkpointing with offload", "selective checkpointing", "chunked cross entropy", "Adafactor", "paged 8-bit AdamW",
     "optimizer states paged to the host", "sequence ÷ 2", "sequence ÷ 4", "expandable segments",
@@ -51,8 +49,10 @@ def _offload(what: str) -> Callable[[Job], Job | None]:
 
 def _tensor_parallel(size: int) -> Callable[[Job], Job | None]:
     def apply(job: Job) -> Job | None:
-        possible = job.gpus % size == 0 and size <= job.gpus_per_node and job.tp == 1 and job.quantize == "none"
-        return replace(job, tp=size) if possible and job.gpus > 1 else None
+        copies = job.gpus // (job.pp * job.cp)
+        possible = copies % size == 0 and size <= job.gpus_per_node and job.tp == 1 and job.quantize == "none"
+        kept = replace(job, tp=size, accumulate=job.accumulate * size)  # fewer copies, the same global batch
+        return kept if possible and job.gpus > 1 else None
 
     return apply
 
@@ -85,7 +85,7 @@ ACROSS = (
         Move(
             name=f"tensor parallel {size}", axis="tp", kind=Kind.SLOWER, apply=_tensor_parallel(size),
             price=0.5 + size / 10, why="each matrix is divided; activations are reduced in every layer",
-            how={"torch": f"parallelize_module(..., tp_plan) over {size} GPUs of one machine",
+            how={"torch": f"parallelize_module(..., tp_plan) over {size} GPUs of one machine; accumulation × {size}",
                  "megatron": f"--tensor-model-parallel-size {size}"},
         )
         for size in (2, 4, 8)
@@ -98,25 +98,24 @@ class Tried:
     moves: Moves
     job: Job
     forecast: Forecast
+    cost: StepCost
 
 
-def moves_for(job: Job, config: Config, limits: Limits) -> list[Move]:
-    """What applies, fewer than on one GPU. Offload applies to sharded jobs, so it is asked of one. Experts are divided
-    by sharding: tensor parallelism within them is not what people do."""
-    experts = any(config.data.get(key) for key in ("num_local_experts", "num_experts", "n_routed_experts"))
+def moves_for(job: Job, limits: Limits) -> list[Move]:
+    """What applies, fewer than on one GPU. Offload applies to sharded jobs, so it is asked of one."""
     sharded = replace(job, strategy=job.strategy if job.strategy in SHARDED else "fsdp2") if job.gpus > 1 else job
     found = [move for move in available(job, limits.keep, second_gpu=limits.second_gpu) if move.name not in LEFT_OUT]
     for move in ACROSS:
         after = move.apply(sharded if move.axis == "offload" else job)
-        if after is not None and move.axis not in limits.keep and not (experts and move.axis == "tp"):
+        if after is not None and move.axis not in limits.keep:
             found.append(move)
     return found
 
 
-def in_order(job: Job, config: Config, limits: Limits) -> Iterator[tuple[Moves, Job]]:
+def in_order(job: Job, limits: Limits) -> Iterator[tuple[Moves, Job]]:
     """Combinations of at most one move per axis, cheapest first; strategy before offload, optimizer before its step."""
     axes: dict[str, list[Move | None]] = {}
-    for move in moves_for(job, config, limits):
+    for move in moves_for(job, limits):
         axes.setdefault(move.axis, [None]).append(move)
     first = ("strategy", "tp", "optimizer")
     names = [name for name in (*first, *(name for name in axes if name not in first)) if name in axes]
@@ -132,54 +131,52 @@ def _worst(moves: Moves) -> int:
     return max((KINDS.index(move.kind) for move in moves), default=0)
 
 
-def tried_in_order(
-    job: Job, config: Config, gpu: Gpu, limits: Limits, skip: Callable[[Moves], bool]
-) -> Iterator[Tried]:  # fmt: skip
-    """Each that may fit and is not to be skipped, estimated; at most TRIED of them."""
-    left, bounds = TRIED, _Bounds(config, gpu)
-    for moves, changed in in_order(job, config, limits):
-        if skip(moves) or _divides_nothing(moves, changed):
-            continue
-        try:
-            if bounds.lying(changed) > gpu.capacity_bytes():
+class Search:
+    """Combinations in their order; `smallest` is the one that came closest, by what was known of it."""
+
+    def __init__(self, job: Job, base: StepCost, prices: RankPrices, limits: Limits) -> None:
+        self.job, self.base, self.prices, self.limits = job, base, prices, limits
+        self.capacity = prices.gpu.capacity_bytes()
+        self.num_priced = 0
+        self.smallest: tuple[int, Moves, Job] | None = None
+
+    def tried(self, skip: Callable[[Moves], bool]) -> Iterator[Tried]:
+        """Each that may fit, is fast enough and is not to be skipped, estimated; at most TRIED of at most PRICED."""
+        left = TRIED
+        for moves, changed in in_order(self.job, self.limits):
+            if not left or self.num_priced >= PRICED:
+                return
+            if skip(moves) or _divides_nothing(moves, changed):
                 continue
-            forecast = estimate(changed)
-        except VramcastError:  # a combination that the engine does not model is no plan
-            continue
-        yield Tried(moves=moves, job=changed, forecast=forecast)
-        left -= 1
-        if not left:
-            return
+            try:
+                cost = self._cost_if_it_may_fit(moves, changed)
+                if cost is not None and self._fast_enough(cost):
+                    left -= 1
+                    yield Tried(moves=moves, job=changed, forecast=estimate(changed), cost=cost)
+            except VramcastError:  # a combination that the engine does not model is no plan
+                continue
+
+    def _cost_if_it_may_fit(self, moves: Moves, job: Job) -> StepCost | None:
+        if job.gpus == 1:
+            self.num_priced += 1
+            return edit_cost(job, self.prices.config, self.prices.gpu)
+        outside = sum(entry.nbytes for entry in context_entries(job, self.prices.gpu, DEVICE))
+        if self._too_large(self.prices.lying_bytes(job) + outside, moves, job):
+            return None
+        self.num_priced += 1
+        price = self.prices.price(job)
+        return None if self._too_large(price.allocated_bytes + outside, moves, job) else price.cost
+
+    def _too_large(self, nbytes: int, moves: Moves, job: Job) -> bool:
+        if nbytes > self.capacity and (self.smallest is None or nbytes < self.smallest[0]):
+            self.smallest = (nbytes, moves, job)
+        return nbytes > self.capacity
+
+    def _fast_enough(self, cost: StepCost) -> bool:
+        return self.limits.max_slowdown is None or max(slowdown_of(cost, self.base)) <= self.limits.max_slowdown
 
 
 def _divides_nothing(moves: Moves, job: Job) -> bool:
     """Sharding where tensor parallelism has left one copy of the model."""
     copies = job.gpus // (job.tp * job.pp)
     return copies == 1 and any(move.axis in ("strategy", "offload") for move in moves)
-
-
-class _Bounds:
-    """What lies on a rank in the optimizer's step whatever the passes do: weights, states, buffers and gradients."""
-
-    def __init__(self, config: Config, gpu: Gpu) -> None:
-        self.config, self.gpu = config, gpu
-        self.known: dict[Hashable, int] = {}
-
-    def lying(self, job: Job) -> int:
-        if job.gpus == 1 or job.pp > 1:
-            return 0
-        key = (
-            job.precision, job.lora_rank, job.quantize, job.freeze, job.strategy, job.tp, job.offload, job.optimizer,
-        )  # fmt: skip
-        if key not in self.known:
-            self.known[key] = self._lying(job)
-        return self.known[key]
-
-    def _lying(self, job: Job) -> int:
-        topology = topology_of(job)
-        sizes = Sizes(batch=1, seq=64 * job.cp * job.tp, target_seq=64, images=1)
-        program = divided_program(job, self.config, self.gpu, topology, sizes)
-        rank = rank_of_stage(job, self.gpu, topology, program, 0)
-        gradients = 0 if offloads_optimizer(job) else rank.step.states.gradient_bytes
-        here = (entry for entry in rank.lying if entry.place == DEVICE and NEXT_STEP in entry.phases)
-        return gradients + sum(entry.nbytes for entry in here)

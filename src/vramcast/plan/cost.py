@@ -17,13 +17,15 @@ from vramcast.job import Job
 from vramcast.models.dims import Number, maximum
 from vramcast.models.program import Program
 from vramcast.models.tape import Op, Param, Placed
+from vramcast.plan.links import pcie_rates
 
-# Of the dense 16-bit peak. Megatron-LM (arXiv 2104.04473, table 1) 44–52 % on A100; torchtitan's reports 33–42 % on
-# H100; single consumer cards under transformers reach about 30 %.
-UTILISATION = (0.30, 0.55)
-PCIE_BYTES_PER_S = (12e9, 25e9)  # PCIe 4.0 x16 is 32 GB/s nominal; pageable copies reach about 12, pinned ones 25
-BANDWIDTH_SHARE = (0.6, 0.9)  # of the card's memory bandwidth: STREAM-like kernels reach 85–92 %, small ones less
-CPU_FLOPS = (0.3e12, 2e12)  # a desktop's AVX2 cores to a server's AVX-512 ones, in fp32 GEMMs
+# Of the dense 16-bit peak, as torchtitan's docs/performance.md reports it: 29.0 % (405B, FSDP2 and TP, 128 H100) to
+# 58.2 % (8B, FSDP2, 64 A100); Megatron-LM (arXiv 2104.04473, table 1) lies between with 44–52 %.
+UTILISATION = (0.29, 0.58)
+# Of the card's memory bandwidth. High: A800 1,727 of 1,935 GB/s (mli/transformers-benchmarks#4); RTX A5000 660 of 768
+# (86 %). Low, assumed: kernels that are small or strided.
+BANDWIDTH_SHARE = (0.6, 0.89)
+CPU_FLOPS = (0.3e12, 2e12)  # assumed: a desktop's AVX2 cores to a server's AVX-512 ones, in fp32 GEMMs
 DEFAULT_TFLOPS, DEFAULT_BANDWIDTH_GB_S = 150.0, 1000.0  # a card of which neither is known
 
 PRODUCTS = ("linear", "bmm")  # what selective checkpointing keeps
@@ -54,6 +56,12 @@ class StepCost:
     def tokens_per_s(self) -> tuple[float, float]:
         fast, slow = self.seconds_per_token
         return (1 / slow, 1 / fast)
+
+
+def slowdown_of(cost: StepCost, base: StepCost) -> tuple[float, float]:
+    """Time per token against another step's, at both ends of the assumptions."""
+    (fast, slow), (base_fast, base_slow) = cost.seconds_per_token, base.seconds_per_token
+    return (fast / base_fast, slow / base_slow)
 
 
 # ---- one micro-batch
@@ -91,7 +99,7 @@ def pass_seconds(program: Program, work: Work, job: Job, gpu: Gpu | None) -> Ran
     for end in (1, 0):
         bandwidth = _bandwidth(gpu) * BANDWIDTH_SHARE[end]
         computing = maximum(on_gpu / (_peak_flops(job, gpu) * UTILISATION[end]), runs * 2 * work.weights / bandwidth)
-        crossing = moved / PCIE_BYTES_PER_S[end] + on_cpu / CPU_FLOPS[end]
+        crossing = moved / pcie_rates(gpu)[end] + on_cpu / CPU_FLOPS[end]
         ends.append(computing + crossing + (runs * work.unpacked_bytes + again) / bandwidth)
     return (ends[0], ends[1])
 
@@ -140,7 +148,7 @@ def update_seconds(params: tuple[Param, ...], job: Job, gpu: Gpu | None) -> tupl
     """The optimizer's own time: bytes through the card's memory, and over PCIe where states are paged."""
     touched, paged = _update_bytes(params, job), _paged_bytes(params, job)
     ends = [
-        touched / (_bandwidth(gpu) * BANDWIDTH_SHARE[end]) + paged / PCIE_BYTES_PER_S[end] for end in (1, 0)
+        touched / (_bandwidth(gpu) * BANDWIDTH_SHARE[end]) + paged / pcie_rates(gpu)[end] for end in (1, 0)
     ]  # fmt: skip
     return (ends[0], ends[1])
 

@@ -55,7 +55,7 @@ def hints(forecast: Forecast) -> tuple[Hint, ...]:
     singles = [hint for name in NAMES if (hint := prices.hint((named[name],))) is not None]
     worth = [hint for hint in singles if hint.fits or hint.frees_bytes > WORTH * -(verdict.headroom_bytes or 0)]
     order = list(Kind)
-    worth.sort(key=lambda hint: (not hint.fits, order.index(hint.kind), -hint.frees_bytes))
+    worth.sort(key=lambda hint: (order.index(hint.kind), not hint.fits, -hint.frees_bytes))
     combined = next((hint for hint in map(prices.hint, _combinations()) if hint is not None and hint.fits), None)
     return (*worth[:SHOWN], *([combined] if combined and not any(hint.fits for hint in worth[:SHOWN]) else []))
 
@@ -94,7 +94,7 @@ class _Prices:
     def allocated(self, job: Job) -> int:
         key = (
             job.precision, job.lora_rank, job.quantize, job.freeze, job.attention, job.loss,
-            kv_cache(job, self.config),
+            kv_cache(job, self.config), job.checkpointing == "none",
         )  # fmt: skip
         if key not in self.recordings:
             named = sizes_of(job, self.config)

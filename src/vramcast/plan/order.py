@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vramcast.catalog.residuals import residual_range
 from vramcast.forecast import Forecast
 from vramcast.job import Job
-from vramcast.ledger import Level
 from vramcast.plan.moves import Kind, Move
 
 Moves = tuple[Move, ...]
@@ -15,6 +13,7 @@ Moves = tuple[Move, ...]
 KINDS = tuple(Kind)
 # What a combination costs beside its class, in the unit of `Move.price`: time counts most, each change a little.
 SLOWDOWN_PRICE, COSTLY_PRICE, FREE_PRICE = 4.0, 0.2, 0.1
+MUCH_SLOWER = 2.0  # the same training at more than this many times the time is no better than a changed one
 KEPT_FREE = 0.9  # of a card, where reserved memory is not modelled
 
 
@@ -45,6 +44,17 @@ def kind_of(moves: Moves) -> Kind:
     return max((move.kind for move in moves), key=KINDS.index, default=Kind.FREE)
 
 
+def rank_of(kind: Kind, slowdown: tuple[float, float] | None) -> int:
+    """In which order classes come: a plan that is much slower is shown among those that change the training."""
+    much = slowdown is not None and max(slowdown) > MUCH_SLOWER
+    return KINDS.index(Kind.CHANGES if kind == Kind.SLOWER and much else kind)
+
+
+def effort_of(moves: Moves, slowdown: tuple[float, float] | None) -> float:
+    time = max(slowdown) - 1 if slowdown is not None else 0.0
+    return SLOWDOWN_PRICE * time + sum(map(move_effort, moves))
+
+
 def fits_surely(forecast: Forecast) -> bool:
     """With what is assumed (context, workspaces) at the upper end of its range: a plan should not fail by a hair.
     Where only allocated bytes are modelled, a tenth of the card stays free for context and cached blocks."""
@@ -60,9 +70,3 @@ def peak_bytes(forecast: Forecast) -> int:
     verdict = forecast.verdict()
     levels = (verdict.process_bytes, verdict.reserved_bytes, verdict.allocated_bytes)
     return next((level for level in levels if level is not None), 0)
-
-
-def may_fit(job: Job, least_bytes: int, capacity: int) -> bool:
-    """Could a job whose process takes at least so much still fit surely? No estimate is needed where not."""
-    most = residual_range(job, Level.PROCESS, least_bytes)
-    return most is None or most[1] <= capacity

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import Gpu, find_gpu
-from vramcast.errors import InputError, UnsupportedError
+from vramcast.errors import InputError
 from vramcast.forecast import Forecast
 from vramcast.formulas.dry_run import may_get_through, replayed
 from vramcast.formulas.estimate import DEVICE, estimate, sizes_of
@@ -18,10 +18,21 @@ from vramcast.formulas.overheads import context_entries
 from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.read import read_model
-from vramcast.plan.cluster import tried_in_order
-from vramcast.plan.cost import StepCost
+from vramcast.plan.cluster import Search
+from vramcast.plan.cost import StepCost, slowdown_of
 from vramcast.plan.moves import EXPANDABLE, Kind, Move
-from vramcast.plan.order import KINDS, Limits, Moves, applied, fits_surely, kind_of, may_fit, peak_bytes
+from vramcast.plan.order import (
+    KINDS,
+    Limits,
+    Moves,
+    applied,
+    effort_of,
+    fits_surely,
+    kind_of,
+    peak_bytes,
+    rank_of,
+)
+from vramcast.plan.rank_prices import RankPrices, edit_cost
 from vramcast.plan.reach import Reach, reach_of
 from vramcast.plan.table import Candidate, Table
 
@@ -106,27 +117,26 @@ def _fits_already(base: Forecast, table: Table, room: int) -> Plans:
 
 
 def _by_estimates(job: Job, base: Forecast, gpu: Gpu, config: Config, limits: Limits) -> Plans:
-    """For jobs on many GPUs and for editing: no prices on time, whole estimates in the order of the changes' cost."""
-    if limits.max_slowdown is not None:
-        raise UnsupportedError("max-slowdown: step times are modelled for training on one GPU only; leave it out")
+    """For jobs on many GPUs and for editing: one combination after the other, in the order of the changes' prices."""
+    prices = RankPrices(config, gpu)
+    cost = prices.price(job).cost if job.gpus > 1 else edit_cost(job, config, gpu)
+    search = Search(job, cost, prices, limits)
     found: list[Plan] = []
-    closest, count = None, 0
-
-    def skip(moves: Moves) -> bool:
-        return _covered(moves, found)
-
-    for tried in () if base.verdict().fits else tried_in_order(job, config, gpu, limits, skip):
-        count += 1
-        made = Plan(moves=tried.moves, job=tried.job, forecast=tried.forecast, slowdown=None)
-        if closest is None or peak_bytes(made.forecast) < peak_bytes(closest.forecast):
-            closest = made
-        if made.fits:
-            found.append(made)
+    refused: list[Plan] = []
+    for tried in () if base.verdict().fits else search.tried(lambda moves: _covered(moves, found)):
+        slowdown = slowdown_of(tried.cost, cost)
+        made = Plan(moves=tried.moves, job=tried.job, forecast=tried.forecast, slowdown=slowdown)
+        (found if made.fits else refused).append(made)
         if len(found) >= WANTED:
             break
+    if not (found or refused) and search.smallest is not None:
+        _, moves, smallest = search.smallest
+        refused.append(Plan(moves=moves, job=smallest, forecast=estimate(smallest), slowdown=None))
+    found.sort(key=lambda made: (rank_of(made.kind, made.slowdown), effort_of(made.moves, made.slowdown)))
     return Plans(
-        base=base, cost=None, fitting=tuple(found), singles=(), front=(), reach=None, num_candidates=count,
-        fewest=min(found, key=lambda made: len(made.moves), default=None), closest=None if found else closest,
+        base=base, cost=cost, fitting=tuple(found), singles=(), front=(), reach=None,
+        num_candidates=search.num_priced, fewest=min(found, key=lambda made: len(made.moves), default=None),
+        closest=None if found else min(refused, key=lambda made: peak_bytes(made.forecast), default=None),
     )  # fmt: skip
 
 
@@ -172,12 +182,12 @@ def _with_length(job: Job, config: Config) -> Job:
 def _cheapest(job: Job, table: Table, gpu: Gpu, room: int) -> Iterator[Plan]:
     """The first in the table's order that fit when estimated whole, each with changes of its own."""
     found: list[Plan] = []
-    tried, most, outside = 0, room, gpu.capacity_bytes() - room
+    tried, most = 0, room
     for candidate in table.ranked(room):
         if not candidate.moves or candidate.allocated_bytes > most or _covered(candidate.moves, found):
             continue
         changed = applied(job, candidate.moves)
-        if changed is None or not may_fit(changed, candidate.allocated_bytes + outside, room + outside):
+        if changed is None:
             continue
         made = _estimated(job, candidate) if may_get_through(changed, table.config, gpu) else None
         tried += 1

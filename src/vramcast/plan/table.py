@@ -17,13 +17,13 @@ from vramcast.catalog.gpus import Gpu
 from vramcast.formulas.estimate import sizes_of
 from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.peaks import MOMENTS, ByPhase, Recording
-from vramcast.formulas.regime import kv_cache
+from vramcast.formulas.regime import kv_cache, regime_of
 from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.program import Sizes
 from vramcast.plan.cost import StepCost, Work, pass_seconds, update_seconds, work_of
 from vramcast.plan.moves import Kind, Move, available
-from vramcast.plan.order import KINDS, SLOWDOWN_PRICE, Limits, Moves, kind_of, move_effort
+from vramcast.plan.order import KINDS, MUCH_SLOWER, SLOWDOWN_PRICE, Limits, Moves, kind_of, move_effort
 
 Bytes = NDArray[numpy.int64]
 Floats = NDArray[numpy.float64]
@@ -176,7 +176,8 @@ class Table:
         return self._fixed[key]
 
     def _recording(self, job: Job) -> Recording:
-        key = (*_stored(job), job.attention, job.loss, kv_cache(job, self.config))
+        regime = regime_of(job, self.config, self.gpu)
+        key = (*_stored(job), job.attention, job.loss, kv_cache(job, self.config), regime.input_grads)
         if key not in self._recordings:
             self._recordings[key] = Recording(job, self.config, self.gpu, self.grid)
         return self._recordings[key]
@@ -212,10 +213,11 @@ class Table:
         )  # fmt: skip
 
     def ranked(self, most_bytes: int) -> Iterator[Candidate]:
-        """Combinations of at most so many bytes: free before slower before a changed training, then by effort."""
+        """Combinations of at most so many bytes: free before slower before a changed training, then by effort. What is
+        much slower comes with what changes the training (see `rank_of`)."""
         found = numpy.flatnonzero(self.allocated <= most_bytes)
-        kind, effort = self.kind.ravel()[found], self.effort.ravel()[found]
-        for flat in found[numpy.lexsort((self.allocated.ravel()[found], effort, kind))]:
+        rank, effort = self.rank.ravel()[found], self.effort.ravel()[found]
+        for flat in found[numpy.lexsort((self.allocated.ravel()[found], effort, rank))]:
             yield self.at(int(flat))
 
     @property
@@ -225,6 +227,12 @@ class Table:
         for number, axis in enumerate(self.axes):
             worst = numpy.maximum(worst, self._along(number, [KINDS.index(m.kind) if m else 0 for m in axis]))
         return worst
+
+    @property
+    def rank(self) -> NDArray[numpy.int64]:
+        slower, changes = KINDS.index(Kind.SLOWER), KINDS.index(Kind.CHANGES)
+        much = (self.kind == slower) & (numpy.maximum(*self.slowdown) > MUCH_SLOWER)
+        return numpy.where(much, changes, self.kind)
 
     @property
     def effort(self) -> Floats:

@@ -6,8 +6,10 @@ import dataclasses
 from itertools import zip_longest
 from typing import Any
 
+from vramcast.forecast import Forecast
 from vramcast.job import job_values
-from vramcast.plan.cost import StepCost
+from vramcast.plan.cost import UTILISATION, StepCost
+from vramcast.plan.links import NETWORK_BYTES_PER_S, Rates, link_rates, pcie_rates
 from vramcast.plan.moves import Move
 from vramcast.plan.order import Moves, peak_bytes
 from vramcast.plan.search import Plan, Plans, Single
@@ -20,6 +22,7 @@ from vramcast.report.sheet import Column, Row, Sheet, as_markdown, as_text
 from vramcast.units import GiB, MiB, format_gib
 
 FRONT_SHOWN = 8
+NOTHING = "nothing that was tried fits; the smallest is"
 SHOWN_FROM = 10 * MiB  # a single change that frees less is named without a row
 
 
@@ -56,7 +59,9 @@ def _sheets(plans: Plans, lang: str) -> list[Sheet]:
         sheets.append(_plan_sheet("plans that fit, cheapest first", plans.fitting, plans, lang))
         sheets.append(_how_sheet(plans.fitting[0], lang))
     elif plans.closest is not None:
-        sheets.append(_plan_sheet("nothing that was tried fits; the smallest is", (plans.closest,), plans, lang))
+        barely = plans.closest.forecast.verdict().fits
+        title = "fits only if what is assumed stays below its upper end" if barely else NOTHING
+        sheets.append(_plan_sheet(title, (plans.closest,), plans, lang))
     if plans.singles:
         sheets.append(_single_sheet(plans, lang))
     if len(plans.front) > 1:
@@ -129,6 +134,7 @@ def _last_lines(plans: Plans, lang: str) -> list[str]:
         lines.append(text)
     if plans.cost is not None:
         lines.append(f"{plan_word('as given', lang)}: {_speed(plans.cost)}")
+        lines.append(f"{plan_word('times assume', lang)}: {_assumed(plans.base)}")
     lines.append(f"{plans.num_candidates:,} {plan_word('combinations were priced', lang)}")
     return lines
 
@@ -136,6 +142,22 @@ def _last_lines(plans: Plans, lang: str) -> list[str]:
 def _speed(cost: StepCost) -> str:
     (fast, slow), (low, high) = cost.seconds, cost.tokens_per_s
     return f"{fast:.3g}–{slow:.3g} s/step, {low:,.0f}–{high:,.0f} tokens/s"
+
+
+def _assumed(base: Forecast) -> str:
+    """The assumptions behind seconds, in numbers."""
+    gpu, job = base.gpu, base.job
+    low, high = UTILISATION
+    parts = [f"{low:.0%}–{high:.0%} of peak FLOP/s", "PCIe {:.0f}–{:.0f} GB/s".format(*_giga(pcie_rates(gpu)))]
+    if job is not None and job.gpus > 1:
+        parts.append("between GPUs {:.0f}–{:.0f} GB/s".format(*_giga(link_rates(gpu))))
+    if job is not None and job.gpus > job.gpus_per_node:
+        parts.append("between machines {:.1f}–{:.0f} GB/s".format(*_giga(NETWORK_BYTES_PER_S)))
+    return ", ".join(parts)
+
+
+def _giga(rates: Rates) -> tuple[float, float]:
+    return (rates[0] / 1e9, rates[1] / 1e9)
 
 
 def _names(moves: Moves, lang: str) -> str:

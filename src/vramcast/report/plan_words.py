@@ -6,6 +6,8 @@ ZH = {
     "plans that fit, cheapest first": "可行的方案（代价从低到高）",
     "nothing that was tried fits; the smallest is": "没有找到可行的方案；最小的是",
     "it fits as it is": "无需改动即可装下",
+    "fits only if what is assumed stays below its upper end": "仅当假定值低于上限时可行",
+    "times assume": "耗时的假定",
     "single changes": "单项改动",
     "memory against time": "显存与时间的取舍（未计入缓存碎片）",
     "how": "做法",

@@ -1,0 +1,129 @@
+"""Peak and time of a job on many GPUs without its bill: what combinations share is recorded and folded once.
+
+Plain numbers, no allocator: allocated bytes of the fullest rank, the step of the slowest. Also the time of an editing
+job, whose peak takes an estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from vramcast.catalog.gpus import Gpu
+from vramcast.formulas.estimate import DEVICE, plain, recorded, sizes_of
+from vramcast.formulas.optimizers import implementation
+from vramcast.formulas.parallel.host import offloads_optimizer
+from vramcast.formulas.parallel.ranks import (
+    Rank,
+    _check_supported,
+    _completed,
+    divided_program,
+    rank_of_stage,
+    rank_program,
+)
+from vramcast.formulas.parallel.topology import Topology, check_model, topology_of
+from vramcast.formulas.regime import kv_cache
+from vramcast.formulas.states import States, unique
+from vramcast.job import Job
+from vramcast.ledger import NEXT_STEP
+from vramcast.models.config import Config
+from vramcast.models.dims import Number
+from vramcast.models.program import Program, Sizes
+from vramcast.plan.cost import StepCost, Work, pass_seconds, step_flops, update_seconds, work_of
+from vramcast.plan.links import crossing_s, link_rates
+from vramcast.plan.rank_cost import rank_cost
+
+BASE_FORWARDS = 2  # of an editing step: the unedited model on what must stay as it is, texts and images
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    allocated_bytes: int
+    cost: StepCost
+
+
+class RankPrices:
+    def __init__(self, config: Config, gpu: Gpu) -> None:
+        self.config, self.gpu = config, gpu
+        self._programs: dict[Hashable, tuple[Program, Work]] = {}
+        self._passes: dict[Hashable, dict[str, Number]] = {}
+        self._lying: dict[Hashable, int] = {}
+
+    def price(self, job: Job) -> Price:
+        topology = topology_of(job)
+        check_model(topology, self.config, job)
+        _check_supported(job)
+        job, sizes = _completed(job), plain(sizes_of(job, self.config))
+        program, work = self._program(job, topology, sizes)
+        ranks = [rank_of_stage(job, self.gpu, topology, program, stage) for stage in range(topology.pp)]
+        tokens = int(sizes.batch * sizes.seq)
+        works = (work if topology.pp == 1 else work_of(rank.step.program) for rank in ranks)
+        costs = [rank_cost(rank, each, self.gpu, tokens) for rank, each in zip(ranks, works, strict=True)]
+        return Price(
+            allocated_bytes=max(int(rank.peak(self._passes_of(rank, program))) for rank in ranks),
+            cost=max(costs, key=lambda cost: cost.seconds[1]),
+        )
+
+    def _program(self, job: Job, topology: Topology, sizes: Sizes) -> tuple[Program, Work]:
+        key = (
+            *_stored(job), job.attention, job.loss, kv_cache(job, self.config), job.checkpointing, job.strategy,
+            job.tp, job.pp, job.cp, job.ep, job.batch, job.seq, job.longest_seq,
+        )  # fmt: skip
+        if key not in self._programs:
+            program = rank_program(job, self.config, self.gpu, topology, sizes)
+            self._programs[key] = (program, work_of(program))
+        return self._programs[key]
+
+    def _passes_of(self, rank: Rank, program: Program) -> dict[str, Number]:
+        """What a step makes does not ask which optimizer follows."""
+        job = rank.step.job
+        key = (
+            id(program), rank.stage, job.offload, job.keep_outputs, job.accumulate > 1,
+            implementation(job) == "in-backward",
+        )  # fmt: skip
+        if key not in self._passes:
+            self._passes[key] = rank.passes()
+        return self._passes[key]
+
+    def lying_bytes(self, job: Job) -> int:
+        """What lies on a rank in the optimizer's step whatever the passes do: a lower bound, quickly."""
+        if job.pp > 1:
+            return 0
+        key = (*_stored(job), job.strategy, job.tp, job.offload, job.optimizer, implementation(job))
+        if key not in self._lying:
+            topology = topology_of(job)
+            sizes = Sizes(batch=1, seq=64 * job.cp * job.tp, target_seq=64, images=1)
+            program = divided_program(job, self.config, self.gpu, topology, sizes)
+            rank = rank_of_stage(job, self.gpu, topology, program, 0)
+            gradients = 0 if offloads_optimizer(job) else rank.step.states.gradient_bytes
+            here = (entry for entry in rank.lying if entry.place == DEVICE and NEXT_STEP in entry.phases)
+            self._lying[key] = gradients + sum(entry.nbytes for entry in here)
+        return self._lying[key]
+
+
+def _stored(job: Job) -> tuple[Hashable, ...]:
+    return (job.precision, job.lora_rank, job.quantize, job.freeze)
+
+
+def edit_cost(job: Job, config: Config, gpu: Gpu) -> StepCost:
+    """An editing step: forwards of the unedited model, one pass with gradients of the inner parameters, and the edited
+    model's forwards, each with a backward. The hypernetwork's own products are small beside them and left out."""
+    sizes = plain(sizes_of(job, config))
+    program = recorded(job, config, gpu, sizes)
+    work = work_of(program)
+    fast, slow = pass_seconds(program, work, job, gpu)
+    whole, forward = step_flops(program, job), work.forward_flops
+    times = 1 + job.edit_forwards + BASE_FORWARDS * float(forward) / float(whole)
+    across = _across(job, program) if job.sub_device else 0
+    crossing = crossing_s(across, link_rates(gpu))
+    update = update_seconds(States(params=unique(program.params()), job=job).trained, job, gpu)
+    return StepCost(
+        pass_s=(float(fast) * times + crossing[0], float(slow) * times + crossing[1]), update_s=update,
+        tokens=int(sizes.batch * sizes.seq), passes=job.accumulate,
+    )  # fmt: skip
+
+
+def _across(job: Job, program: Program) -> int:
+    """Hidden states go to the second device and their gradients come back, in every pass of the edited model."""
+    block = next(placed for placed in reversed(program.placed) if placed.section.is_block)
+    return 2 * (1 + job.edit_forwards) * int(block.section.inputs[0].nbytes)
