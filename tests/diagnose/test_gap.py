@@ -19,6 +19,7 @@ from vramcast.diagnose.diagnosis import Diagnosis, diagnose
 from vramcast.diagnose.evidence import Evidence, evidence_of
 from vramcast.diagnose.gap import MAX_LOOKED_AT, Gap, explain_gap
 from vramcast.diagnose.reading import read_text
+from vramcast.diagnose.tensors import matches_of, tensors_of
 from vramcast.errors import InputError
 from vramcast.job import Job, Precision
 from vramcast.ledger import BACKWARD, FORWARD, LOSS, NEXT_BACKWARD, NEXT_FORWARD, NEXT_LOSS, NEXT_STEP, STEP
@@ -97,6 +98,15 @@ def test_a_sharded_job_that_was_not_sharded_after_all() -> None:
     gap = gap_of(believed, text)
     assert gap.described.need_bytes < 6 * GIB
     assert gap.explanations[0].changes == ("not_sharded",)
+
+
+def test_the_flat_parameters_of_a_block_are_what_fsdp1_asks_for() -> None:
+    """A layer of Llama 13B: 4 · 5120² + 3 · 5120 · 13824 + 2 · 5120 parameters, 605 MiB in 16 bit, printed as 606."""
+    job = Job(model="llama2-13b", batch=1, seq=512, precision=Precision.FP16_MIXED, gpus=2, strategy="fsdp1")
+    (observation,) = read_text("CUDA out of memory. Tried to allocate 606.00 MiB.").observations
+    (match,) = matches_of(observation, tensors_of(job), FORWARD)
+    assert match.candidate.nbytes == (4 * 5120**2 + 3 * 5120 * 13824 + 2 * 5120) * 2
+    assert match.candidate.name == "gathered parameters of model.layers.N, fp16"
 
 
 def test_an_offload_that_is_not_active_explains_states_on_the_card() -> None:

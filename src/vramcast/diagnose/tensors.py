@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 
 from vramcast.catalog.gpus import find_gpu
 from vramcast.diagnose.evidence import BACKWARDS, FORWARDS, STEPS
@@ -27,6 +28,7 @@ PASSES = (*FORWARDS, EVAL, ROLLOUT)
 # Requests up to this size come out of shared segments: whatever was small fits them.
 TELLING_BYTES = 20 << 20
 MOST_TIMES_LONGER = 256
+FLAT = ("fsdp1", "zero3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,23 @@ def tensors_of(job: Job) -> tuple[Tensor, ...]:
             found.update(dict.fromkeys(_of_op(op)))
         for param in place.section.params:
             found.update(dict.fromkeys(_of_param(param, place, job)))
+        if job.gpus > 1 and job.strategy in FLAT:
+            found.update(dict.fromkeys(_flat(place, job)))
     return tuple(found)
+
+
+def _flat(place: Placed, job: Job) -> Iterator[Tensor]:
+    """FSDP1 and ZeRO-3 work on all parameters of a block at once: gathered for use, a share of them in the step."""
+    recipe, numel = RECIPES[job.precision], sum(prod(int(n) for n in param.shape) for param in place.section.params)
+    if not numel:
+        return
+    compute, state = recipe.autocast or recipe.weights, recipe.states or recipe.weights
+    name = next(iter(place.section.params)).name.partition("{i}")[0] + "N"
+    whole = (numel,)
+    yield _tensor(f"gathered parameters of {name}, {compute.name}", whole, compute.nbytes, (*PASSES, *BACKWARDS))
+    yield _tensor(f"gradients of {name}, {recipe.gradients.name}", whole, recipe.gradients.nbytes, BACKWARDS)
+    share = (-(-numel // (job.shard_size or job.gpus)),)
+    yield _tensor(f"temporary or state of a share of {name}, {state.name}", share, state.nbytes, STEPS)
 
 
 def matches_of(observation: Observation, tensors: tuple[Tensor, ...], phase: str) -> tuple[Match, ...]:
