@@ -294,3 +294,67 @@ LATER_THREADS: tuple[Thread, ...] = (
         causes=("saving_gathers",),
     ),
 )  # fmt: skip
+
+# Collected last, after all changes, and answered before the tool was tried on it. Nothing was changed for it since.
+LAST_THREADS: tuple[Thread, ...] = (
+    Thread(
+        source="he-y/filter-pruning-geometric-median#20", resolved_by="a batch of 128 or less",
+        text="RuntimeError: CUDA out of memory. Tried to allocate 392.00 MiB (GPU 0; 11.90 GiB total capacity; 11.34 GiB already allocated; 18.94 MiB free; 579.50 KiB cached)",
+        causes=("needs_more_than_the_card", "activations"),
+    ),
+    Thread(
+        source="hiyouga/LlamaFactory#182", resolved_by="CUDA_VISIBLE_DEVICES had been overwritten: it ran on a card in use",
+        text="torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 50.00 MiB (GPU 0; 31.75 GiB total capacity; 5.22 GiB already allocated; 44.69 MiB free; 5.22 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.  See documentation for Memory Management and PYTORCH_CUDA_ALLOC_CONF",
+        causes=("another_process",),
+    ),
+    Thread(
+        source="qibin0506/llm_trainer#2", resolved_by="four ranks on one card",
+        text="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 30.00 MiB. GPU 0 has a total capacity of 79.32 GiB of which 6.88 MiB is free. Process 1563103 has 9.89 GiB memory in use. Process 1563102 has 35.03 GiB memory in use. Process 1563104 has 23.79 GiB memory in use. Includ\ning non-PyTorch memory, this process has 10.58 GiB memory in use. Of the allocated memory 9.56 GiB is allocated by PyTorch, and 534.22 MiB is reserved by PyTorch but unallocated.",
+        causes=("all_ranks_on_one_card",),
+    ),
+    Thread(
+        source="ymoslem/OpenNMT-Tutorial#6", resolved_by="no workers: the host's memory had run out",
+        text="RuntimeError: DataLoader worker (pid 629) is killed by signal: Killed.\nMemory cgroup out of memory: Killed process 629 (onmt_train) total-vm:14119556kB, anon-rss:6538204kB, file-rss:80652kB, shmem-rss:16kB, UID:0 pgtables:13432kB oom_score_adj:0",
+        causes=("host_memory",),
+    ),
+    Thread(
+        source="zylo117/Yet-Another-EfficientDet-Pytorch#317", resolved_by="no workers",
+        text="ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\nRuntimeError: DataLoader worker (pid 6230) is killed by signal: Bus error.",
+        causes=("shared_memory",),
+    ),
+    Thread(
+        source="InternLM/InternLM#79", resolved_by="the whole model was moved to one card, in fp32",
+        text="torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 172.00 MiB (GPU 0; 23.65 GiB total capacity; 22.99 GiB already allocated; 154.06 MiB free; 22.99 GiB reserved in total by PyTorch)",
+        causes=("loading_the_model",),
+    ),
+    Thread(
+        source="THUDM/LongCite#7", resolved_by="bfloat16: only then is the fused attention used",
+        text="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 179.46 GiB. GPU 0 has a total capacity of 31.73 GiB of which 14.55 GiB is free. Process 2995003 has 406.00 MiB memory in use. Process 2375671 has 1.59 GiB memory in use. Including non-PyTorch memory, this process has 15.20 GiB memory in use. Of the allocated memory 11.80 GiB is allocated by PyTorch, and 3.03 GiB is reserved by PyTorch but unallocated.",
+        causes=("one_tensor_larger_than_card", "attention_scores"),
+    ),
+    Thread(
+        source="lm-sys/FastChat#2429", resolved_by="a reboot",
+        text="torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 86.00 MiB (GPU 0; 16.00 GiB total capacity; 7.36 GiB already allocated; 7.19 GiB free; 7.36 GiB reserved in total by PyTorch)",
+        causes=("driver_or_runtime_limit",),
+    ),
+    Thread(
+        source="rshaojimmy/MADDoG#11", resolved_by="a larger card",
+        text="RuntimeError: CUDA out of memory. Tried to allocate 2.87 GiB (GPU 0; 14.76 GiB total capacity; 8.77 GiB already allocated; 19.75 MiB free; 13.71 GiB reserved in total by PyTorch)",
+        causes=("needs_more_than_the_card", "one_large_tensor"),
+    ),
+    Thread(
+        source="NVIDIA-NeMo/RL#2859", resolved_by="the fp32 copy of the logits of long sequences",
+        text='  File "/opt/nemo-rl/3rdparty/Megatron-LM-workspace/Megatron-LM/megatron/core/transformer/module.py", line 448, in forward\n    outputs = float16_to_fp32(outputs)\n              ^^^^^^^^^^^^^^^^^^^^^^^^\n  File "/opt/nemo-rl/3rdparty/Megatron-LM-workspace/Megatron-LM/megatron/core/transformer/module.py", line 373, in float_conversion\n    val = val.float()\n          ^^^^^^^^^^^\ntorch.OutOfMemoryError: CUDA out of memory.',
+        causes=("logits",),
+    ),
+    Thread(
+        source="bitsandbytes-foundation/bitsandbytes#916", resolved_by="the model does not fit while it is loaded",
+        text='  File "E:\\model_collect\\venv\\lib\\site-packages\\transformers\\modeling_utils.py", line 4104, in _load_pretrained_model\n    new_error_msgs, offload_index, state_dict_index = _load_state_dict_into_meta_model(\n  File "E:\\model_collect\\venv\\lib\\site-packages\\transformers\\modeling_utils.py", line 786, in _load_state_dict_into_meta_model\n    set_module_quantized_tensor_to_device(\n  File "E:\\model_collect\\venv\\lib\\site-packages\\transformers\\integrations\\bitsandbytes.py", line 96, in set_module_quantized_tensor_to_device\n    new_value = bnb.nn.Int8Params(new_value, requires_grad=False, **kwargs).to(device)\ntorch.cuda.OutOfMemoryError: CUDA out of memory.',
+        causes=("loading_the_model",),
+    ),
+    Thread(
+        source="sgl-project/sglang#5576", resolved_by="12 billion parameters in 16 bit on 16 GB",
+        text="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 226.00 MiB. GPU 0 has a total capacity of 15.58 GiB of which 71.25 MiB is free. Including non-PyTorch memory, this process has 13.94 GiB memory in use. Of the allocated memory 13.64 GiB is allocated by PyTorch, and 67.23 MiB is reserved by PyTorch but unallocated.",
+        causes=("needs_more_than_the_card", "loading_the_model"),
+    ),
+)  # fmt: skip
