@@ -2,7 +2,10 @@
 
     python examples/train_t5_low_mem.py --data chat.parquet --generate 2000 --size tiny --steps 20
     torchrun --nproc-per-node 2 examples/train_t5_low_mem.py --data chat.parquet --size tiny --steps 20
+    accelerate launch --multi_gpu --num_processes 2 examples/train_t5_low_mem.py --data chat.parquet --steps 20
 
+`--multi_gpu` is how Accelerate is asked for several processes, on a CPU too: with `--cpu` it starts one, whatever
+`--num_processes` says, unless mpirun is there and given a host file.
 The encoder and the embedding are frozen, as in fine-tuning on chats. Without a GPU it trains on the CPU with gloo.
 Without `--tokenizer FOLDER` texts are encoded as bytes (ByT5's tokenizer needs no files).
 """
@@ -54,6 +57,7 @@ SIZES = {
 def main() -> None:
     args = arguments()
     return_large_blocks()  # this process, too, makes and frees batches when there are no workers
+    check_launch()
     accelerator = Accelerator(
         cpu=not torch.cuda.is_available(), gradient_accumulation_steps=args.accumulate,
         mixed_precision="bf16" if torch.cuda.is_available() else "no",
@@ -76,6 +80,12 @@ def main() -> None:
     say(accelerator, report_after(predicted, measured, losses, trained))
     if accelerator.num_processes > 1:
         torch.distributed.destroy_process_group()
+
+
+def check_launch() -> None:
+    """`accelerate launch --cpu --num_processes 2` names a rendezvous and starts one process that nobody meets there."""
+    if "MASTER_ADDR" in os.environ and "RANK" not in os.environ and "ACCELERATE_USE_CPU" in os.environ:
+        sys.exit("Accelerate starts one process with --cpu. For two: accelerate launch --multi_gpu --num_processes 2")
 
 
 def arguments() -> argparse.Namespace:

@@ -15,14 +15,20 @@ from vramcast.units import parse_bytes
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_t5_low_mem.py"
 
 
-def run(folder: Path, *options: str, ranks: int = 1) -> str:
-    launcher = (
-        [sys.executable] if ranks == 1 else [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
-    )
+PYTHON = (sys.executable,)
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2")
+ACCELERATE = (sys.executable, "-m", "accelerate.commands.launch", "--main_process_port=0")
+
+
+def start(folder: Path, launcher: tuple[str, ...], *options: str) -> subprocess.CompletedProcess[str]:
+    """With a home of its own: a configuration that somebody made with `accelerate config` must not decide."""
     command = [*launcher, str(EXAMPLE), "--data", str(folder / "chat.parquet"), "--generate", "400", *options]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=folder
-    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HOME": str(folder / "home")}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
+
+
+def run(folder: Path, *options: str, launcher: tuple[str, ...] = PYTHON) -> str:
+    done = start(folder, launcher, *options)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -43,8 +49,21 @@ def test_one_process_trains_every_row_and_memory_is_as_predicted(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_two_processes_share_the_rows(tmp_path: Path) -> None:
-    check(run(tmp_path, "--max-length", "64", "--optimizer", "adamw", ranks=2), rows=400)
+@pytest.mark.parametrize(
+    "launcher", [TORCHRUN, (*ACCELERATE, "--multi_gpu", "--num_processes=2")], ids=["torchrun", "accelerate"]
+)
+def test_two_processes_share_the_rows(tmp_path: Path, launcher: tuple[str, ...]) -> None:
+    output = run(tmp_path, "--max-length", "64", "--optimizer", "adamw", launcher=launcher)
+    check(output, rows=400)
+    assert "adamw; 2 rank(s)" in output
+    assert "25 batches per rank" in output
+
+
+@pytest.mark.slow
+def test_accelerates_cpu_flag_with_two_processes_is_explained(tmp_path: Path) -> None:
+    done = start(tmp_path, (*ACCELERATE, "--cpu", "--num_processes=2"))
+    assert done.returncode != 0
+    assert "accelerate launch --multi_gpu --num_processes 2" in done.stderr
 
 
 @pytest.mark.slow
