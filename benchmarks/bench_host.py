@@ -3,8 +3,8 @@
     python benchmarks/bench_host.py --rows 5000 200000 2000000 --folder /tmp/bench > benchmarks/host.md
 
 Every row is a process of its own with a DataLoader over a generated parquet file, measured in its steady state: private
-memory, shared memory and mapped files of the process and its workers, each shared page once. In mode mmap the
-prediction counts the share of the file that was read.
+memory, shared memory and mapped files of the process and its workers, each shared page once. Growth is what a larger
+batch adds, measured and predicted; only batches differ, every batch size reads as many rows.
 """
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ import os
 import platform
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 
 from bench_dataset import generate
 
 from vramcast.host.bill import HostData, HostJob, Loader, host_entries, token_batch
-from vramcast.host.parquet import ParquetFacts, read_facts
-from vramcast.ledger import FORWARD, Ledger, Level
+from vramcast.host.parquet import POOL_SEGMENT_BYTES, ParquetFacts, read_facts
+from vramcast.ledger import FORWARD, Ledger
 from vramcast.units import MiB
 
 SCRIPT = Path(__file__).parents[1] / "tests" / "host" / "measured_loader.py"
 SEQ, BUDGET_BYTES = 512, 64 * MiB
-BATCHES = 120
+BATCHES = (8, 24, 256)
 MODES = ("table", "row-groups", "mmap", "ultra")
+WITHIN, WITHIN_BYTES, GROWTH_BYTES = 0.1, 100_000_000, 5_000_000
 
 
-def rows_to_read(facts: ParquetFacts, mode: str, batch: int, workers: int) -> int:
-    """Enough to fill what a reader may hold, and to leave batches in flight when the measurement is taken."""
-    held = facts.room_for_tables_bytes(BUDGET_BYTES) * facts.num_rows // facts.decoded_bytes
-    wanted = max(BATCHES * batch, held if mode == "row-groups" else 0)
-    return max(batch, min(wanted, facts.num_rows - (2 * workers + 2) * batch))
+def rows_to_read(facts: ParquetFacts, mode: str, workers: int) -> int:
+    """Enough to fill what every reader may hold and its pool, and to leave batches in flight when it is measured."""
+    held = {"row-groups": facts.room_for_tables_bytes(BUDGET_BYTES), "mmap": BUDGET_BYTES}.get(mode, 0)
+    fill = max(workers, 1) * (held + POOL_SEGMENT_BYTES) * facts.num_rows // facts.decoded_bytes
+    return max(1, min(max(fill, 60 * max(BATCHES)), facts.num_rows - (2 * workers + 2) * max(BATCHES)))
 
 
 def measured(path: Path, mode: str, workers: int, batch: int, rows: int) -> int:
@@ -51,32 +54,42 @@ def measured(path: Path, mode: str, workers: int, batch: int, rows: int) -> int:
     return int(use["private_bytes"] + use["shm_bytes"] + use["file_bytes"])
 
 
-def predicted(facts: ParquetFacts, mode: str, workers: int, batch: int, rows: int) -> int:
+def predicted(facts: ParquetFacts, mode: str, workers: int, batch: int) -> int:
     job = HostJob(
         build="cpu", imports=("torch", "pyarrow"), data=HostData(facts=facts, mode=mode, budget_bytes=BUDGET_BYTES),
         loader=Loader(tensor_bytes=token_batch(batch, SEQ), workers=workers, steady=True),
     )  # fmt: skip
-    entries = [entry for entry in Ledger(entries=host_entries(job)).entries if FORWARD in entry.phases]
-    needed = sum(entry.nbytes for entry in entries if entry.level == Level.ALLOCATED)
-    mapped = sum(entry.nbytes for entry in entries if entry.level == Level.PROCESS)
-    return needed + mapped * rows // facts.num_rows
+    ledger = Ledger(entries=host_entries(job))
+    return sum(ledger.moment(FORWARD, place).process_bytes for place in ledger.places())
 
 
-def table(path: Path) -> Iterator[str]:
+def table(path: Path, tally: Counter[str]) -> Iterator[str]:
     facts = read_facts(path)
     yield f"\n## {facts.num_rows:,} rows, {facts.decoded_bytes / MiB:,.0f} MiB decoded\n"
-    yield "| mode | workers | batch | predicted, MiB | measured, MiB | difference |"
-    yield "|---|---:|---:|---:|---:|---:|"
-    for mode in MODES:
-        for workers in (0, 2):
-            for batch in (8, 24, 256):
-                rows = rows_to_read(facts, mode, batch, workers)
-                found = measured(path, mode, workers, batch, rows)
-                expected = predicted(facts, mode, workers, batch, rows)
-                yield (
-                    f"| {mode} | {workers} | {batch} | {expected / MiB:,.1f} | {found / MiB:,.1f} "
-                    f"| {(expected - found) / MiB:+,.1f} MiB, {(expected - found) / found:+.1%} |"
-                )
+    yield "| mode | workers | batch | predicted, MiB | measured, MiB | difference | growth missed by, MB |"
+    yield "|---|---:|---:|---:|---:|---:|---:|"
+    for mode, workers in product(MODES, (0, 2)):
+        rows = rows_to_read(facts, mode, workers)
+        before: tuple[int, int] | None = None
+        for batch in BATCHES:
+            found, expected = measured(path, mode, workers, batch, rows), predicted(facts, mode, workers, batch)
+            missed = None if before is None else (expected - before[0]) - (found - before[1])
+            count(tally, expected, found, missed)
+            before = (expected, found)
+            yield (
+                f"| {mode} | {workers} | {batch} | {expected / MiB:,.1f} | {found / MiB:,.1f} "
+                f"| {(expected - found) / MiB:+,.1f} MiB, {(expected - found) / found:+.1%} "
+                f"| {'' if missed is None else f'{missed / 1e6:+.1f}'} |"
+            )
+
+
+def count(tally: Counter[str], expected: int, found: int, missed: int | None) -> None:
+    tally["cells"] += 1
+    tally["cells held"] += abs(expected - found) <= max(WITHIN * found, WITHIN_BYTES)
+    tally["within ten percent"] += abs(expected - found) <= WITHIN * found
+    if missed is not None:
+        tally["pairs"] += 1
+        tally["pairs held"] += abs(missed) <= GROWTH_BYTES
 
 
 def main() -> None:
@@ -85,6 +98,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("bench-data"))
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
+    tally: Counter[str] = Counter()
     names = ", ".join(f"{name} {version(name)}" for name in ("torch", "pyarrow", "numpy"))
     print("# Host memory, predicted and measured\n")
     print(f"Reader budget {BUDGET_BYTES // MiB} MiB, sequence {SEQ}; {names}, Python {platform.python_version()}.")
@@ -92,8 +106,11 @@ def main() -> None:
         path = args.folder / f"chat-{rows}.parquet"
         if not path.exists():
             generate(path, rows)
-        for line in table(path):
+        for line in table(path, tally):
             print(line, flush=True)
+    held, near = tally["cells held"], tally["within ten percent"]
+    print(f"\nWithin 10 % or 100 MB: {held} of {tally['cells']}; within 10 %: {near}.")
+    print(f"Growth with the batch within 5 MB: {tally['pairs held']} of {tally['pairs']} steps.")
 
 
 if __name__ == "__main__":
