@@ -126,7 +126,7 @@ def test_many_gpus_shard_before_they_change_the_training(capsys: pytest.CaptureF
 
 
 def test_the_global_batch_of_many_gpus_counts_all_copies(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("plan", "gpt2", "--batch", "4", "--seq", "512", "--gpus", "4", "--gpu", "7GiB", "--json")
+    words = ("plan", "gpt2-medium", "--batch", "4", "--seq", "512", "--gpus", "4", "--gpu", "12GiB", "--json")
     _, out, _ = answered(capsys, *words, "--global-batch", "64")
     plans = json.loads(out)["plans"]
     assert plans

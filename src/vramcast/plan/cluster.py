@@ -18,10 +18,12 @@ from vramcast.formulas.overheads import context_entries
 from vramcast.job import Job
 from vramcast.plan.cost import StepCost, slowdown_of
 from vramcast.plan.moves import Kind, Move, available
-from vramcast.plan.order import KINDS, Limits, Moves, applied, move_effort
+from vramcast.plan.order import KINDS, Limits, Moves, applied, fits_surely, move_effort
 from vramcast.plan.rank_prices import RankPrices, edit_cost
+from vramcast.units import MiB
 
 PRICED = 400
+LEAST = 16 * MiB  # less is nothing
 TRIED = 24
 LEFT_OUT = (
     "checkpointing with offload", "selective checkpointing", "chunked cross entropy", "Adafactor", "paged 8-bit AdamW",
@@ -132,11 +134,18 @@ def _worst(moves: Moves) -> int:
 
 
 class Search:
-    """Combinations in their order; `smallest` is the one that came closest, by what was known of it."""
+    """Combinations in their order; `smallest` is the one that came closest, by what was known of it.
 
-    def __init__(self, job: Job, base: StepCost, prices: RankPrices, limits: Limits) -> None:
-        self.job, self.base, self.prices, self.limits = job, base, prices, limits
-        self.capacity = prices.gpu.capacity_bytes()
+    A good answer, not a proven one: what allocates as much as a refused combination is not estimated, and a single
+    change of an editing job that frees nothing is not combined with others.
+    """
+
+    def __init__(self, base: Forecast, cost: StepCost, prices: RankPrices, limits: Limits) -> None:
+        assert base.job is not None
+        self.base, self.cost, self.prices, self.limits = base, cost, prices, limits
+        self.job = base.job
+        self.capacity = self.most = prices.gpu.capacity_bytes()
+        self.useless: set[str] = set()
         self.num_priced = 0
         self.smallest: tuple[int, Moves, Job] | None = None
 
@@ -146,15 +155,26 @@ class Search:
         for moves, changed in in_order(self.job, self.limits):
             if not left or self.num_priced >= PRICED:
                 return
-            if skip(moves) or _divides_nothing(moves, changed):
+            if skip(moves) or _divides_nothing(moves, changed) or any(move.name in self.useless for move in moves):
                 continue
             try:
                 cost = self._cost_if_it_may_fit(moves, changed)
                 if cost is not None and self._fast_enough(cost):
                     left -= 1
-                    yield Tried(moves=moves, job=changed, forecast=estimate(changed), cost=cost)
+                    forecast = estimate(changed)
+                    self._learn(moves, forecast)
+                    yield Tried(moves=moves, job=changed, forecast=forecast, cost=cost)
             except VramcastError:  # a combination that the engine does not model is no plan
                 continue
+
+    def _learn(self, moves: Moves, forecast: Forecast) -> None:
+        allocated, before = (one.verdict().allocated_bytes or 0 for one in (forecast, self.base))
+        if self.job.gpus == 1:
+            if len(moves) == 1 and allocated > before - LEAST:
+                self.useless.add(moves[0].name)
+        elif not fits_surely(forecast):
+            outside = sum(entry.nbytes for entry in context_entries(self.job, self.prices.gpu, DEVICE))
+            self.most = min(self.most, allocated + outside - LEAST)
 
     def _cost_if_it_may_fit(self, moves: Moves, job: Job) -> StepCost | None:
         if job.gpus == 1:
@@ -170,10 +190,10 @@ class Search:
     def _too_large(self, nbytes: int, moves: Moves, job: Job) -> bool:
         if nbytes > self.capacity and (self.smallest is None or nbytes < self.smallest[0]):
             self.smallest = (nbytes, moves, job)
-        return nbytes > self.capacity
+        return nbytes > self.most
 
     def _fast_enough(self, cost: StepCost) -> bool:
-        return self.limits.max_slowdown is None or max(slowdown_of(cost, self.base)) <= self.limits.max_slowdown
+        return self.limits.max_slowdown is None or max(slowdown_of(cost, self.cost)) <= self.limits.max_slowdown
 
 
 def _divides_nothing(moves: Moves, job: Job) -> bool:

@@ -120,7 +120,7 @@ def _by_estimates(job: Job, base: Forecast, gpu: Gpu, config: Config, limits: Li
     """For jobs on many GPUs and for editing: one combination after the other, in the order of the changes' prices."""
     prices = RankPrices(config, gpu)
     cost = prices.price(job).cost if job.gpus > 1 else edit_cost(job, config, gpu)
-    search = Search(job, cost, prices, limits)
+    search = Search(base, cost, prices, limits)
     found: list[Plan] = []
     refused: list[Plan] = []
     for tried in () if base.verdict().fits else search.tried(lambda moves: _covered(moves, found)):
