@@ -95,6 +95,20 @@ def test_nested_columns_come_back_as_python_values(mode: str, tmp_path: Path) ->
     assert open_mode(path, mode, tmp_path, columns=["turns"])[4] == {"turns": rows[4]["turns"]}
 
 
+def test_a_nested_size_is_an_estimate_and_says_so(tmp_path: Path) -> None:
+    rows = pa.table({"deep": [[[{"a": [n, None]}] * (n % 3)] for n in range(3000)], "n": range(3000)})
+    pq.write_table(rows, tmp_path / "deep.parquet")
+    facts = read_facts(tmp_path / "deep.parquet")
+    assert {column.name: column.exact for column in facts.columns} == {"deep": False, "n": True}
+    assert rows.nbytes / 2 < facts.decoded_bytes < rows.nbytes * 2
+
+
+def test_a_column_name_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), tmp_path / "twice.parquet")
+    with pytest.raises(InputError, match=r"twice.parquet: \['a'\] occur more than once"):
+        LowMemDataset(tmp_path / "twice.parquet")
+
+
 def test_facts_give_arrows_size_without_reading_data(write: Write) -> None:
     path = write(5000, group=5000)
     facts = read_facts(path)

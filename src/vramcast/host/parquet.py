@@ -76,7 +76,7 @@ class ColumnSize:
     name: str
     encoded_bytes: int
     decoded_bytes: int
-    exact: bool  # False: the writer left the size of its text out, the encoded size stands in
+    exact: bool  # False: nested, or the writer left the size of its text out and the encoded size stands in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +234,11 @@ class _Footer:
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: not readable as parquet: {error}") from error
         self.types: dict[str, Any] = {item.name: item.type for item in schema}
+        if len(self.types) < len(schema.names):
+            twice = sorted(name for name in self.types if schema.names.count(name) > 1)
+            raise InputError(
+                f"{path}: {twice} occur more than once as a column. Rewrite the file with names of their own."
+            )
         self.leaves: dict[str, list[tuple[int, Any]]] = {}
         leaf = 0
         for item in schema:
@@ -263,9 +268,14 @@ class _Footer:
         )
 
     def chunk_size(self, group: GroupFooter, name: str) -> tuple[int, int, bool]:
-        """Encoded bytes, decoded bytes and whether the latter is exact, for one column of one row group."""
+        """Encoded bytes, decoded bytes and whether the latter is exact, for one column of one row group.
+
+        A nested column is never exact: how many lists lie between its rows and its values, the footer does not say.
+        """
+        import pyarrow.types as types
+
         encoded = decoded = 0
-        exact = True
+        exact = not types.is_nested(self.types[name])
         for leaf, kind in self.leaves[name]:
             chunk = group.leaves[leaf]
             encoded += chunk.encoded_bytes
