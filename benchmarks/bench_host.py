@@ -17,6 +17,8 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -36,13 +38,16 @@ WITHIN, WITHIN_BYTES, GROWTH_BYTES = 0.1, 100_000_000, 5_000_000
 
 
 def rows_to_read(facts: ParquetFacts, mode: str, workers: int) -> int:
-    """Enough to fill what every reader may hold and its pool, and to leave batches in flight when it is measured."""
+    """Enough to fill what every reader may hold and its pool, and to stop in the middle of an epoch."""
     held = {"row-groups": facts.room_for_tables_bytes(BUDGET_BYTES), "mmap": BUDGET_BYTES}.get(mode, 0)
     fill = max(workers, 1) * (held + POOL_SEGMENT_BYTES) * facts.num_rows // facts.decoded_bytes
-    return max(1, min(max(fill, 60 * max(BATCHES)), facts.num_rows - (2 * workers + 2) * max(BATCHES)))
+    wanted = max(fill, 60 * max(BATCHES))
+    if wanted < facts.num_rows - 10 * max(BATCHES):
+        return wanted
+    return wanted // facts.num_rows * facts.num_rows + facts.num_rows // 2
 
 
-def measured(path: Path, mode: str, workers: int, batch: int, rows: int) -> int:
+def measured(path: Path, mode: str, workers: int, rows: int, batch: int) -> int:
     job = {
         "path": str(path), "mode": mode, "workers": workers, "batch": batch, "seq": SEQ, "budget": BUDGET_BYTES,
         "rows": rows, "cache": str(path.parent / "cache"),
@@ -71,8 +76,10 @@ def table(path: Path, tally: Counter[str]) -> Iterator[str]:
     for mode, workers in product(MODES, (0, 2)):
         rows = rows_to_read(facts, mode, workers)
         before: tuple[int, int] | None = None
-        for batch in BATCHES:
-            found, expected = measured(path, mode, workers, batch, rows), predicted(facts, mode, workers, batch)
+        with ThreadPoolExecutor(2) as pool:
+            sizes = list(pool.map(partial(measured, path, mode, workers, rows), BATCHES))
+        for batch, found in zip(BATCHES, sizes, strict=True):
+            expected = predicted(facts, mode, workers, batch)
             missed = None if before is None else (expected - before[0]) - (found - before[1])
             count(tally, expected, found, missed)
             before = (expected, found)

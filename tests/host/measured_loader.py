@@ -1,7 +1,7 @@
 """A training-like process to be measured: a DataLoader over a parquet file, ids of exact size, no model.
 
 Run as `python measured_loader.py '{"path": ..., "mode": ..., "workers": ..., "batch": ..., "seq": ...}'`. Prints what
-the family of processes holds after enough batches to reach its steady state.
+the family of processes holds after that many rows, over as many epochs as it takes, in the middle of one.
 """
 
 from __future__ import annotations
@@ -46,15 +46,17 @@ def main() -> None:
     loader = DataLoader(
         data, batch_sampler=sampler, num_workers=job["workers"], collate_fn=Ids(job["seq"]),
         multiprocessing_context=method, prefetch_factor=job.get("prefetch"),
-        worker_init_fn=return_large_blocks,
+        worker_init_fn=return_large_blocks, persistent_workers=job["workers"] > 0,
     )  # fmt: skip
     weight = torch.ones(8, requires_grad=True)
-    rows, batches = 0, iter(loader)
-    for batch in batches:
-        (weight * batch["input_ids"][0, 0]).sum().backward()
-        rows += len(batch["input_ids"])
-        if rows >= job["rows"]:
-            break
+    rows = 0
+    while rows < job["rows"]:
+        batches = iter(loader)  # kept, so that what it has fetched ahead is there to be measured
+        for batch in batches:
+            (weight * batch["input_ids"][0, 0]).sum().backward()
+            rows += len(batch["input_ids"])
+            if rows >= job["rows"]:
+                break
     if job["workers"]:
         import time
 
