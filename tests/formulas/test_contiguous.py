@@ -10,10 +10,13 @@ from torch.profiler import ProfilerActivity, profile
 
 from vramcast.formulas.contiguous import copies_before_sdpa
 from vramcast.formulas.estimate import estimate, recorded, sizes_of
-from vramcast.formulas.events import backward_events
+from vramcast.formulas.events import Event, backward_events
+from vramcast.formulas.replay import Script, replay
+from vramcast.formulas.timeline import Stamped
 from vramcast.job import job_from
-from vramcast.ledger import FORWARD
+from vramcast.ledger import BACKWARD, FORWARD
 from vramcast.models.read import read_model
+from vramcast.units import MiB
 
 ELEMENTS = 4 * 128 * 768  # of one hidden state of gpt2 below
 
@@ -146,3 +149,15 @@ def test_the_formula_holds_as_many(fresh: bool) -> None:
     sizes = [event.sign * int(event.nbytes) for event in (*left.events, *there.events)]
     assert most_alive(sizes, table.nbytes) == 3
     assert sum(n for n in sizes if abs(n) == table.nbytes) == (table.nbytes if fresh else 0)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_zeroing_after_the_forward_frees_all_gradients_before_backward(first: bool) -> None:
+    """Then backward's first temporary finds a gradient's block, and no third one is needed."""
+    sized = (("activation", FORWARD, 1), ("temporary", BACKWARD, 1), ("temporary", BACKWARD, -1),
+             (("gradient", 7), BACKWARD, 1), ("activation", BACKWARD, -1))  # fmt: skip
+    stream = [
+        Stamped(phase, 0, Event(sign, key, 30 * MiB, "working", ""), (0, key)) for key, phase, sign in sized
+    ]  # fmt: skip
+    script = Script(weights=(), first=stream, later=stream, states=(), step_temporaries=(), zero_grad_first=first)
+    assert replay(script, capacity_bytes=None, conf="").peak_reserved_bytes == 60 * MiB
