@@ -7,12 +7,20 @@ from pathlib import Path
 import pytest
 
 from vramcast.accuracy.rows import load_sources
-from vramcast.accuracy.traced import TraceOutcome, TraceRow, load_trace_rows, run_trace_row, traced_table
+from vramcast.accuracy.traced import (
+    TraceOutcome,
+    TraceRow,
+    load_trace_rows,
+    run_trace_row,
+    run_trace_rows,
+    traced_page,
+    traced_table,
+)
 
 FOLDER = Path(__file__).parent
 ROWS = {row.id: row for row in load_trace_rows(FOLDER)}
-# Without an older transformers, and quick.
-FAST = ("xmem-004", "xmem-010")
+# Quick, and within their tolerance also with the installed transformers.
+FAST = ("xmem-004", "xmem-010", "xmem-031", "xmem-053")
 
 
 def test_every_script_and_config_is_here() -> None:
@@ -35,6 +43,20 @@ def test_a_traced_row_lies_within_its_tolerance(id: str) -> None:
     outcome = run_trace_row(ROWS[id], FOLDER, None)
     assert outcome.fits, "it ran on this card"
     assert outcome.within, f"{id}: traced {outcome.predicted_bytes}, measured {ROWS[id].peak_bytes}"
+
+
+def test_rows_are_told_as_they_end_and_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(row: TraceRow, folder: Path, environments: Path | None) -> TraceOutcome:
+        return TraceOutcome(row=row, predicted_bytes=row.peak_bytes, fits=True, transformers="", seconds=1.0)
+
+    monkeypatch.setattr("vramcast.accuracy.traced.run_trace_row", ended)
+    told: list[str] = []
+    rows = tuple(ROWS.values())
+    outcomes = run_trace_rows(rows, FOLDER, None, told.append)
+    assert [outcome.row for outcome in outcomes] == list(rows)
+    assert told[-1].startswith(f"{len(rows)} of {len(rows)}: ")
+    page = traced_page("today", outcomes)
+    assert page.count("\n- xmem-") == sum(bool(row.explanation) for row in rows)
 
 
 def test_figures_by_hand() -> None:
