@@ -22,7 +22,9 @@ SDPA_EXISTS_FROM: Version = (4, 36)
 NEVER_SDPA = frozenset({"gpt_neo", "gptj", "codegen", "bloom", "gpt_oss"})
 # Soft-capped scores: 4.45 to 4.47 swap SDPA for eager (_check_and_enable_sdpa), from 5.21 it is not offered at all. In
 # between SDPA is the default, and the cap is left out.
-EAGER_AGAIN: dict[str, tuple[tuple[Version, Version], ...]] = {"gemma2": (((4, 45), (4, 48)), ((5, 21), (99, 0)))}
+EAGER_AGAIN: dict[str, tuple[tuple[Version, Version], ...]] = {
+    "gemma2": (((4, 45), (4, 48)), ((5, 21), (99, 0))), "vaultgemma": (((5, 21), (99, 0)),),
+}  # fmt: skip
 SDPA_NEEDS_TORCH: Version = (2, 1)  # utils/import_utils.py is_torch_sdpa_available
 CALLS_SDPA_ITSELF = {"falcon": (2, 0)}  # since 4.31, wherever torch has it
 

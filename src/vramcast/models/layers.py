@@ -17,7 +17,7 @@ MASK_ALIGNMENT = 16  # columns: aten/src/ATen/native/transformers/attention.cpp 
 
 def rms_norm(t: Tape, name: str, x: Value, width: int | None = None, *, style: str = "llama") -> Value:
     """`llama`: fp32 inside, weight applied in the input's dtype. `gemma`: (1 + weight) applied in fp32. `fp32`: weight
-    applied in fp32."""
+    applied in fp32. `raised`: the weight is cast to fp32 first."""
     with t.scope(name):
         weight = t.param("weight", (width or x.shape[-1],), "norm")
         if "norm" in t.regime.fused:
@@ -31,6 +31,8 @@ def rms_norm(t: Tape, name: str, x: Value, width: int | None = None, *, style: s
             return t.cast(t.mul(normed, t.cast(t.scale(weight), F32), name), x.dtype)
         if style == "fp32":
             return t.cast(t.mul(normed, weight, name), x.dtype)
+        if style == "raised":
+            return t.cast(t.mul(normed, t.cast(weight, F32), name), x.dtype)
         return t.mul(t.cast(normed, x.dtype), weight, name)
 
 

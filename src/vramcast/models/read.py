@@ -145,7 +145,7 @@ def _described(name: str, config: Config, notes: list[str], warnings: list[str])
         return ModelSource(name=name, config=config, notes=tuple(notes), warnings=tuple(warnings))
     warnings.append(
         f"model_type {config.model_type!r} has no description here: parameters were read off a model that transformers "
-        "built without weights; activations are not computed."
+        "built without weights; activations are not computed. `vramcast trace your_script.py` gives the whole bill."
     )
     return ModelSource(
         name=name, config=config, params=_built(config), notes=tuple(notes), warnings=tuple(warnings)

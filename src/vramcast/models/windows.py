@@ -20,10 +20,13 @@ DEFAULT_WINDOW: dict[str, int | None] = {
     "mistral": 4096, "ministral": 4096, "gemma2": 4096, "gemma3_text": 4096, "cohere2": 4096, "olmo3": 4096,
     "gpt_oss": 128, "qwen2": 4096, "qwen3": 4096, "qwen2_moe": 4096, "qwen3_moe": 4096, "qwen2_vl_text": 4096,
     "qwen2_5_vl_text": 4096, "mixtral": None, "starcoder2": None, "phi3": None, "phimoe": None, "smollm3": None,
-    "exaone4": None,
+    "exaone4": 4096, "cwm": 8192, "vaultgemma": 4096, "ministral3": None,
 }  # fmt: skip
 ASK_FIRST = ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "smollm3", "qwen2_vl_text", "qwen2_5_vl_text")
-EVERY = {"gemma2": 2, "gpt_oss": 2, "gemma3_text": 6, "cohere2": 4, "olmo3": 4}  # the last of so many looks at all
+# Of so many layers the last looks at all; CWM's first does.
+EVERY = {
+    "gemma2": 2, "vaultgemma": 2, "gpt_oss": 2, "gemma3_text": 6, "cohere2": 4, "olmo3": 4, "exaone4": 4, "cwm": 4,
+}  # fmt: skip
 MAX_WINDOW_LAYERS = 28
 
 
@@ -49,8 +52,12 @@ def sliding_layers(c: Config, layers: int) -> list[bool]:
 
 
 def _slides(c: Config) -> Callable[[int], bool]:
+    if c.model_type == "cwm":
+        return lambda index: index % EVERY["cwm"] != 0
     if c.model_type in EVERY:
-        every = int(c.dim("sliding_window_pattern", "n", default=EVERY[c.model_type]))
+        pattern = c.data.get("sliding_window_pattern")  # EXAONE also writes it out: "LLLG"
+        named = len(pattern) if isinstance(pattern, str) and pattern else None
+        every = named or int(c.dim("sliding_window_pattern", "n", default=EVERY[c.model_type]))
         return lambda index: (index + 1) % every != 0
     latest = int(c.dim("max_window_layers", "n", default=MAX_WINDOW_LAYERS, least=0))
     if c.model_type in ("qwen2", "qwen3", "qwen2_vl_text", "qwen2_5_vl_text"):

@@ -18,6 +18,9 @@ MODULE_OF = {
     "gemma": "gemma", "gemma2": "gemma", "gemma3_text": "gemma",
     "olmo": "dense", "olmo2": "dense", "olmo3": "dense", "glm": "dense", "glm4": "dense", "granite": "dense",
     "smollm3": "dense", "cohere": "dense", "cohere2": "dense", "ministral": "llama",
+    "arcee": "variants", "cwm": "variants", "ernie4_5": "variants", "exaone4": "variants", "helium": "variants",
+    "hunyuan_v1_dense": "variants", "hyperclovax": "variants", "jais2": "variants", "ministral3": "variants",
+    "nemotron": "variants", "seed_oss": "variants", "vaultgemma": "gemma",
     "mixtral": "moe", "qwen2_moe": "moe", "qwen3_moe": "moe", "phimoe": "moe", "olmoe": "moe", "gpt_oss": "moe",
     "deepseek_v2": "deepseek", "deepseek_v3": "deepseek",
     "vit": "vision", "deit": "vision", "dinov2": "vision", "clip": "vision", "clip_text_model": "vision",
@@ -60,7 +63,8 @@ def family_of(config: Config) -> Family:
         raise UnsupportedError(
             f"{config.where}: model_type {model_type!r} has no description here. "
             f"Known: {', '.join(sorted(MODULE_OF))}. "
-            "With torch and transformers installed it can be built on the meta device; or give --params."
+            "vramcast trace runs a script with it on a virtual GPU and gives the whole bill. Weights and states alone: "
+            "install torch and transformers, which can build it without data, or give --params."
         )
     families: dict[str, Family] = import_module(f"vramcast.models.families.{MODULE_OF[model_type]}").FAMILIES
     return families[model_type]

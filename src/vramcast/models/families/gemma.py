@@ -73,17 +73,17 @@ def gemma3_text(t: Tape, c: Config, sizes: Sizes, **inside: Any) -> Program:
 
 
 def sandwiched(t: Tape, c: Config, sizes: Sizes, frame: Frame, *, cap: bool = False, qk_norm: bool = False) -> Program:
-    shape = read_shape(c)
+    shape, behind = read_shape(c), c.model_type != "vaultgemma"  # which has no norms behind its branches
 
     def make_block(positions: Value) -> Block:
         def block(x: Value, kind: Any) -> Value:
             y = norm(t, "input_layernorm", x)
             y = attention(t, c, shape, y, positions, cap=cap, qk_norm=qk_norm)
-            x = t.add(x, norm(t, "post_attention_layernorm", y), "residual stream")
+            x = t.add(x, norm(t, "post_attention_layernorm", y) if behind else y, "residual stream")
             y = norm(t, "pre_feedforward_layernorm", x)
             with t.scope("mlp"):
                 y = gated_mlp(t, y, shape.f, c.word("hidden_activation", ""))
-            return t.add(x, norm(t, "post_feedforward_layernorm", y), "residual stream")
+            return t.add(x, norm(t, "post_feedforward_layernorm", y) if behind else y, "residual stream")
 
         return block
 
@@ -103,4 +103,4 @@ def attention(
         return t.linear("o_proj", y, shape.h, bias=bias)
 
 
-FAMILIES = {"gemma": gemma, "gemma2": gemma2, "gemma3_text": gemma3_text}
+FAMILIES = {"gemma": gemma, "gemma2": gemma2, "vaultgemma": gemma2, "gemma3_text": gemma3_text}
