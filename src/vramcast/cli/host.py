@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--dataset", nargs="+", metavar="PARQUET", help="file, folder or pattern; only footers are read")
     data.add_argument("--columns", nargs="+", help="columns that are read; all by default")
     data.add_argument("--dataset-mode", choices=MODES, default="row-groups", help="how LowMemDataset reads it")
-    data.add_argument("--budget", default=None, help="of a reader in mode row-groups, e.g. 256MiB (the default)")
+    data.add_argument("--budget", default=None, help="of a reader in mode row-groups or mmap; 256MiB by default")
     data.add_argument("--batch", type=int, default=8, help="rows per rank")
     data.add_argument("--seq", type=int, default=512, help="tokens per row")
     data.add_argument("--target-seq", type=int, help="length of labels; as --seq by default")

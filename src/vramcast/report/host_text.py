@@ -97,7 +97,7 @@ def batch_sentence(forecast: HostForecast, other: HostForecast | None) -> str:
     )
     if other is None:
         return text + "."
-    return text + f", so the batch compared moves host memory by {format_bytes(other.needed_bytes(FORWARD) - needed)}."
+    return text + f". The batch compared moves host memory by {format_bytes(other.needed_bytes(FORWARD) - needed)}."
 
 
 def _dataset(facts: ParquetFacts) -> list[str]:
