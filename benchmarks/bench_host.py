@@ -39,9 +39,10 @@ WITHIN, WITHIN_BYTES, GROWTH_BYTES = 0.1, 100_000_000, 5_000_000
 
 def rows_to_read(facts: ParquetFacts, mode: str, workers: int) -> int:
     """Enough to fill what every reader may hold and its pool, and to stop in the middle of an epoch."""
-    held = {"row-groups": facts.room_for_tables_bytes(BUDGET_BYTES), "mmap": BUDGET_BYTES}.get(mode, 0)
-    fill = max(workers, 1) * (held + POOL_SEGMENT_BYTES) * facts.num_rows // facts.decoded_bytes
-    wanted = max(fill, 60 * max(BATCHES))
+    tables = min(facts.room_for_tables_bytes(BUDGET_BYTES), facts.decoded_bytes) + POOL_SEGMENT_BYTES
+    # Workers share the row groups among them in mode row-groups; in the others each one touches all.
+    fill = {"row-groups": max(workers, 1) * tables, "mmap": BUDGET_BYTES, "ultra": POOL_SEGMENT_BYTES}.get(mode, 0)
+    wanted = max(min(fill, 10 * facts.decoded_bytes) * facts.num_rows // facts.decoded_bytes, 60 * max(BATCHES))
     if wanted < facts.num_rows - 10 * max(BATCHES):
         return wanted
     return wanted // facts.num_rows * facts.num_rows + facts.num_rows // 2
