@@ -166,6 +166,39 @@ def test_cards_are_listed_by_size_and_the_smallest_that_does(capsys: pytest.Capt
     assert cards[-1]["fits"]
 
 
+def test_the_fewest_cards_come_cheapest_first(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("fit", "gpt2-medium", "--batch", "4", "--seq", "512", "--most-gpus", "2")
+    code, out, _ = answered(capsys, *words, "--price", "rtx4060=1", "--price", "rtx3090=3,a100-80gb=9", "--json")
+    assert code == 0
+    cards = {card["gpu"]: card for card in json.loads(out)["cards"]}
+    assert set(cards) == {"GeForce RTX 4060", "GeForce RTX 3090", "A100 80GB SXM4"}
+    assert cards["GeForce RTX 3090"]["count"] == 1
+    assert cards["GeForce RTX 3090"]["price"] == 3
+    assert cards["GeForce RTX 4060"]["count"] == 2  # 8 GB are too few for one
+    fitting = [card["price"] for card in json.loads(out)["cards"] if card["fits"]]
+    assert fitting == sorted(fitting)
+    assert "by the prices given" in answered(capsys, *words, "--price", "rtx3090=3")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--price", "rtx4090=x"], "written like"),
+        (["--price", "rtx4090"], "written like"),
+        (["--price", "rtx4090=-1"], "written like"),
+        (["--price", "gtx9=1"], "unknown GPU"),
+        (["--price", "24GiB=1"], "name a card"),
+        (["--most-gpus", "0"], "at least 1"),
+        (["--most-gpus", "4", "--gpus", "2"], "leave out gpus"),
+        (["--gpu", "rtx4090"], "vramcast estimate"),
+    ],
+)
+def test_wrong_cards_are_named(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = answered(capsys, "fit", *SMALL, *words)
+    assert code == 2
+    assert said in err
+
+
 # ---- check
 
 

@@ -1,10 +1,12 @@
-"""`vramcast fit MODEL`: the cards on which a job fits, smallest first."""
+"""`vramcast fit MODEL`: the cards on which a job fits, and with --most-gpus how many of them it takes."""
 
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import replace
 
+from vramcast.catalog.gpus import find_gpu
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
 from vramcast.errors import InputError
 
@@ -12,6 +14,14 @@ from vramcast.errors import InputError
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", help="catalog name, HF config.json or folder")
     add_job_flags(parser)
+    group = parser.add_argument_group("cards")
+    group.add_argument(
+        "--most-gpus", type=int, metavar="N", default=1, help="try 2, 4, 8, … cards as well, up to N, sharded by FSDP2"
+    )
+    group.add_argument(
+        "--price", action="append", metavar="GPU=X", default=[],
+        help="price of one card, in any unit (may be repeated); only cards with a price are tried then",
+    )  # fmt: skip
     add_output_flags(parser)
 
 
@@ -22,9 +32,31 @@ def run(args: argparse.Namespace) -> int:
     job = job_of(args, args.model)
     if job.gpu is not None:
         raise InputError("fit tries all cards; for one card use `vramcast estimate --gpu`")
-    cards = cards_for(replace(job, gpu=None))
+    if args.most_gpus < 1:
+        raise InputError(f"--most-gpus must be at least 1, not {args.most_gpus}")
+    if args.most_gpus > 1 and job.gpus > 1:
+        raise InputError("--most-gpus tries numbers of cards; leave out gpus, or leave out --most-gpus")
+    cards = cards_for(replace(job, gpu=None), args.most_gpus, _prices(args.price))
     if args.json:
         print_json(cards_json(cards))
     else:
         print(render_text(cards, markdown=args.markdown, lang=args.lang))
     return 0 if any(card.fits for card in cards) else 1
+
+
+def _prices(given: list[str]) -> dict[str, float]:
+    """Prices by the catalog's names."""
+    prices = {}
+    for text in ",".join(given).split(",") if given else []:
+        name, equals, number = text.partition("=")
+        try:
+            price = float(number)
+        except ValueError:
+            price = math.nan
+        if not equals or not 0 < price < math.inf:
+            raise InputError(f"--price is written like rtx4090=0.5, with a number above 0, not {text!r}")
+        gpu = find_gpu(name.strip())
+        if gpu.total_bytes is None or gpu.sources == "":
+            raise InputError(f"--price {text}: name a card of the catalog whose memory is known (see `vramcast gpus`)")
+        prices[gpu.name] = price
+    return prices

@@ -1,38 +1,97 @@
-"""On which cards does a job fit? Each size and generation of card is estimated once."""
+"""On which cards does a job fit, and how many of them does it take? Each size and generation of card is tried once.
+
+A count above one shards weights, gradients and states over the cards (FSDP2, or the job's own strategy); the
+micro-batch per card stays, so the global batch grows with the count. Prices are the user's own: none are known here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import Gpu, all_gpus
+from vramcast.errors import VramcastError
 from vramcast.formulas.estimate import estimate
 from vramcast.job import Job
+from vramcast.models.read import read_model
+from vramcast.plan.order import fits_surely
+from vramcast.plan.rank_prices import RankPrices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
+    """A card, so many of it, and the fullest one's peak. `fits` is false where even the most that were tried do not."""
+
     gpu: Gpu
+    count: int = 1
     process_bytes: int
     headroom_bytes: int
     fits: bool
+    surely: bool = False  # with what is assumed at its upper end too
+    price: float | None = None  # of all cards, in the user's unit
+
+    @property
+    def total_bytes(self) -> int:
+        return self.count * self.gpu.capacity_bytes()
 
 
-def cards_for(job: Job) -> list[Card]:
-    """Every card whose capacity is known, smallest first."""
+def cards_for(job: Job, most: int = 1, prices: Mapping[str, float] | None = None) -> list[Card]:
+    """Every card whose capacity is known. Alone: smallest first. In numbers, the fewest of each that do: cheapest
+    first, by price where all have one, else by the memory that is bought; what does not fit comes last."""
     known = sorted(
         (gpu for gpu in all_gpus() if gpu.total_bytes and gpu.vendor == "nvidia"), key=lambda g: g.total_bytes or 0
     )
+    if prices:
+        known = [gpu for gpu in known if gpu.name in prices]
     tried: dict[tuple[int, tuple[int, int] | None], Card] = {}
     for gpu in known:
         key = (gpu.capacity_bytes(), gpu.compute_capability)
         if key not in tried:
-            tried[key] = _card(job, gpu)
-    return [replace(tried[gpu.capacity_bytes(), gpu.compute_capability], gpu=gpu) for gpu in known]
+            tried[key] = _fewest(job, gpu, most)
+    found = [_priced(replace(tried[gpu.capacity_bytes(), gpu.compute_capability], gpu=gpu), prices) for gpu in known]
+    return found if most == 1 and not prices else sorted(found, key=_cost)
 
 
-def _card(job: Job, gpu: Gpu) -> Card:
-    verdict = estimate(replace(job, gpu=gpu.name)).verdict()
+def _cost(card: Card) -> tuple[bool, float, int, int]:
+    return (not card.fits, card.price or 0.0, card.total_bytes, card.count)
+
+
+def _priced(card: Card, prices: Mapping[str, float] | None) -> Card:
+    return card if not prices else replace(card, price=card.count * prices[card.gpu.name])
+
+
+def _fewest(job: Job, gpu: Gpu, most: int) -> Card:
+    """One, two, four, … of the card: the first number that fits, or the last that was tried. Numbers whose sharded
+    weights and states alone exceed the card are not estimated."""
+    config = read_model(job.model).config if job.model is not None else None
+    prices = RankPrices(config, gpu) if config is not None else None
+    count = 1
+    while 2 * count <= most and prices is not None and _is_too_much(_on(job, gpu, count), prices):
+        count *= 2
+    card = _card(_on(job, gpu, count), gpu, count)
+    while not card.fits and 2 * count <= most:
+        count *= 2
+        card = _card(_on(job, gpu, count), gpu, count)
+    return card
+
+
+def _on(job: Job, gpu: Gpu, count: int) -> Job:
+    if count == 1:
+        return replace(job, gpu=gpu.name)
+    return replace(job, gpu=gpu.name, gpus=count, strategy=job.strategy or "fsdp2")
+
+
+def _is_too_much(job: Job, prices: RankPrices) -> bool:
+    try:
+        return prices.lying_bytes(job) > prices.gpu.capacity_bytes()
+    except VramcastError:
+        return False  # the estimate will say why
+
+
+def _card(job: Job, gpu: Gpu, count: int) -> Card:
+    forecast = estimate(job)
+    verdict = forecast.verdict()
     return Card(
-        gpu=gpu, process_bytes=verdict.process_bytes or 0, headroom_bytes=verdict.headroom_bytes or 0,
-        fits=verdict.fits is True,
+        gpu=gpu, count=count, process_bytes=verdict.process_bytes or 0, headroom_bytes=verdict.headroom_bytes or 0,
+        fits=verdict.fits is True, surely=fits_surely(forecast),
     )  # fmt: skip
