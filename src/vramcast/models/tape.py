@@ -3,211 +3,44 @@
 A family (see `families/`) is a function that calls these primitives; running it under a Regime with number-like
 dimensions leaves a list of sections of ops. Parameters, saved activations, peaks and FLOPs are folds over that
 list. Knows torch's saving rules (torchgen/packaged/autograd/derivatives.yaml), type promotion and autocast;
-knows nothing about families, GPUs or optimizers.
+knows nothing about families, GPUs or optimizers. The records themselves are in `values` and `regime`; who records
+needs them all, so that they are given out here as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from vramcast.errors import InvariantError
 from vramcast.models.activations import activate
 from vramcast.models.dims import Number
+from vramcast.models.regime import WHOLE, Lora, Quantized, Regime, Split
+from vramcast.models.values import (
+    BF16,
+    BOOL,
+    DTYPES,
+    F16,
+    F32,
+    I32,
+    I64,
+    Dtype,
+    Op,
+    Param,
+    Placed,
+    Section,
+    Value,
+    numbered,
+    promote,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class Dtype:
-    name: str
-    nbytes: int
-    floating: bool = True
-
-
-F32, BF16, F16 = Dtype("fp32", 4), Dtype("bf16", 2), Dtype("fp16", 2)
-I64, I32, BOOL = Dtype("int64", 8, False), Dtype("int32", 4, False), Dtype("bool", 1, False)
-DTYPES = {dtype.name: dtype for dtype in (F32, BF16, F16, I64, I32, BOOL)}
-
-
-def promote(a: Dtype, b: Dtype) -> Dtype:
-    """torch's type promotion between tensors, as far as models need it."""
-    if a == b or not b.floating:
-        return a
-    return F32 if a.floating else b
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Param:
-    """One parameter tensor under its Hugging Face name (with `{i}` for the layer while it is a template)."""
-
-    name: str
-    shape: tuple[int, ...]
-    kind: str  # linear, embedding, norm, conv, experts, router, table, bias, adapter
-    dtype: Dtype
-    trainable: bool = True
-    tied_to: str | None = None
-    stored_bytes: int | None = None  # where quantisation stores it in other than numel × dtype
-
-    @property
-    def numel(self) -> int:
-        return prod(map(int, self.shape))
-
-    @property
-    def nbytes(self) -> int:
-        return self.numel * self.dtype.nbytes if self.stored_bytes is None else self.stored_bytes
-
-
-@dataclass(slots=True, eq=False)
-class Value:
-    """A tensor. A view points to the value that owns the storage."""
-
-    shape: tuple[Number, ...]
-    dtype: Dtype
-    requires_grad: bool = False
-    label: str = ""
-    owner: Value | None = None
-    param: Param | None = None
-    copy_of: Param | None = None  # a low-precision copy of a weight
-    is_slice: bool = False  # a view of part of its storage
-    is_cache: bool = False  # held by past_key_values as well
-    scattered: bool = False  # split along the sequence over the tensor-parallel ranks
-    is_pinned: bool = False  # an attribute of a custom autograd Function: lives as long as the graph, backward or not
-
-    @property
-    def storage(self) -> Value:
-        return self.owner or self
-
-    @property
-    def nbytes(self) -> Number:
-        return prod(self.shape) * self.dtype.nbytes
-
-
-@dataclass(slots=True, eq=False)
-class Op:
-    """One forward op, with what its backward needs."""
-
-    name: str
-    module: str
-    inputs: tuple[Value, ...]
-    output: Value
-    saved: tuple[Value, ...] = ()
-    forward_temp_bytes: Number = 0
-    backward_temp_bytes: Number = 0
-    backward_temps: tuple[Number, ...] = ()  # the same as separate tensors, where it is more than one
-    grad_in_place_of_saved: bool = False  # chunk by chunk: what is saved goes as the gradient of the input comes
-    passes_grad: bool = False  # the gradient of each input is the gradient of the output, or a view of it
-    flops: Number = 0
-    selected: bool | None = None  # selective checkpointing keeps the output; None: if it is a matrix product
-
-
-@dataclass(slots=True, eq=False)
-class Section:
-    """A run of ops that belongs together: the embedding, one layer, the head. Layers of one kind are recorded once."""
-
-    name: str  # with {i} where the layer's number goes
-    inputs: tuple[Value, ...]
-    is_block: bool = False  # a unit of checkpointing and of sharding
-    ops: list[Op] = field(default_factory=list)
-    params: list[Param] = field(default_factory=list)
-    outputs: tuple[Value, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A section at its place in the model."""
-
-    section: Section
-    index: int | None = None
-
-    @property
-    def name(self) -> str:
-        return numbered(self.section.name, self.index)
-
-    def params(self) -> Iterator[Param]:
-        for param in self.section.params:
-            yield param if self.index is None else replace(param, name=numbered(param.name, self.index))
-
-
-def numbered(name: str, index: int | None) -> str:
-    return name if index is None else name.replace("{i}", str(index))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lora:
-    """Adapters on linear layers. `matches` decides by the module's full name and kind (linear, head, router)."""
-
-    rank: int
-    matches: Callable[[str, str], bool]
-    dtype: Dtype
-    dora: bool = False
-    dropout: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantized:
-    """How the weights of linear layers are stored."""
-
-    matches: Callable[[str, str], bool]
-    stored_bytes: Callable[[int], int]  # of a weight with that many elements
-    compute: Dtype
-    pins_input: bool = False  # bitsandbytes before 0.44 wrote the input into ctx.tensors
-    via_half: bool = False  # dequantised to fp16 and then cast: two tensors of the weight's size
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """How one rank's part of a model meets the other parts. Sizes that are divided (heads, inner widths, vocabulary,
-    the sequence) come divided already; here is what happens at the seams."""
-
-    tp: int = 1
-    sequence: bool = False  # norms and residuals hold 1/tp of the sequence
-    keeps_gathered: bool = True  # autograd keeps the gathered input of a linear; Megatron gathers again in backward
-    vocab_logits: bool = True  # logits stay split by vocabulary
-    cp: int = 1
-    cp_style: str = "ring"
-    ep: int = 1
-    expert_tp: int = 1
-    expert_load: int = 100  # rows of the fullest rank, in percent of an even share
-
-
-WHOLE = Split()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Regime:
-    """How the model is run: everything about a job that changes which tensors exist."""
-
-    weights: Dtype = F32
-    autocast: Dtype | None = None
-    training: bool = True  # dropout on
-    grad: bool = True  # autograd records
-    attention: str = "flash"
-    mask: bool = False  # a padding mask reaches attention
-    loss_sums_copies: bool = False  # the fused loss adds to the head's gradient through a 16-bit and an fp32 copy of it
-    fused: frozenset[str] = frozenset()  # of "norm", "rope", "mlp": kernels that keep inputs only (Liger and alike)
-    gqa_in_kernel: bool = True  # grouped heads reach the kernel unrepeated
-    kv_cache: str = "none"  # transformers fills a cache in training too: "alias" of keys and values, or "copy"
-    experts: str = "grouped"  # grouped (one grouped matmul) or loop (expert by expert)
-    code: str = "transformers"  # whose modelling code: transformers, litgpt or torchtune
-    compiled: str = "none"  # torch.compile around the "blocks", or around the "model"
-    compiled_loss: bool = False
-    chunked_loss: bool = False  # the head leaves its logits as they are for a loss in chunks
-    softmax_keeps_input: bool = False  # torch before 1.11 saved it and never used it
-    cuda: bool = True  # CUDA kernels; False: what the CPU kernels keep, for checks against real runs
-    trainable: Callable[[str], bool] = lambda name: True
-    upcast: Callable[[str, str], bool] = lambda name, kind: False  # parameters kept in fp32 whatever `weights` says
-    lora: Lora | None = None
-    quantized: Quantized | None = None
-    split: Split = WHOLE
-    boolean_masks: bool = True  # masks are boolean, made additive for every call; before, one additive mask for all
-    masks_always: bool = False  # SDPA gets a mask whatever the length, and sliding layers one of their own
-    knows_windows: bool = False  # the kernel slides by itself (flash-attention): no mask for that
-    input_grads: bool = False  # gradient checkpointing asks the embeddings' output for a gradient, trained or not
-    early_upcast: bool = False  # transformers 4.31 to 4.39: the family's forward ends in logits.float()
-    raises_logits: str = "loss"  # where torchtitan turns logits to fp32: in the "model", in the "loss", or "never"
-
+__all__ = [
+    "BF16", "BOOL", "DTYPES", "F16", "F32", "I32", "I64", "WHOLE", "Dtype", "Lora", "Op", "Param", "Placed",
+    "Quantized", "Regime", "Section", "Split", "Tape", "Value", "numbered", "promote",
+]  # fmt: skip
 
 INNER_COLUMNS = ("q_b_proj", "kv_b_proj")  # behind a projection that every tensor-parallel rank computes whole
 
