@@ -63,7 +63,7 @@ def topology_of(job: Job) -> Topology:
     if job.gpus % model:
         raise InputError(
             f"tp {job.tp} × pp {job.pp} × cp {job.cp} = {model} does not divide the {job.gpus} GPUs. "
-            f"Sizes that would: gpus {job.gpus // model * model or model}, or fewer stages."
+            f"Take gpus {_multiples(job.gpus, model)}, or sizes whose product is one of {listed(divisors(job.gpus))}."
         )
     data = job.gpus // model
     strategy = _strategy(job, data)
@@ -93,7 +93,10 @@ def _shard(job: Job, data: int, strategy: str) -> int:
     if job.shard_size is None:
         return ranks
     if ranks % job.shard_size:
-        raise InputError(f"shard-size {job.shard_size} does not divide the {ranks} ranks (dp {data} × cp {job.cp})")
+        raise InputError(
+            f"shard-size {job.shard_size} does not divide the {ranks} ranks (dp {data} × cp {job.cp}). "
+            f"Sizes that do: {listed(divisors(ranks))}."
+        )
     return job.shard_size
 
 
@@ -114,25 +117,66 @@ def _expert_tp(job: Job) -> int:
 
 def check_model(topology: Topology, config: Config, job: Job) -> None:
     """Refuse what no framework can run: heads, experts and layers that cannot be divided."""
-    for name, size, by, why in _divisions(topology, config):
+    for name, size, by, why in _divisions(topology, config, ulysses=job.cp_style == "ulysses"):
         if size is not None and size % by:
-            raise InputError(f"{config.where}: {name} {size} does not divide by {why}")
+            raise InputError(
+                f"{config.where}: {name} {size} does not divide by {why}. Sizes that do: {listed(divisors(size))}."
+            )
+    _check_asked(topology, config, job)
     layers = _first(config, "num_hidden_layers", "n_layer", "num_layers")
     stages = topology.pp * job.virtual_stages
     if layers is not None and layers < stages and topology.pp > 1:
-        raise InputError(f"{layers} layers cannot fill pp {topology.pp} × virtual-stages {job.virtual_stages} stages")
+        raise InputError(
+            f"{layers} layers cannot fill pp {topology.pp} × virtual-stages {job.virtual_stages} stages. "
+            f"Take pp × virtual-stages of at most {layers}."
+        )
     if job.virtual_stages > 1 and job.schedule != "interleaved":
         raise InputError(f"virtual-stages {job.virtual_stages} needs schedule interleaved, not {job.schedule}")
     if job.schedule == "interleaved" and topology.pp > 1 and job.virtual_stages == 1:
-        raise InputError("schedule interleaved needs virtual-stages of at least 2")
+        raise InputError("schedule interleaved needs virtual-stages of at least 2, not 1; or say schedule 1f1b")
 
 
-def _divisions(topology: Topology, config: Config) -> Iterator[tuple[str, int | None, int, str]]:
+def _check_asked(topology: Topology, config: Config, job: Job) -> None:
+    """Refuse what would be left undone in silence."""
+    if topology.ep > 1 and _experts(config) is None:
+        raise InputError(f"ep {topology.ep} divides experts, and {config.where} has none: leave ep out")
+    if topology.cp > 1 and job.attention in ("eager", "math"):
+        raise InputError(
+            f"attention {job.attention} writes out whole rows of scores, which cp {topology.cp} cannot divide. "
+            "Take sdpa, flash, efficient or cudnn."
+        )
+    needed = GATHERING if job.offload in ("params", "all") else SHARDED
+    if job.offload in ("optimizer", "params", "all") and topology.strategy not in needed and topology.gpus > 1:
+        raise InputError(
+            f"offload {job.offload} is not something that strategy {topology.strategy} does. "
+            f"Strategies that do: {', '.join(needed)}."
+        )
+
+
+def divisors(number: int) -> list[int]:
+    return [size for size in range(1, number + 1) if number % size == 0]
+
+
+def listed(sizes: list[int]) -> str:
+    """At most a dozen of them: small ones are what people choose."""
+    return ", ".join(map(str, sizes[:12])) + (", …" if len(sizes) > 12 else "")
+
+
+def _multiples(gpus: int, model: int) -> str:
+    below, above = gpus // model * model, -(-gpus // model) * model
+    return f"{below} or {above}" if below else str(above)
+
+
+def _divisions(
+    topology: Topology, config: Config, *, ulysses: bool
+) -> Iterator[tuple[str, int | None, int, str]]:  # fmt: skip
     heads = _first(config, "num_attention_heads", "n_head", "n_heads")
     kv = _first(config, "num_key_value_heads")
     yield "heads", heads, topology.tp, f"tp {topology.tp}"
     if kv is not None and kv % topology.tp and topology.tp % kv:
         yield "key/value heads", kv, topology.tp, f"tp {topology.tp}, nor the other way round"
+    if ulysses and heads is not None and heads % topology.tp == 0:
+        yield "heads per tensor-parallel GPU", heads // topology.tp, topology.cp, f"cp {topology.cp} (ulysses)"
     yield "experts", _experts(config), topology.ep, f"ep {topology.ep}"
 
 
