@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -83,9 +85,21 @@ def test_without_a_card_a_process_cannot_be_compared() -> None:
     assert "card_unknown" in rules(diagnosed(text))
 
 
-def test_an_unknown_model_is_no_answer(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
-    path = f"{tmp_path}/log.txt"
-    with open(path, "w") as log:
-        log.write("CUDA out of memory. Tried to allocate 1.00 GiB.")
-    assert main(["diagnose", path, "--model", "no-such-model"]) == 2
+def test_json_has_the_peak_and_plans_nothing_where_nothing_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text("max_memory_allocated: 71.19 GiB\n")
+    flags = ["--model", "phi-3-mini", "--batch", "2", "--seq", "256", "--precision", "bf16-true", "--gpu", "a100-80gb"]
+    assert main(["diagnose", str(log), "--json", *flags]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["gap"]["seen"] == {"level": "allocated", "bytes": round(71.19 * GIB)}
+    assert data["hypotheses"][0]["changes"][0]["name"] == "weights_fp32"
+    assert all(step["step"] != "plan" for step in data["advice"])
+
+
+def test_an_unknown_model_is_no_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text("CUDA out of memory. Tried to allocate 1.00 GiB.")
+    assert main(["diagnose", str(log), "--model", "no-such-model"]) == 2
     assert "no-such-model" in capsys.readouterr().out

@@ -147,6 +147,7 @@ def gap_json(gap: Gap, lang: str) -> dict[str, Any]:
             }
             for item in gap.contrasts
         ],
+        "seen": None if gap.seen is None else {"level": str(gap.seen.level), "bytes": gap.seen.nbytes},
         "decide": decide_text(gap, lang),
         "variants": gap.num_variants,
     }  # fmt: skip
