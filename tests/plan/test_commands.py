@@ -32,6 +32,7 @@ def test_a_plan_is_ranked_explained_and_written(capsys: pytest.CaptureFixture[st
     assert "plans that fit, cheapest first" in out
     assert "gradient_accumulation_steps" in out or "use_liger_kernel=True" in out
     assert main(["check", str(target)]) == 0
+    assert main(["estimate", str(target)]) == 0
     assert read_job(target, {}).gpu == "6GiB"
 
 

@@ -40,12 +40,15 @@ def job_of(args: argparse.Namespace, model: str | None = None) -> Job:
     """The job that the flags, and the job file if there is one, describe."""
     given = {name: getattr(args, name.replace("-", "_"), None) for name in fields() if name != "model"}
     given = {name: value for name, value in given.items() if value is not None}
-    if model is not None:
+    file = args.job
+    if model is not None and file is None and model.endswith((".yaml", ".yml")):
+        file = Path(model)  # where a model is expected, a job file says more
+    elif model is not None:
         given["model"] = model
-    if args.job is not None:
+    if file is not None:
         from vramcast.jobfile import read_job
 
-        return read_job(args.job, given)
+        return read_job(file, given)
     return job_from(given)
 
 
