@@ -93,6 +93,11 @@ def test_any_machine_gets_settings_dataloader_accepts(
         assert held + main <= free // ranks
 
 
+def test_one_of_a_kind_is_said_in_the_singular() -> None:
+    assert loader_policy(needs(), limits=limits(cpus=2)).reasons[0].startswith("1 worker: 2 CPUs for 1 rank,")
+    assert loader_policy(needs(), limits=limits(cpus=1)).reasons[0].startswith("0 workers: 1 CPU for 1 rank,")
+
+
 def test_nonsense_is_refused() -> None:
     with pytest.raises(InputError, match="batch_size=0"):
         needs(batch_size=0)

@@ -119,16 +119,20 @@ def _workers(needs: LoaderNeeds, limits: Limits, ranks: int, free: int | None) -
     each = needs.worker_bytes + PREFETCH * _shared_bytes(needs)
     candidates = [
         (MAX_WORKERS, f"{MAX_WORKERS} are enough for one GPU"),
-        (by_cpu, f"{limits.cpus} CPUs for {ranks} ranks, one kept for the training process"),
+        (by_cpu, f"{_count(limits.cpus, 'CPU')} for {_count(ranks, 'rank')}, one kept for the training process"),
     ]
     if free is not None:
         room = max(0, free - needs.batch_bytes)
         candidates.append((room // each, f"{format_bytes(max(free, 0))} free per rank, {format_bytes(each)} each"))
     if limits.shm_free_bytes is not None:
         shm = limits.shm_free_bytes // ranks // (PREFETCH * _shared_bytes(needs))
-        candidates.append((shm, f"/dev/shm has {format_bytes(limits.shm_free_bytes)} free for {ranks} ranks"))
+        candidates.append((shm, f"/dev/shm has {format_bytes(limits.shm_free_bytes)} free for {_count(ranks, 'rank')}"))
     count, why = min(candidates, key=lambda pair: pair[0])
-    return count, f"{count} workers: {why}."
+    return count, f"{_count(count, 'worker')}: {why}."
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what if number == 1 else what + 's'}"
 
 
 def _shared_bytes(needs: LoaderNeeds) -> int:
