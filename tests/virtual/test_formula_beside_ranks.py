@@ -50,6 +50,7 @@ class Case:
     checkpointing: bool = False
     bucket_view: bool = False
     accumulate: int = 1
+    reference: bool = False
     batch: int = 2
     seq: int = 512
 
@@ -60,6 +61,7 @@ class Case:
             model=str(path), gpus=self.world_size, strategy=self.strategy, batch=self.batch, seq=self.seq, gpu=CARD,
             checkpointing="full" if self.checkpointing else "none", bucket_view=self.bucket_view,
             accumulate=self.accumulate, precision=Precision.BF16_MIXED,
+            reference="same" if self.reference else "none",
         )  # fmt: skip
 
     def trace(self) -> Ledger:
@@ -72,15 +74,23 @@ class Case:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
         model = self._wrapped(self._model(), device)
+        reference = self._frozen(device) if self.reference else None
         optimizer = torch.optim.AdamW(model.parameters())
         for _ in range(2):
             for _ in range(self.accumulate):
                 ids = torch.randint(0, 1000, (self.batch, self.seq)).to(device)
                 with torch.autocast("cuda", torch.bfloat16, enabled=self.strategy == "ddp"):
                     outputs = model(input_ids=ids, labels=ids)
+                    if reference is not None:
+                        with torch.no_grad():
+                            reference(input_ids=ids)
                 outputs.loss.backward()
             optimizer.step()
             optimizer.zero_grad()
+
+    def _frozen(self, device: torch.device) -> nn.Module:
+        model = self._model().eval().requires_grad_(False)
+        return model.to(device) if self.strategy == "ddp" else self._wrapped(model, device)  # type: ignore[no-any-return]
 
     def _model(self) -> Any:
         facts = dict(MODELS[self.model])
@@ -139,3 +149,10 @@ def test_they_agree_where_gradients_are_views_of_buckets(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_they_agree_on_any_rank_where_parameters_divide_evenly(tmp_path: Path) -> None:
     check(Case(model="llama", strategy="fsdp2", world_size=64, rank=37), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_they_agree_with_a_reference_beside_the_policy(strategy: str, tmp_path: Path) -> None:
+    """Whole on every rank under DDP, sharded and gathered like the policy under FSDP2."""
+    check(Case(model="llama", strategy=strategy, world_size=8, reference=True), tmp_path)

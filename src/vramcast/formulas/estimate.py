@@ -61,10 +61,7 @@ NEED_LAYERS = {
     "lora_rank": None, "quantize": "none", "loop": "plain", "reference": "none", "reward": "none", "critic": "none",
     "teacher": "none", "rollout_tokens": None, "edit": (), "sub_device": None, "resume": "none", "evaluate": False,
 }  # fmt: skip
-ONE_GPU = {
-    "reward": "none", "critic": "none", "teacher": "none", "rollout_tokens": None, "evaluate": False, "resume": "none",
-    "sub_device": None,
-}  # fmt: skip
+ONE_GPU = {"sub_device": None}
 
 
 def estimate(job: Job) -> Forecast:

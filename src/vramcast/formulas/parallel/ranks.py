@@ -8,6 +8,7 @@ side; the fullest stage gets a whole bill, the others their peak.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import Gpu
@@ -17,6 +18,7 @@ from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.estimate import DEVICE, _slack, _within, add_loss_to, assumptions, job_phases, recorded, sizes_of
 from vramcast.formulas.optimizers import implementation, state_bytes, temporaries
 from vramcast.formulas.overheads import context_entries, workspace_entries
+from vramcast.formulas.parallel.accompany import RankSetting, accompany
 from vramcast.formulas.parallel.buffers import (
     buffer_entries,
     is_bucket_view,
@@ -40,6 +42,7 @@ from vramcast.formulas.parallel.sharding import RankStates, count_states, rank_s
 from vramcast.formulas.parallel.topology import Topology, check_model, hints, topology_of
 from vramcast.formulas.parallel.windows import Unit, units_of, window_change
 from vramcast.formulas.replay import Replayed
+from vramcast.formulas.setting import Beside, Setting
 from vramcast.formulas.states import (
     States,
     ema_entries,
@@ -51,7 +54,7 @@ from vramcast.formulas.states import (
 from vramcast.formulas.step import Step, describe_activations, entries_of
 from vramcast.formulas.timeline import Mode, Stamped, peak_by_phase
 from vramcast.job import Job
-from vramcast.ledger import PHASES, STEP, Category, Entry, Ledger, Level
+from vramcast.ledger import HOST, PHASES, STEP, Category, Entry, Ledger, Level
 from vramcast.models.config import Config
 from vramcast.models.dims import Number, maximum
 from vramcast.models.families import record
@@ -137,14 +140,44 @@ def forecast_ranks(job: Job, gpu: Gpu | None, source: ModelSource, config: Confi
         *node_entries(job, config, whole, fullest.states, topology, sizes),
         *offloaded_inputs(job, fullest.step.program, topology),
     )  # fmt: skip
-    ledger = _ledger(job, gpu, topology, fullest, host, whole)
+    extra = _beside(job, config, gpu, topology, fullest, sizes)
+    ledger = _ledger(job, gpu, topology, fullest, (*host, *_of_node(extra, topology)), whole)
+    if extra.resident:
+        peaks[fullest.stage] = ledger.peak(DEVICE).allocated_bytes
     return Forecast(
         model=_summary(source, config, whole, program), job=job, gpu=gpu, ledger=ledger,
-        assumptions=(*assumptions(job, config), f"{topology.text}; {topology.strategy}", *_how(job, topology)),
+        assumptions=(*assumptions(job, config), f"{topology.text}; {topology.strategy}", *_how(job, topology),
+                     *extra.assumptions),
         warnings=(*source.notes, *source.warnings, *hints(topology)),
         ranks=tuple(_rank_peak(topology, rank.stage, peak) for rank, peak in zip(ranks, peaks, strict=True)),
         nodes=topology.nodes,
     )  # fmt: skip
+
+
+def _beside(job: Job, config: Config, gpu: Gpu | None, topology: Topology, rank: Rank, sizes: Sizes) -> Beside:
+    program = rank.step.program
+    setting = Setting(
+        job=job, config=rank_config(config, topology, job), gpu=gpu, program=program, states=rank.states,
+        sizes=rank_sizes(sizes, topology, split_of(job, topology)), device=DEVICE,
+    )  # fmt: skip
+    units = tuple(units_of(job, program, topology))
+    return accompany(
+        RankSetting(
+            setting=setting,
+            whole_config=config,
+            topology=topology,
+            states=rank.states,
+            units=units,
+            mode=rank.step.mode(fresh=True),
+        )
+    )
+
+
+def _of_node(extra: Beside, topology: Topology) -> Iterator[Entry]:
+    """Lines of the rank; a companion on the host is there once for each rank of the node."""
+    for entry in entries_of(extra.lines):
+        several = entry.place == HOST and entry.category == Category.COMPANION
+        yield replace(entry, nbytes=entry.nbytes * topology.ranks_per_node) if several else entry
 
 
 def forecast_counts(whole: States, gpu: Gpu | None, name: str, notes: tuple[str, ...]) -> Forecast:
@@ -183,10 +216,8 @@ def _completed(job: Job) -> Job:
 
 
 def _check_supported(job: Job) -> None:
-    if job.reference not in ("none", "precomputed") or job.loop != "plain" or job.edit:
-        raise UnsupportedError(
-            "a reference model, a special loop or an edit is modelled on one GPU only: leave out gpus"
-        )
+    if job.loop != "plain" or job.edit:
+        raise UnsupportedError("a special loop or an edit is modelled on one GPU only: leave out gpus")
 
 
 def recorded_rank(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Program:

@@ -1,0 +1,78 @@
+"""Beside a rank's step: evaluation, frozen companions, saving, resuming; by hand where bytes follow from counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from vramcast.errors import InputError, UnsupportedError
+from vramcast.forecast import Forecast
+from vramcast.formulas.estimate import DEVICE, estimate
+from vramcast.job import Job, Precision
+from vramcast.ledger import EVAL, HOST, RESUME, SAVE
+
+PARAMETERS = 1_235_814_400  # Llama 3.2 1B, its tied head counted once
+EMBEDDING = 128_256 * 2048
+
+
+def forecast(**keys: object) -> Forecast:
+    facts = {"model": "llama-3.2-1b", "gpus": 8, "strategy": "fsdp2", "seq": 1024, "precision": Precision.BF16_TRUE}
+    return estimate(Job(**{**facts, **keys}))  # type: ignore[arg-type]
+
+
+def line(answer: Forecast, text: str) -> int:
+    (entry,) = (entry for entry in answer.ledger.entries if text in entry.component)
+    return entry.nbytes
+
+
+def test_a_reference_is_sharded_where_parameters_are_gathered() -> None:
+    assert line(forecast(reference="same"), "reference model, bf16") == 2 * PARAMETERS // 8
+    assert line(forecast(reference="same", strategy="ddp"), "reference model, bf16") == 2 * PARAMETERS
+    assert line(forecast(reference="same", strategy="zero2"), "reference model, bf16") == 2 * PARAMETERS
+
+
+def test_a_reference_on_the_host_is_there_for_every_rank_of_the_node() -> None:
+    answer = forecast(reference="cpu", gpus=16)
+    assert line(answer, "reference model, bf16") == 8 * 2 * PARAMETERS
+    assert {e.place for e in answer.ledger.entries if "reference model" in e.component} == {HOST}
+
+
+def test_a_whole_state_dict_is_gathered_parameter_by_parameter() -> None:
+    answer = forecast()
+    assert line(answer, "gathered for the state dict") == 2 * EMBEDDING
+    sharded = forecast(framework="torchtitan")
+    assert not [e for e in sharded.ledger.entries if "state dict" in e.component]
+    assert SAVE in answer.ledger.phases(DEVICE)
+
+
+def test_evaluation_gathers_units_and_keeps_no_graph() -> None:
+    answer = forecast(evaluate=True)
+    here = answer.ledger
+    assert here.moment(EVAL, DEVICE).allocated_bytes < here.moment("next loss", DEVICE).allocated_bytes
+    assert line(answer, "gathered parameters while evaluating") >= 2 * EMBEDDING
+
+
+def test_resuming_reads_a_part_or_everything() -> None:
+    shares, whole = forecast(resume="cpu"), forecast(resume="cpu", strategy="ddp")
+    assert line(shares, "checkpoint of the ranks") == 3 * 2 * PARAMETERS
+    assert line(whole, "checkpoint of the ranks") == 8 * 3 * 2 * PARAMETERS
+    assert RESUME in shares.ledger.phases(DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind", "text"),
+    [
+        ({"resume": "same"}, InputError, "Say resume cpu"),
+        ({"reference": "cuda:1"}, InputError, "Take same or cpu"),
+        ({"critic": "same"}, UnsupportedError, "vramcast trace"),
+        ({"rollout_tokens": 64}, UnsupportedError, "vramcast trace"),
+        ({"evaluate": True, "pp": 2}, UnsupportedError, "take pp 1"),
+        ({"ep": 4}, InputError, "has none"),
+        ({"cp": 2, "attention": "eager"}, InputError, "Take sdpa"),
+        ({"strategy": "ddp", "offload": "params"}, InputError, "fsdp1, fsdp2, zero3"),
+        ({"tp": 3}, InputError, "gpus 6 or 9"),
+        ({"cp": 8, "cp_style": "ulysses", "tp": 8, "gpus": 64}, InputError, "1, 2, 4"),
+    ],
+)
+def test_what_cannot_be_says_what_could(keys: dict[str, object], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        forecast(**keys)
