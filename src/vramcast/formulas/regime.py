@@ -118,7 +118,11 @@ def attention_kernel(job: Job, config: Config, gpu: Gpu | None) -> str:
     recipe = RECIPES[job.precision]
     compute = recipe.autocast or recipe.weights
     ampere = gpu is None or gpu.compute_capability is None or gpu.compute_capability >= (8, 0)
-    return "flash" if compute in (BF16, F16) and ampere and job.longest_seq is None else "efficient"
+    bare = job.longest_seq is None and config.model_type not in ALWAYS_MASKED
+    return "flash" if compute in (BF16, F16) and ampere and bare else "efficient"
+
+
+ALWAYS_MASKED = frozenset({"t5", "mt5", "umt5", "falcon"})  # a bias or a mask goes with every call
 
 
 def _trainable(job: Job) -> Callable[[str], bool]:

@@ -65,17 +65,32 @@ class Heads:
         return int(self.num) // int(self.num_kv)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eager:
+    """How a family writes its eager attention. `qk_fp32`: q and k are raised to fp32 first, with "autocast" still on
+    around the product or with "no autocast"."""
+
+    softcap: bool = False
+    sinks: bool = False
+    scaled: bool = True
+    upcast: bool = True  # softmax in fp32
+    recast: bool = True  # its result brought back to v's dtype
+    qk_fp32: str = ""
+    mask: bool = True  # a mask is added, in the dtype of the embeddings
+
+
+USUAL = Eager()
+
+
 def attend(
     t: Tape, q: Value, k: Value, v: Value, heads: Heads, *, dropout: float = 0.0, bias: Value | None = None,
-    softcap: bool = False, sinks: bool = False, scaled: bool = True, upcast: bool = True, heads_first: bool = False,
-    recast: bool = True, qk_fp32: str = "", kernel: str | None = None, masked: bool = False, causal: bool = True,
+    eager: Eager = USUAL, heads_first: bool = False, kernel: str | None = None, masked: bool = False,
 ) -> Value:  # fmt: skip
     """softmax(q·kᵀ)·v. q is [b, s, n, d], k and v are [b, s_k, n_kv, d]; the result is [b, s, n·d_v].
 
     `heads_first`: q lies in memory as [b, n, s, d] (a concatenation put it there). Flash kernels lay their output out
-    like q, so then the result has to be copied to [b, s, n·d_v]. `qk_fp32`: eager code raises q and k to fp32 first,
-    with "autocast" still on around the product or with "no autocast". `kernel`: the only one the family has.
-    `masked`: the family always passes a mask, which flash kernels do not take. `causal`: eager code adds a mask.
+    like q, so then the result has to be copied to [b, s, n·d_v]. `kernel`: the only one the family has. `masked`: the
+    family always passes a mask, which flash kernels do not take.
     """
     p = dropout if t.regime.training else 0.0
     masked = masked or t.mask != "none"
@@ -86,10 +101,7 @@ def attend(
         kernel = "math"  # which is what remains for grouped heads without flash: fp32, and cards before Ampere
     shape = (*q.shape[:2], heads.num * (heads.value_width or heads.width))
     if kernel == "eager":
-        form = Eager(
-            softcap=softcap, sinks=sinks, scaled=scaled, upcast=upcast, recast=recast, qk_fp32=qk_fp32, mask=causal
-        )  # fmt: skip
-        return t.copy(_eager(t, q, k, v, heads, p, bias, form), shape, "attention output")
+        return t.copy(_eager(t, q, k, v, heads, p, bias, eager), shape, "attention output")
     k, v = _repeated(t, k, v, heads, masked=masked or bias is not None)
     q, k, v = t.autocasted(q), t.autocasted(k), t.autocasted(v)
     bias = None if bias is None else t.autocasted(bias)
@@ -125,19 +137,6 @@ def _grouped(t: Tape, heads: Heads, *, masked: bool) -> bool:
 
 def _scores_shape(q: Value, k: Value, heads: Heads) -> tuple[Number, ...]:
     return (q.shape[0], heads.num, q.shape[1], k.shape[1])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Eager:
-    """How a family writes its eager attention."""
-
-    softcap: bool
-    sinks: bool
-    scaled: bool
-    upcast: bool  # softmax in fp32
-    recast: bool  # its result brought back to v's dtype
-    qk_fp32: str
-    mask: bool  # added, in the dtype of the embeddings
 
 
 def _eager(

@@ -14,7 +14,7 @@ from typing import Any
 
 from vramcast.models.config import Config, exact_division
 from vramcast.models.dims import Dim, Number
-from vramcast.models.layers import Heads, attend, by_head
+from vramcast.models.layers import Eager, Heads, attend, by_head
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import I64, Tape, Value, promote
 from vramcast.models.tasks import num_labels, task_of
@@ -92,7 +92,7 @@ def _attention(t: Tape, side: Side, y: Value, states: Value, *, causal: bool) ->
         q, k, v = t.copy(t.scale(q)), t.copy(k), t.copy(v)
     q, k, v = (by_head(t, part, heads.num) for part in (q, k, v))
     y = attend(
-        t, q, k, v, heads, dropout=side.attention_dropout, upcast=False, recast=False, causal=causal,
+        t, q, k, v, heads, dropout=side.attention_dropout, eager=Eager(upcast=False, recast=False, mask=causal),
         heads_first=whisper,
     )  # fmt: skip
     return t.linear("out_proj", y, side.h, bias=True)

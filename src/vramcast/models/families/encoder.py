@@ -12,7 +12,7 @@ from typing import Any
 from vramcast.errors import UnsupportedError
 from vramcast.models.config import Config, exact_division
 from vramcast.models.dims import Dim
-from vramcast.models.layers import Heads, attend, by_head
+from vramcast.models.layers import Eager, Heads, attend, by_head
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import I64, Tape, Value
 from vramcast.models.tasks import num_labels, task_of
@@ -132,9 +132,12 @@ def _bert_embeddings(
     return t.dropout(t.layer_norm("LayerNorm", x), shape.dropout), table
 
 
+BIDIRECTIONAL = Eager(upcast=False, recast=False, mask=False)
+
+
 def self_attention(t: Tape, x: Value, shape: Shape, names: tuple[str, str, str]) -> Value:
     q, k, v = (by_head(t, t.linear(name, x, shape.h, bias=True, label=name[0]), shape.heads.num) for name in names)
-    return attend(t, q, k, v, shape.heads, dropout=shape.attention_dropout, upcast=False, recast=False, causal=False)
+    return attend(t, q, k, v, shape.heads, dropout=shape.attention_dropout, eager=BIDIRECTIONAL)
 
 
 def _add_and_norm(t: Tape, name: str, y: Value, x: Value, p: float) -> Value:

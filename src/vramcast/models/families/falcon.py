@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from vramcast.models.config import Config, exact_division
 from vramcast.models.dims import Dim
 from vramcast.models.families.decoder import Block, Frame, decoder
-from vramcast.models.layers import Heads, attend, by_head, rope, rope_table, split
+from vramcast.models.layers import Eager, Heads, attend, by_head, rope, rope_table, split
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import BOOL, I64, Tape, Value, promote
 
@@ -125,7 +125,7 @@ def _attention(t: Tape, f: Falcon, y: Value, places: Value) -> Value:
     kernel = "math" if f.shared and t.regime.attention != "eager" else None
     p = f.attention_dropout if f.alibi else 0.0
     bias = places if f.alibi else None
-    y = attend(t, q, k, v, heads, dropout=p, upcast=False, kernel=kernel, bias=bias, masked=True)
+    y = attend(t, q, k, v, heads, dropout=p, eager=Eager(upcast=False), kernel=kernel, bias=bias, masked=True)
     return linear(t, "dense", y, f.h, bias=f.bias, label="attention projection")
 
 

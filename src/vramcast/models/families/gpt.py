@@ -12,7 +12,7 @@ from vramcast.errors import InputError
 from vramcast.models.config import Config, exact_division
 from vramcast.models.dims import Dim
 from vramcast.models.families.decoder import Frame, causal_mask, decoder
-from vramcast.models.layers import Heads, attend, by_head, mlp, split
+from vramcast.models.layers import Eager, Heads, attend, by_head, mlp, split
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import F32, I64, Dtype, Tape, Value
 from vramcast.models.tasks import num_labels
@@ -71,7 +71,8 @@ def gpt2(t: Tape, c: Config, sizes: Sizes) -> Program:
         q, k, v = split(t, t.linear("c_attn", y, 3 * shape.h, bias=True, transposed=True, label="qkv"), (shape.h,) * 3)
         q, k, v = (by_head(t, part, shape.heads.num) for part in (q, k, v))
         y = attend(
-            t, q, k, v, shape.heads, dropout=attn, upcast=False, qk_fp32="no autocast" if qk_fp32 else ""
+            t, q, k, v, shape.heads, dropout=attn,
+            eager=Eager(upcast=False, qk_fp32="no autocast" if qk_fp32 else ""),
         )  # fmt: skip
         return t.dropout(t.linear("c_proj", y, shape.h, bias=True, transposed=True), resid)
 
@@ -117,7 +118,7 @@ def gpt_bigcode(t: Tape, c: Config, sizes: Sizes) -> Program:
             widths = (shape.h, heads.num_kv * heads.width, heads.num_kv * heads.width)
             q, k, v = split(t, t.linear("c_attn", y, widths[0] + 2 * widths[1], bias=True, label="qkv"), widths)
             q, k, v = by_head(t, q, heads.num), by_head(t, k, heads.num_kv), by_head(t, v, heads.num_kv)
-            y = attend(t, q, k, v, heads, dropout=attn, upcast=c.flag("attention_softmax_in_fp32", True))
+            y = attend(t, q, k, v, heads, dropout=attn, eager=Eager(upcast=c.flag("attention_softmax_in_fp32", True)))
             y = t.dropout(t.linear("c_proj", y, shape.h, bias=True), resid)
         x = t.add(y, x, "residual stream")
         y = t.layer_norm("ln_2", x)
@@ -138,7 +139,16 @@ def gpt_neo(t: Tape, c: Config, sizes: Sizes) -> Program:
         y = t.layer_norm("ln_1", x)
         with t.scope("attn.attention"):
             k, v, q = (by_head(t, t.linear(f"{n}_proj", y, shape.h, label=n), heads.num) for n in "kvq")
-            y = attend(t, q, k, v, heads, dropout=attn, upcast=False, scaled=False, qk_fp32="autocast", kernel="eager")
+            y = attend(
+                t,
+                q,
+                k,
+                v,
+                heads,
+                dropout=attn,
+                eager=Eager(upcast=False, scaled=False, qk_fp32="autocast"),
+                kernel="eager",
+            )
             y = t.dropout(t.linear("out_proj", y, shape.h, bias=True), resid)
         x = t.add(y, x, "residual stream")
         y = t.layer_norm("ln_2", x)
@@ -171,7 +181,7 @@ def gptj(t: Tape, c: Config, sizes: Sizes) -> Program:
         with t.scope("attn"):
             q, k, v = qkv(y)
             k, q = (_gptj_rope(t, part, rotary, F32 if fused else part.dtype) for part in (k, q))
-            a = attend(t, q, k, v, heads, dropout=attn, upcast=False, qk_fp32="autocast", kernel="eager")
+            a = attend(t, q, k, v, heads, dropout=attn, eager=Eager(upcast=False, qk_fp32="autocast"), kernel="eager")
             a = t.dropout(t.linear("out_proj", a, shape.h), resid)
         with t.scope("mlp"):
             m = t.dropout(mlp(t, y, shape.f, shape.act, ("fc_in", "fc_out")), resid)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from vramcast.errors import UnsupportedError
 from vramcast.models.config import Config, exact_division
 from vramcast.models.dims import Dim
-from vramcast.models.layers import Heads, attend, by_head, gated, rms_norm, rope
+from vramcast.models.layers import Eager, Heads, attend, by_head, gated, rms_norm, rope
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import F32, I64, Tape, Value
 
@@ -138,7 +138,7 @@ def _attention(t: Tape, shape: Shape, x: Value, table: Value) -> Value:
         q, k = _positions(t, q, table, shape.rotary), _positions(t, k, table, shape.rotary)
         alike = Heads(num=heads.num, num_kv=heads.num, width=heads.width)
         kernel = "eager" if shape.softcap else None
-        y = attend(t, q, k, v, alike, softcap=shape.softcap, heads_first=True, kernel=kernel)
+        y = attend(t, q, k, v, alike, eager=Eager(softcap=shape.softcap), heads_first=True, kernel=kernel)
         return dense(t, "proj", y, shape.h, target="projection", bias=shape.bias)
 
 

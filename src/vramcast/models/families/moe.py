@@ -11,7 +11,7 @@ from vramcast.models.dims import Dim
 from vramcast.models.experts import Experts, Routing, chosen_softmax_router, run_experts, softmax_router, sparse_mixer
 from vramcast.models.families.dense import clamped
 from vramcast.models.families.llama import Block, Frame, Shape, causal_lm, project_qkv, read_shape
-from vramcast.models.layers import attend, by_head, gated_mlp, rms_norm, rope
+from vramcast.models.layers import Eager, attend, by_head, gated_mlp, rms_norm, rope
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import Tape, Value
 
@@ -220,7 +220,7 @@ def gpt_oss(t: Tape, c: Config, sizes: Sizes) -> Program:
             q, k, v = project_qkv(t, y, shape.heads, bias=bias)
             q, k = rope(t, q, positions, partial=True), rope(t, k, positions, partial=True)
             p = c.number("attention_dropout", 0.0)
-            y = attend(t, q, k, v, shape.heads, dropout=p, sinks=True, heads_first=True)
+            y = attend(t, q, k, v, shape.heads, dropout=p, eager=Eager(sinks=True), heads_first=True)
             return t.linear("o_proj", y, shape.h, bias=bias)
 
         return lambda x, kind: moe_block(t, attention, mlp, norm)(x)

@@ -16,7 +16,7 @@ from vramcast.models.families.gemma import gemma3_text, norm
 from vramcast.models.families.llama import Frame, llama, phi3
 from vramcast.models.families.vision import CLIP_VISION, SIGLIP_VISION, vision_tower
 from vramcast.models.images import average, conv
-from vramcast.models.layers import Heads, attend, by_head, gated_mlp, mlp, rms_norm, split
+from vramcast.models.layers import Eager, Heads, attend, by_head, gated_mlp, mlp, rms_norm, split
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import BOOL, F32, Tape, Value
 
@@ -246,7 +246,7 @@ def packed_attention(t: Tape, c: Config, y: Value, table: Value, length: Number)
     pieces = -(-num // length)
     q, k, v = (t.view(x, (pieces, length, a, heads.width)) for x in (q, k, v))
     v.is_slice = False  # one sample at a time, so a product takes the view as it is
-    y = attend(t, q, k, v, heads, causal=False)
+    y = attend(t, q, k, v, heads, eager=Eager(mask=False))
     y = t.copy(t.view(y, (num, h)), label="pieces joined")
     return t.linear("proj", y, h, bias=True)
 

@@ -14,7 +14,7 @@ from typing import Any
 from vramcast.errors import InputError
 from vramcast.models.config import Config
 from vramcast.models.dims import Dim, Number
-from vramcast.models.layers import Heads, attend, by_head
+from vramcast.models.layers import Eager, Heads, attend, by_head
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import BOOL, F16, F32, I64, Tape, Value
 from vramcast.models.tasks import num_labels, task_of
@@ -110,7 +110,7 @@ class Stack:
         t, heads, p = self.t, self.shape.heads, self.shape.dropout
         q = by_head(t, t.linear("q", y, heads.num * heads.width, label="q"), heads.num)
         k, v = (by_head(t, t.linear(n, states, heads.num * heads.width, label=n), heads.num) for n in "kv")
-        y = attend(t, q, k, v, heads, dropout=p, bias=bias, upcast=False, recast=False, causal=causal)
+        y = attend(t, q, k, v, heads, dropout=p, bias=bias, eager=Eager(upcast=False, recast=False, mask=causal))
         return t.linear("o", y, self.shape.h)
 
     def _feed_forward(self, y: Value) -> Value:

@@ -9,7 +9,7 @@ from vramcast.errors import UnsupportedError
 from vramcast.models.config import Config, exact_division
 from vramcast.models.dims import Dim, Number
 from vramcast.models.images import grid, patches, pixels
-from vramcast.models.layers import Heads, attend, by_head, gated_mlp, mlp
+from vramcast.models.layers import Eager, Heads, attend, by_head, gated_mlp, mlp
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import I64, Tape, Value
 from vramcast.models.tasks import num_labels
@@ -36,7 +36,7 @@ def self_attention(
     h, num = c.dim("hidden_size", "h"), c.dim("num_attention_heads", "a")
     heads = Heads(num=num, num_kv=num, width=exact_division(h, num, f"{c.where}: hidden_size by num_attention_heads"))
     q, k, v = (by_head(t, t.linear(name, y, h, bias=qkv_bias, label=name[0]), num) for name in names.split()[:3])
-    y = attend(t, q, k, v, heads, dropout=c.number(dropout, 0.0), upcast=upcast, causal=causal)
+    y = attend(t, q, k, v, heads, dropout=c.number(dropout, 0.0), eager=Eager(upcast=upcast, mask=causal))
     return t.linear(names.split()[3], y, h, bias=True)
 
 
