@@ -12,7 +12,7 @@ import numpy
 
 from vramcast.catalog.gpus import find_gpu
 from vramcast.formulas.peaks import MOMENTS, Recording
-from vramcast.job import Job
+from vramcast.job import Job, job_from
 from vramcast.models.program import Sizes
 from vramcast.models.read import read_model
 from vramcast.plan.search import plan
@@ -50,6 +50,16 @@ def plan_seconds(job: Job) -> float:
 if __name__ == "__main__":
     rate = max(candidates_per_s() for _ in range(3))
     print(f"{rate / 1e6:.1f} million candidates per second (wanted: {WANTED_PER_S / 1e6:.0f})")
-    for name, card in (("qwen2.5-7b", "rtx4090"), ("llama-3.1-8b", "a100-80gb")):
-        taken = min(plan_seconds(Job(model=name, gpu=card, seq=4096)) for _ in range(3))
-        print(f"plan {name} on {card}: {taken:.2f} s of processor time (wanted: {WANTED_S:.0f})")
+    for values in (
+        {"model": "qwen2.5-7b", "gpu": "rtx4090", "seq": 4096},
+        {"model": "llama-3.1-8b", "gpu": "a100-80gb", "seq": 4096},
+        {"model": "flan-t5-xl", "gpu": "16GiB", "seq": 512},
+        {"model": "llama-3.1-8b", "gpu": "rtx4090", "gpus": 2, "seq": 2048},
+        {"model": "mixtral-8x7b", "gpu": "a100-40gb", "gpus": 8, "seq": 2048},
+        {"model": "llama-3.1-70b", "gpu": "h100-80gb", "gpus": 8, "seq": 4096},
+    ):
+        taken = min(plan_seconds(job_from(values)) for _ in range(3))
+        print(
+            f"plan {values['model']} on {values.get('gpus', 1)} × {values['gpu']}: {taken:.2f} s of processor time "
+            f"(wanted: {WANTED_S:.0f})"
+        )
