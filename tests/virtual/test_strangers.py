@@ -201,3 +201,12 @@ def test_recurrent_layers_keep_one_reserve(kind: str, values: int, states: int) 
             assert layers(x)[0].dtype == torch.float16
         with torch.no_grad():
             assert layers.eval()(x)[0].shape == (steps, batch, width)
+
+
+def test_tensors_of_unknown_values_are_compared() -> None:
+    with virtual_gpu("rtx4090") as gpu:
+        weight = nn.Linear(4, 4).cuda().weight
+        assert not torch.allclose(weight, weight * 2)
+        assert not torch.equal(weight, weight * 2)
+        assert torch.allclose(torch.ones(3, device="cuda"), torch.ones(3, device="cuda"), atol=1e-3)
+    assert any("torch.allclose" in note for note in gpu.notes)

@@ -25,7 +25,8 @@ def install(gpu: VirtualGpu) -> None:
     specials[aten._to_copy.default] = lambda func, args, kwargs: _to_copy(gpu, func, args, kwargs)
     specials[aten._pin_memory.default] = lambda func, args, kwargs: _pinned(gpu, args[0])
     specials[aten.is_pinned.default] = lambda func, args, kwargs: _is_pinned(gpu, args[0])
-    specials[aten.equal.default] = lambda func, args, kwargs: _equal(gpu, func, args)
+    for op in (aten.equal.default, aten.allclose.default):
+        specials[op] = lambda func, args, kwargs: _equal(gpu, func, args, kwargs)
     # gradients are taken to be finite: they are unscaled in place, and no infinity is found
     specials[aten._amp_foreach_non_finite_check_and_unscale_.default] = lambda func, args, kwargs: None
     specials[aten.topk.default] = lambda func, args, kwargs: _topk(gpu, func, args, kwargs)
@@ -94,10 +95,11 @@ def _item(gpu: VirtualGpu, func: Any, args: Any) -> Any:
     return func(tensor)
 
 
-def _equal(gpu: VirtualGpu, func: Any, args: Any) -> Any:
-    if all(has_values(gpu, tensor) for tensor in args):
-        return func(*args)
-    gpu.note(f"torch.equal at {format_line(source_line()) or 'an unknown line'}: False stood in")
+def _equal(gpu: VirtualGpu, func: Any, args: Any, kwargs: Any) -> Any:
+    if all(has_values(gpu, tensor) for tensor in args[:2]):
+        return func(*args, **kwargs)
+    name = func._schema.name.removeprefix("aten::")
+    gpu.note(f"torch.{name} at {format_line(source_line()) or 'an unknown line'}: False stood in")
     return False
 
 
