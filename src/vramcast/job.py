@@ -225,6 +225,10 @@ class Job:
         "what lives in host memory", "none", choices=("none", "optimizer", "params", "activations", "all"),
         group="many gpus",
     )  # fmt: skip
+    offload_device: str = option(
+        "where offloaded weights and states go; nvme is ZeRO-3's, with swap buffers in pinned memory", "cpu",
+        choices=("cpu", "nvme"), group="many gpus",
+    )  # fmt: skip
     bucket_view: bool = option("DDP's gradient_as_bucket_view", False, kind="flag", group="many gpus")
     reshard: bool = option("FSDP reshards a block after its forward", True, kind="flag", group="many gpus")
     units: str | None = option(

@@ -58,6 +58,15 @@ def test_resuming_reads_a_part_or_everything() -> None:
     assert RESUME in shares.ledger.phases(DEVICE)
 
 
+def test_nvme_leaves_swap_buffers_in_pinned_memory() -> None:
+    """Four fp32 buffers of a sub-group and five 16-bit ones of 10⁸ elements per rank, in powers of two."""
+    answer = forecast(strategy="zero3", precision=Precision.BF16_MASTER, offload="params", offload_device="nvme")
+    assert line(answer, "swap buffers of the optimizer") == 8 * 4 * 2**30  # 154,476,800 × 4 B is more than half a GiB
+    assert line(answer, "swap buffers of weights") == 8 * 2**30
+    assert line(answer, "max_in_cpu") == 8 * 2**29
+    assert not [e for e in answer.ledger.entries if e.component in ("adamw states", "fp32 master weights")]
+
+
 @pytest.mark.parametrize(
     ("keys", "kind", "text"),
     [
@@ -69,6 +78,13 @@ def test_resuming_reads_a_part_or_everything() -> None:
         ({"ep": 4}, InputError, "has none"),
         ({"cp": 2, "attention": "eager"}, InputError, "Take sdpa"),
         ({"strategy": "ddp", "offload": "params"}, InputError, "fsdp1, fsdp2, zero3"),
+        ({"offload": "params", "offload_device": "nvme"}, InputError, "zero3 does"),
+        ({"strategy": "zero3", "offload_device": "nvme"}, InputError, "optimizer, params or all"),
+        (
+            {"strategy": "zero3", "offload": "params", "offload_device": "nvme", "gpus": 2},
+            InputError,
+            "131,334,144 elements",
+        ),
         ({"tp": 3}, InputError, "gpus 6 or 9"),
         ({"cp": 8, "cp_style": "ulysses", "tp": 8, "gpus": 64}, InputError, "1, 2, 4"),
     ],

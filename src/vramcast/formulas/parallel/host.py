@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from vramcast.errors import InputError
 from vramcast.formulas.checkpointing import pinned_line
 from vramcast.formulas.hostside import host_side
 from vramcast.formulas.optimizers import state_bytes
@@ -20,6 +21,9 @@ from vramcast.ledger import HOST, PHASES, PINNED, SAVE, Category, Entry, Origin
 from vramcast.models.config import Config
 from vramcast.models.program import Program, Sizes
 
+# DeepSpeed zero/offload_config.py: numbers of buffers, elements of one, elements kept in host memory; zero/config.py
+OPTIMIZER_BUFFERS, PARAM_BUFFERS, PARAM_BUFFER, MAX_IN_CPU = 4, 5, 100_000_000, 1_000_000_000
+SUB_GROUP = 1_000_000_000
 ROUNDING = "c10 CachingHostAllocator.h: pinned blocks are powers of two"
 
 
@@ -49,9 +53,11 @@ def node_entries(
         room = entry.range_bytes and (entry.range_bytes[0] * ranks, entry.range_bytes[1] * ranks)
         formula = f"{ranks} ranks × ({entry.formula})"
         yield replace(entry, nbytes=entry.nbytes * ranks, range_bytes=room, formula=formula)
-    if offloads_optimizer(job):
+    if job.offload_device == "nvme":
+        yield from swap_entries(job, states, ranks)
+    elif offloads_optimizer(job):
         yield from _optimizer(job, states, topology, ranks)
-    if offloads_params(job):
+    if offloads_params(job) and job.offload_device == "cpu":
         each = [param.nbytes for param in states.weights]
         yield _line("sharded weights of the ranks", PINNED, PHASES, _pinned(each) * ranks, Category.WEIGHTS, ROUNDING)
     if topology.strategy in GATHERING and job.framework not in OWN_PART:
@@ -59,6 +65,37 @@ def node_entries(
             "whole state dict on rank 0 while saving", HOST, (SAVE,), sum(param.nbytes for param in whole.params),
             Category.WEIGHTS, "a full state dict gathered to the host; sharded checkpoints avoid it",
         )  # fmt: skip
+
+
+def swap_entries(job: Job, states: RankStates, ranks: int) -> Iterator[Entry]:
+    """What DeepSpeed holds in pinned memory on the way to NVMe; the rest is in files."""
+    trained = sum(param.numel for param in states.params if param.trainable)
+    group = min(trained, SUB_GROUP)
+    yield _line(
+        f"NVMe swap buffers of the optimizer, {OPTIMIZER_BUFFERS} × {group:,} × 4 B", PINNED, PHASES,
+        _pinned([4 * group] * OPTIMIZER_BUFFERS) * ranks, Category.OPTIMIZER,
+        "deepspeed/runtime/swap_tensor/optimizer_utils.py: buffer_count buffers as large as a sub-group",
+    )  # fmt: skip
+    if not offloads_params(job):
+        return
+    shares = [param for param in states.weights if "(kept whole)" not in param.name]
+    largest = max((param.numel for param in shares), default=0)
+    if largest >= PARAM_BUFFER:
+        raise InputError(
+            f"a rank's share of one parameter has {largest:,} elements, and DeepSpeed's swap buffers {PARAM_BUFFER:,} "
+            "(offload_param.buffer_size): more GPUs make shares smaller, or keep weights in host memory"
+        )
+    item = states.recipe.weights.nbytes
+    yield _line(
+        f"NVMe swap buffers of weights, {PARAM_BUFFERS} × {PARAM_BUFFER:,} × {item} B", PINNED, PHASES,
+        _pinned([PARAM_BUFFERS * PARAM_BUFFER * item]) * ranks, Category.WEIGHTS,
+        "deepspeed/runtime/swap_tensor/partitioned_param_swapper.py: one block of buffer_count × buffer_size",
+    )  # fmt: skip
+    yield _line(
+        "weights that stay in host memory before NVMe (max_in_cpu)", PINNED, PHASES,
+        _pinned([item * min(sum(param.numel for param in shares), MAX_IN_CPU)]) * ranks, Category.WEIGHTS,
+        "deepspeed/runtime/zero/stage3.py: params_in_nvme_and_cpu",
+    )  # fmt: skip
 
 
 def offloaded_inputs(job: Job, program: Program, topology: Topology) -> Iterator[Entry]:

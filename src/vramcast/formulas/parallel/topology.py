@@ -152,6 +152,11 @@ def _check_asked(topology: Topology, config: Config, job: Job) -> None:
             f"Strategies that do: {', '.join(needed)}."
         )
 
+    if job.offload_device == "nvme" and topology.strategy != "zero3":
+        raise InputError(f"offload-device nvme is something that zero3 does, not strategy {topology.strategy}")
+    if job.offload_device == "nvme" and job.offload not in ("optimizer", "params", "all"):
+        raise InputError(f"offload-device nvme needs offload optimizer, params or all, not {job.offload}")
+
 
 def divisors(number: int) -> list[int]:
     return [size for size in range(1, number + 1) if number % size == 0]
