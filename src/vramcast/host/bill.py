@@ -233,8 +233,14 @@ def _data_entries(job: HostJob) -> Iterator[Entry]:
     else:
         yield _mapped_entry(job, data)
     if data.mode in ("row-groups", "ultra"):
-        limit = SLICE_BYTES if data.mode == "ultra" else None
-        yield _data_entry("decoding buffers", count, data.facts.decoding_bytes(limit))
+        yield _data_entry("decoding buffers", count, _decoding_bytes(data))
+
+
+def _decoding_bytes(data: HostData) -> int:
+    """Mode `ultra` returns the pool's memory after every decoding; the other keeps whole segments of it."""
+    if data.mode == "ultra":
+        return max(group.decoding_bytes(SLICE_BYTES) for group in data.facts.row_groups)
+    return data.facts.decoding_bytes
 
 
 def _mapped_entry(job: HostJob, data: HostData) -> Entry:

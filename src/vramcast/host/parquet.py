@@ -113,12 +113,12 @@ class ParquetFacts:
     @property
     def scratch_bytes(self) -> int:
         """What reading takes besides decoded tables: pyarrow's decoding buffers, and the footer as objects."""
-        return self.decoding_bytes() + FOOTER_READ * self.footer_bytes
+        return self.decoding_bytes + FOOTER_READ * self.footer_bytes
 
-    def decoding_bytes(self, limit_bytes: int | None = None) -> int:
-        """The pool's memory while row groups, or slices of them, are decoded, in whole segments."""
-        most = max(group.decoding_bytes(limit_bytes) for group in self.row_groups)
-        return round_up(most, POOL_SEGMENT_BYTES)
+    @property
+    def decoding_bytes(self) -> int:
+        """The pool's memory while row groups are decoded, in whole segments."""
+        return round_up(max(group.decoding_bytes() for group in self.row_groups), POOL_SEGMENT_BYTES)
 
     def room_for_tables_bytes(self, budget_bytes: int) -> int:
         """What a budget leaves for decoded row groups: at least the largest, or nothing could be read."""

@@ -150,7 +150,10 @@ def _pin(needs: LoaderNeeds, workers: int, free: int | None) -> tuple[bool, str]
     nbytes = _pinned_bytes(needs, workers)
     left = None if free is None else free - workers * needs.worker_bytes - _held_alone(needs, workers)
     if left is not None and nbytes > left:
-        return False, f"pin_memory False: {format_bytes(nbytes)} of pinned memory do not fit in {format_bytes(left)}."
+        return (
+            False,
+            f"pin_memory False: {format_bytes(nbytes)} of pinned memory do not fit in {format_bytes(max(left, 0))}.",
+        )
     return True, f"pin_memory True: {format_bytes(nbytes)} of pinned memory buys copies that overlap the step."
 
 

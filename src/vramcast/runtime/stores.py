@@ -169,7 +169,8 @@ class SliceStore:
         if self._held is None or self._held[0] != chunk:
             self._held = None  # dropped first: never two at once
             self._held = (chunk, Rows(compacted(self.table(chunk))))
-            give_back(self._reader.facts, self._plan[chunk][0])
+            # Always, for half the decoding again: this mode is for those who have memory for one row group and no more.
+            pa.default_memory_pool().release_unused()
         return self._held[1]
 
     def table(self, chunk: int) -> pa.Table:
