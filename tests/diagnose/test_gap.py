@@ -61,9 +61,9 @@ def test_the_one_explanation_of_76_72_gib_is_fp32_with_an_fp32_reference_and_for
     assert only.job.reference_dtype is None  # like the trained weights: fp32
 
 
-@pytest.mark.parametrize("least_share", [0.5, 0.2, 0.1, 0.05, 0.02, 0.0075])
+@pytest.mark.parametrize("least_share", [0.2, 0.05, 0.01])
 def test_the_one_explanation_does_not_hinge_on_how_unlikely_the_others_may_be(least_share: float) -> None:
-    """Down to a 133rd of its plausibility no other variant of the job reaches 76.72 GiB and then runs out."""
+    """Down to a hundredth of its plausibility no other variant of the job reaches 76.72 GiB and then runs out."""
     gap = explain_gap(replace(PHI, precision=Precision.BF16_TRUE), evidence(LOG), least_share=least_share)
     assert [item.changes for item in gap.explanations] == [("weights_fp32",)]
     assert gap.num_variants < MAX_LOOKED_AT  # the search ended at the limit given here, not at its own

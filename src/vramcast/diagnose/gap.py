@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from vramcast.diagnose.seen_peak import SeenPeak
 
 MAX_DEVIATIONS = 4
-MAX_LOOKED_AT, MAX_PRICED = 300, 16  # variants; a look takes a hundredth of a second, a price a tenth
+MAX_LOOKED_AT, MAX_PRICED = 150, 16  # variants; a look takes a hundredth of a second, a price a tenth
 # One in twenty of the best: the usual level below which a possibility is left out.
 LEAST_SHARE = 0.05
 # A length that is solved from the request: the failing code names logits or scores, or it does not.

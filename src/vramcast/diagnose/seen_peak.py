@@ -77,9 +77,11 @@ def explain_peak(job: Job, seen: SeenPeak) -> Gap:
         job = replace(job, gpu=f"{seen.observation.capacity_bytes}B")
     prices = Prices()
     described = prices.of(least(job))
-    found = sorted(_explanations(job, seen, prices), key=lambda item: -item.weight)[:MAX_EXPLANATIONS]
+    can_tell = level_bytes(described, seen.level) is not None
+    found = sorted(_explanations(job, seen, prices), key=lambda item: -item.weight) if can_tell else []
+    best = tuple(found[:MAX_EXPLANATIONS])
     return Gap(
-        described=described, evidence=_evidence(seen), explanations=tuple(found), contrasts=(), decide=decide(found),
+        described=described, evidence=_evidence(seen), explanations=best, contrasts=(), decide=decide(best),
         num_variants=prices.num_looked_at, seen=seen,
     )  # fmt: skip
 
