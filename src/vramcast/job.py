@@ -221,6 +221,13 @@ class Job:
     expert_load: int = option(
         "rows on the fullest GPU's experts, in percent of an even share", 100, kind="int", least=100, group="many gpus"
     )
+    expert_capacity: int | None = option(
+        "most rows of an expert, in percent of an even share (capacity factor 1.25 is 125); more are dropped",
+        kind="int", group="many gpus",
+    )  # fmt: skip
+    pad_experts: bool = option(
+        "experts' rows are padded to their capacity", False, kind="flag", group="many gpus"
+    )  # fmt: skip
     offload: str = option(
         "what lives in host memory", "none", choices=("none", "optimizer", "params", "activations", "all"),
         group="many gpus",

@@ -85,6 +85,9 @@ def test_nvme_leaves_swap_buffers_in_pinned_memory() -> None:
             InputError,
             "131,334,144 elements",
         ),
+        ({"expert_capacity": 125}, InputError, "has none"),
+        ({"model": "mixtral-8x7b", "pad_experts": True}, InputError, "needs expert-capacity"),
+        ({"model": "mixtral-8x7b", "expert_capacity": 0}, InputError, "at least 1, not 0"),
         ({"tp": 3}, InputError, "gpus 6 or 9"),
         ({"cp": 8, "cp_style": "ulysses", "tp": 8, "gpus": 64}, InputError, "1, 2, 4"),
     ],
@@ -92,3 +95,23 @@ def test_nvme_leaves_swap_buffers_in_pinned_memory() -> None:
 def test_what_cannot_be_says_what_could(keys: dict[str, object], kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text):
         forecast(**keys)
+
+
+def rows_received(**keys: object) -> int:
+    """Activations of the blocks, which grow with the rows that a rank's experts get."""
+    facts = {"model": "mixtral-8x7b", "gpus": 8, "ep": 8, "strategy": "fsdp2", "seq": 512}
+    answer = estimate(Job(**{**facts, **keys}))  # type: ignore[arg-type]
+    return max(e.nbytes for e in answer.ledger.entries if e.component == "model.layers (kept for backward)")
+
+
+def test_capacity_bounds_an_uneven_load_and_padding_fills_it() -> None:
+    even, uneven = rows_received(), rows_received(expert_load=200)
+    assert even < rows_received(expert_load=200, expert_capacity=150) < uneven
+    assert rows_received(expert_capacity=150) == even  # nothing to drop
+    assert rows_received(expert_capacity=150, pad_experts=True) == rows_received(expert_load=150)
+    assert rows_received(expert_capacity=50) < even
+
+
+def test_how_uneven_experts_could_be_is_said() -> None:
+    answer = forecast(model="mixtral-8x7b", ep=8)
+    assert any("it would be 400%" in text for text in answer.assumptions)  # 8 GPUs × one of two choices

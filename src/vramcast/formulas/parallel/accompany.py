@@ -19,7 +19,7 @@ from vramcast.formulas.optimizers import state_bytes, version
 from vramcast.formulas.parallel.host import OWN_PART, offloads_optimizer
 from vramcast.formulas.parallel.layout import rank_config
 from vramcast.formulas.parallel.sharding import RankStates, rank_states
-from vramcast.formulas.parallel.topology import GATHERING, Topology
+from vramcast.formulas.parallel.topology import GATHERING, Topology, expert_load, most_expert_load
 from vramcast.formulas.parallel.windows import Unit, units_of, window_change
 from vramcast.formulas.setting import Beside, Setting, backbone, without_graph
 from vramcast.formulas.timeline import Mode, passes, peak_by_phase
@@ -62,7 +62,7 @@ class RankSetting:
 
 def accompany(rank: RankSetting) -> Beside:
     _check(rank)
-    found = Beside(lines=tuple(_saving(rank)))
+    found = Beside(lines=tuple(_saving(rank)), assumptions=tuple(_imbalance(rank)))
     for name in COMPANIONS:
         if getattr(rank.setting.job, name) not in ("none", "precomputed"):
             found += _companion(rank, name)
@@ -71,6 +71,16 @@ def accompany(rank: RankSetting) -> Beside:
     if rank.setting.job.resume != "none":
         found += _resuming(rank)
     return found
+
+
+def _imbalance(rank: RankSetting) -> Iterator[str]:
+    """How much fuller than assumed a GPU's experts could be."""
+    most, assumed = most_expert_load(rank.topology, rank.whole_config), expert_load(rank.setting.job)
+    if most is not None and rank.setting.job.expert_capacity is None:
+        yield (
+            f"experts of the fullest GPU get {assumed}% of an even share (expert-load); if all tokens chose one GPU's "
+            f"experts it would be {most}%, and expert-capacity would bound it"
+        )
 
 
 def _check(rank: RankSetting) -> None:

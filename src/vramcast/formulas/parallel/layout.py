@@ -13,7 +13,7 @@ from dataclasses import replace
 from vramcast.catalog.gpus import Gpu
 from vramcast.errors import InputError, UnsupportedError
 from vramcast.formulas.optimizers import version
-from vramcast.formulas.parallel.topology import GATHERING, Topology
+from vramcast.formulas.parallel.topology import GATHERING, Topology, expert_load
 from vramcast.formulas.recipe import RECIPES
 from vramcast.formulas.regime import regime_of
 from vramcast.job import Job
@@ -96,7 +96,7 @@ def split_of(job: Job, topology: Topology) -> Split:
     return Split(
         tp=topology.tp, sequence=sequence and topology.tp > 1, keeps_gathered=job.framework != "megatron",
         vocab_logits=own if job.loss_parallel is None else job.loss_parallel, cp=topology.cp, cp_style=job.cp_style,
-        ep=topology.ep, expert_tp=topology.expert_tp, expert_load=job.expert_load,
+        ep=topology.ep, expert_tp=topology.expert_tp, expert_load=expert_load(job),
     )  # fmt: skip
 
 

@@ -76,10 +76,11 @@ def _shared(job: Job, program: Program, topology: Topology, whole: tuple[Param, 
     if strategy == "fsdp1":
         flat = _flat_units(program, whole, topology)
         return RankStates(params=flat, job=job, weights=flat, gradients=flat)
-    shares = tuple(cut(param) for param in whole)
     if strategy == "fsdp2":
+        shares = tuple(cut(param) for param in whole)
         return RankStates(params=shares, job=job, weights=shares, gradients=shares)
     if strategy == "zero3":
+        shares = tuple(cut(param) for param in whole)
         kept = tuple(replace(param, name=f"{param.name} (kept whole)") for param in whole if param.numel <= PERSISTENT)
         return RankStates(params=shares, job=job, weights=(*shares, *kept), gradients=shares)
     flat = _flat(whole, topology)

@@ -152,10 +152,31 @@ def _check_asked(topology: Topology, config: Config, job: Job) -> None:
             f"Strategies that do: {', '.join(needed)}."
         )
 
+    if (job.expert_capacity is not None or job.pad_experts) and _experts(config) is None:
+        raise InputError(f"expert-capacity and pad-experts are about experts, and {config.where} has none")
+    if job.pad_experts and job.expert_capacity is None:
+        raise InputError("pad-experts needs expert-capacity: that is what rows are padded to")
     if job.offload_device == "nvme" and topology.strategy != "zero3":
         raise InputError(f"offload-device nvme is something that zero3 does, not strategy {topology.strategy}")
     if job.offload_device == "nvme" and job.offload not in ("optimizer", "params", "all"):
         raise InputError(f"offload-device nvme needs offload optimizer, params or all, not {job.offload}")
+
+
+def expert_load(job: Job) -> int:
+    """Rows on the fullest GPU's experts in percent of an even share. Capacity bounds them (Megatron
+    moe_expert_capacity_factor, DeepSpeed capacity_factor); padding fills them up to it."""
+    if job.expert_capacity is None:
+        return job.expert_load
+    return job.expert_capacity if job.pad_experts else min(job.expert_load, job.expert_capacity)
+
+
+def most_expert_load(topology: Topology, config: Config) -> int | None:
+    """In percent of an even share, if all tokens of an expert-parallel group chose experts of one GPU."""
+    chosen = _first(config, "num_experts_per_tok", "moe_topk", "num_experts_per_token")
+    experts = _experts(config)
+    if topology.ep == 1 or experts is None or not chosen:
+        return None
+    return 100 * topology.ep * min(chosen, experts // topology.ep) // chosen
 
 
 def divisors(number: int) -> list[int]:
