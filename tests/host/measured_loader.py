@@ -7,8 +7,10 @@ the family of processes holds after that many rows, over as many epochs as it ta
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import sys
+import time
 from dataclasses import asdict
 
 import pyarrow.parquet
@@ -35,6 +37,15 @@ class Ids:
         return {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": ids.clone()}
 
 
+def wait_for_queues(job: dict[str, int]) -> None:
+    """Until the workers have prepared what they may, or, should that never be, a minute."""
+    batches = job["workers"] * (job.get("prefetch") or 2) + 1 if job["workers"] else 0  # and the one in use
+    pages = -(-job["batch"] * job["seq"] * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
+    deadline = time.monotonic() + 60
+    while family_use().shm_bytes < batches * 3 * pages and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+
 def main() -> None:
     job = json.loads(sys.argv[1])
     return_large_blocks()
@@ -57,10 +68,7 @@ def main() -> None:
             rows += len(batch["input_ids"])
             if rows >= job["rows"]:
                 break
-    if job["workers"]:
-        import time
-
-        time.sleep(1.0)  # let the workers fill their queues
+    wait_for_queues(job)
     print(json.dumps(asdict(family_use())), flush=True)
     os._exit(0)  # the workers are busy; nothing of theirs is wanted
 

@@ -75,11 +75,10 @@ def test_the_prediction_is_within_ten_percent_or_100_mb(rows_file: Path, mode: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-def test_growth_with_the_batch_is_within_5_mb(short_rows: Path, workers: int) -> None:
-    """Batches 32 times as large, as many of them, from rows so short that only the batches differ."""
-    mode = "row-groups"
-    small, large = (measured(short_rows, mode, workers, batch, rows=60 * batch) for batch in (8, 256))
+@pytest.mark.parametrize(("mode", "workers"), [("row-groups", 0), ("row-groups", 2), ("mmap", 2), ("ultra", 2)])
+def test_growth_with_the_batch_is_within_5_mb(short_rows: Path, mode: str, workers: int) -> None:
+    """Batches 32 times as large, from as many rows: only the batches differ."""
+    small, large = (measured(short_rows, mode, workers, batch, rows=10_000) for batch in (8, 256))
     expected_small, expected_large = (predicted(short_rows, mode, workers, batch) for batch in (8, 256))
     growth, expected_growth = large - small, expected_large - expected_small
     assert abs(growth - expected_growth) <= 5e6, f"{mode}: growth {growth}, predicted {expected_growth}"
