@@ -24,7 +24,8 @@ from vramcast.models.tape import Op, Placed, Regime, Split, Tape
 
 DIVIDED = ("llama", "mistral", "ministral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3_text", "olmo", "olmo2",
            "olmo3", "glm", "glm4", "granite", "smollm3", "cohere", "cohere2", "mixtral", "qwen2_moe", "qwen3_moe",
-           "phimoe", "olmoe", "gpt_oss")  # fmt: skip
+           "phimoe", "olmoe", "gpt_oss", "arcee", "cwm", "ernie4_5", "exaone4", "hyperclovax", "jais2", "ministral3",
+           "nemotron", "seed_oss", "vaultgemma", "gpt_neox", "phi", "starcoder2")  # fmt: skip
 MEGATRON = ("gpt2", "bert", "t5", "llama", "mistral", "qwen2", "qwen3")  # recorded as Megatron runs them, divided there
 INNER = ("intermediate_size", "shared_expert_intermediate_size")
 EXPERTS_ONLY = (

@@ -30,6 +30,8 @@ def read_heads(c: Config, h: Dim, *, num: int, num_kv: int | None = None) -> Hea
     heads = c.dim("num_attention_heads", "a", "n_head", default=num)
     kv = c.dim("num_key_value_heads", "g", default=int(heads) if num_kv is None else num_kv)
     exact_division(heads, kv, f"{c.where}: num_attention_heads by num_key_value_heads")
+    if isinstance(c.data.get("head_dim"), int):  # said for one tensor-parallel rank, which has fewer heads
+        return Heads(num=heads, num_kv=kv, width=c.dim("head_dim", "d"))
     width = exact_division(h, heads, f"{c.where}: hidden_size by num_attention_heads")
     return Heads(num=heads, num_kv=kv, width=Dim(int(width), "d"))
 
@@ -67,7 +69,9 @@ def gpt_neox(t: Tape, c: Config, sizes: Sizes) -> Program:
 
     def attention(y: Value, positions: Value) -> Value:
         with t.scope("attention"):
-            qkv = by_head(t, t.linear("query_key_value", y, 3 * shape.h, bias=bias, label="qkv"), heads.num)
+            qkv = by_head(
+                t, t.linear("query_key_value", y, 3 * heads.num * heads.width, bias=bias, label="qkv"), heads.num
+            )
             q, k, v = split(t, qkv, (heads.width,) * 3)
             q, k = rope(t, q, positions, partial=True), rope(t, k, positions, partial=True)
             y = attend(t, q, k, v, heads, dropout=c.number("attention_dropout", 0.0), heads_first=True)
