@@ -47,7 +47,8 @@ def rank_config(config: Config, topology: Topology, job: Job) -> Config:
     if config.model_type not in DIVIDED:
         raise UnsupportedError(
             f"{config.where}: tensor parallelism of model_type {config.model_type!r} is not described. "
-            f"Known: {', '.join(DIVIDED)}."
+            f"Known: {', '.join(DIVIDED)}; with --framework megatron: {', '.join(MEGATRON)}. "
+            "Or run the script itself: vramcast trace train.py --gpus N --rank 0"
         )
     tp, data = topology.tp, dict(config.data)
     heads = int(config.dim("num_attention_heads", "a"))
