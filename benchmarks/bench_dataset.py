@@ -181,7 +181,7 @@ def family_cpu_s() -> float:
 
     me = psutil.Process()
     times = [process.cpu_times() for process in (me, *me.children(recursive=True))]
-    return sum(each.user + each.system for each in times)
+    return float(sum(each.user + each.system for each in times))
 
 
 def in_own_process(kind: str, path: Path, task: str, workers: int, seconds: float) -> dict[str, float]:
