@@ -41,6 +41,7 @@ EXACT = (
     24  # candidates estimated in their order; from then on, those that allocate as much as a refused one are skipped
 )
 TRIED = 60
+ROOMY = 0.85  # of what the card has beside the context: below it a candidate is likely to fit and estimated at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +190,8 @@ def _cheapest(job: Job, table: Table, gpu: Gpu, room: int) -> Iterator[Plan]:
         changed = applied(job, candidate.moves)
         if changed is None:
             continue
-        made = _estimated(job, candidate) if may_get_through(changed, table.config, gpu) else None
+        roomy = candidate.allocated_bytes <= ROOMY * room
+        made = _estimated(job, candidate) if roomy or may_get_through(changed, table.config, gpu) else None
         tried += 1
         if made is not None and made.fits:
             found.append(made)
