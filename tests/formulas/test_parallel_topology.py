@@ -64,8 +64,8 @@ def test_what_a_model_does_not_allow_is_refused(values: dict[str, object], messa
 
 
 def test_a_family_without_tensor_parallel_rules_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match=r"tensor parallelism of model_type 'gpt_neox' is not described"):
-        estimate(job_from({"model": "pythia-1b", "gpus": 2, "tp": 2}))
+    with pytest.raises(UnsupportedError, match=r"tensor parallelism of model_type 'gpt2' is not described"):
+        estimate(job_from({"model": "gpt2", "gpus": 2, "tp": 2}))
 
 
 def test_hints_name_what_leaves_the_node() -> None:
