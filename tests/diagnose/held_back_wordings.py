@@ -17,6 +17,8 @@ class Statement:
     figures: dict[str, str] = field(default_factory=dict)
     others: tuple[tuple[int, str], ...] = ()
     place: str = ""  # "" where the text leaves it open
+    kind: str = ""  # the same
+    also: tuple[str, ...] = ()  # printed numbers without a field, found among the observation's figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
