@@ -1,8 +1,8 @@
 # ruff: noqa: E501 (pasted messages keep their lines)
 """Texts of the same kinds, in about the same proportion, as the sample files; none of them is a sample or in a test.
 
-Taken from public threads and files as search gave them, not chosen for being unusual, and every number read off by eye
-before the reader had seen any. `also` are printed numbers that have no field of their own.
+From public threads and files, taken where they differ from each other in wording or in how they were pasted, and every
+number read off by eye before the reader had seen any. `also` are printed numbers that have no field of their own.
 """
 
 from __future__ import annotations

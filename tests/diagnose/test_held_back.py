@@ -9,6 +9,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
+from held_back_same_kinds import SAME_KINDS
 from held_back_threads import LAST_THREADS, LATER_THREADS, THREADS, Thread
 from held_back_wordings import LATER_WORDINGS, WORDINGS, Statement, Wording
 
@@ -17,7 +18,7 @@ from vramcast.diagnose.observation import Observation
 from vramcast.diagnose.reading import read_text
 from vramcast.job import job_from
 
-SCALE = {"B": 1, "MiB": 2**20, "GiB": 2**30, "GB": 10**9}
+SCALE = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 10**9}
 
 
 def size(text: str) -> int:
@@ -50,22 +51,28 @@ def right_numbers(wording: Wording) -> tuple[int, int, list[str]]:
         right += len(found) if wanted else int(best is not None)
         wrong += sorted(wanted - found) if wanted else [] if best is not None else ["not recognised"]
         wrong += [f"place {best.place}"] if best is not None and statement.place not in ("", best.place) else []
+        wrong += [f"kind {best.kind}"] if best is not None and statement.kind not in ("", best.kind) else []
     return right, total, wrong + [f"more: {item.kind}" for item in left]
 
 
 def wanted_of(statement: Statement) -> set[str]:
-    return {*statement.figures, *(f"process {pid}" for pid, _ in statement.others)}
+    processes = (f"process {pid}" for pid, _ in statement.others)
+    return {*statement.figures, *processes, *(f"figure {text}" for text in statement.also)}
 
 
 def agreeing(item: Observation, statement: Statement) -> set[str]:
     """The names of the figures that this observation has just as the text says them."""
     found = {name for name, text in statement.figures.items() if getattr(item, name) == size(text)}
     uses = {use.pid: use.nbytes for use in item.other_processes or ()}
-    return found | {f"process {pid}" for pid, text in statement.others if uses.get(pid) == size(text)}
+    found |= {f"process {pid}" for pid, text in statement.others if uses.get(pid) == size(text)}
+    printed = {figure.value for figure in item.figures}
+    return found | {f"figure {text}" for text in statement.also if size(text) in printed}
 
 
 ALL_THREADS = (*THREADS, *LATER_THREADS, *LAST_THREADS)
-ALL_WORDINGS = (*WORDINGS, *LATER_WORDINGS)
+ALL_WORDINGS = (*WORDINGS, *LATER_WORDINGS, *SAME_KINDS)
+# Failures that say the same without a number are one observation with a count, also where their words differ.
+STILL_MISREAD = {"ultralytics/ultralytics#1238: no space, then bus errors"}
 # What was printed does not say it: a message without code, one error line, a limit of WSL.
 STILL_MISSED = {
     "MAGICS-LAB/DNABERT_2#78", "pytorch/pytorch#18313", "merveenoyan/smol-vision#22", "OpenMOSS/MOSS#328",
@@ -89,3 +96,9 @@ def test_nine_of_ten_numbers_are_read_right() -> None:
     scores = {wording.source: right_numbers(wording) for wording in ALL_WORDINGS}
     right, total = sum(score[0] for score in scores.values()), sum(score[1] for score in scores.values())
     assert right >= total * 0.9, {source: score[2] for source, score in scores.items() if score[2]}
+
+
+def test_texts_of_the_samples_kinds_are_read_but_for_those_named() -> None:
+    scores = {wording.source: right_numbers(wording) for wording in SAME_KINDS}
+    assert len(scores) >= 30
+    assert {source for source, (right, total, _) in scores.items() if right < total} == STILL_MISREAD, scores

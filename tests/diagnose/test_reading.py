@@ -90,6 +90,29 @@ def test_a_message_is_found_in_one_endless_line_wherever_it_is_cut() -> None:
         assert observation.unallocated_bytes == round(2.31 * 2**30), lead
 
 
+def test_a_message_without_its_first_words_is_read_from_where_it_begins() -> None:
+    """However much of its front was cut off, what is left is read, once."""
+    for begin in ("Tried to", "GPU 2 has", "Including non"):
+        (observation,) = read_text("**" + OOM[OOM.index(begin) :]).observations
+        assert observation.kind == "torch_cuda_oom_v2"
+        assert observation.process_bytes == round(38.99 * 2**30), begin
+        assert observation.unallocated_bytes == round(2.31 * 2**30), begin
+        assert observation.place == ("cuda" if begin == "Including non" else "cuda:2")
+
+
+def test_a_front_that_is_wrapped_is_not_taken_for_one_that_was_cut_off() -> None:
+    rest = OOM[OOM.index("memory. Tried") :]
+    (observation,) = read_text("torch.OutOfMemoryError: HIP out\nof " + rest).observations
+    assert observation.kind == "torch_hip_oom"
+    assert observation.requested_bytes == round(18.84 * 2**30)
+
+
+def test_ranks_that_share_a_line_are_told_apart() -> None:
+    line = "[Rank {0}] (after 1 iterations) memory (MB) | allocated: {0}.5 | max allocated: 9{0}.0 | reserved: 99.0"
+    ranks = [(item.rank, item.allocated_bytes) for item in read_text(line.format(4) + line.format(7)).observations]
+    assert ranks == [(4, round(4.5 * 2**20)), (7, round(7.5 * 2**20))]
+
+
 def test_powershell_redirects_are_utf16() -> None:
     (observation,) = read_stream(io.BytesIO(("\ufeff" + OOM).encode("utf-16-le"))).observations
     assert observation.capacity_bytes == round(39.38 * 2**30)

@@ -105,6 +105,7 @@ _VLLM_FIGURES = tuple(
         ("model weights", "B", r"model weights take {q}"),
         ("non-torch memory", "B", r"non_torch_memory takes {q}"),
         ("activation peak", "B", r"activation peak memory takes {q}"),
+        ("usable", "B", r"gpu_memory_utilization \([\d.]{1,6}\) = {q}"),
     )
 )
 
@@ -113,19 +114,25 @@ def read_vllm(passage: Passage) -> Iterator[Read]:
     first = passage.text()
     if not _VLLM.search(first):
         return
-    text = _whole_sentence(passage)
+    text = _whole_sentence(passage, " ")
+    glued = _whole_sentence(passage, "")  # a terminal breaks inside words
     fields: dict[str, Any] = {}
     if (free := _VLLM_FREE.search(text)) is not None:
         fields["free_bytes"] = to_bytes(free.group(1), free.group(3), binary=True)
         fields["capacity_bytes"] = to_bytes(free.group(2), free.group(3), binary=True)
     figures = [
-        figure for label, unit, pattern in _VLLM_FIGURES if (figure := _figure(label, unit, pattern.search(text)))
+        figure
+        for label, unit, pattern in _VLLM_FIGURES
+        if (figure := _figure(label, unit, pattern.search(text) or pattern.search(glued)))
     ]
+    printed = {item.label: item.value for item in figures}
+    for field, label in (("capacity_bytes", "total gpu memory"), ("allowed_bytes", "usable")):
+        fields.setdefault(field, printed.get(label))
     if (wanted := _VLLM_WANTED.search(text)) is not None:
         fields["requested_bytes"] = to_bytes(wanted.group(2), wanted.group(3), binary=True)
         figures.append(Figure(label="gpu_memory_utilization", value=float(wanted.group(1)), unit="share"))
-    elif (needed := next((item.value for item in figures if item.label == "kv cache needed"), None)) is not None:
-        fields["requested_bytes"] = needed
+    elif "kv cache needed" in printed:
+        fields["requested_bytes"] = printed["kv cache needed"]
     device = re.search(r"cuda:(\d{1,3})", text)
     observation = observe(
         passage, kind="vllm_startup", moment=Moment.FAILURE if _VLLM_FAILS.search(text) else Moment.NOW,
@@ -134,14 +141,14 @@ def read_vllm(passage: Passage) -> Iterator[Read]:
     yield Read(observation=observation, last_line=passage.line.number)
 
 
-def _whole_sentence(passage: Passage) -> str:
+def _whole_sentence(passage: Passage, glue: str) -> str:
     """The line with what a paste wrapped off it: the sentence begins with `To serve` and ends with `length is N`."""
     before = [line.clean() for line in passage.before[-1:] if "max seq len" in line.raw]
-    text = " ".join([*before, passage.text()])
+    text = glue.join([*before, passage.text()])
     for line in passage.after[:4]:
         if text.endswith((".", "engine")) or "Traceback" in line.raw:
             break
-        text += " " + line.clean()
+        text += glue + line.clean()
     return text
 
 

@@ -90,7 +90,7 @@ AXOLOTL_EARLY = Form(
     needs=("used_bytes",), notes=("whole_device",),
 )  # fmt: skip
 AXOLOTL_METRICS = Form(
-    kind="axolotl_log", words=("memory/",), moment=Moment.PEAK,
+    kind="axolotl_log", words=("memory/",), moment=Moment.PEAK, span=4,
     clauses=(
         clause("+max active", r"max_(?:mem_)?active ?\(gib\)['\"]?: {n}", "GiB"),
         clause("allocated_bytes", r"max_(?:mem_)?alloc(?:ated)? ?\(gib\)['\"]?: {n}", "GiB"),

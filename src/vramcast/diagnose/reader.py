@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -20,6 +20,8 @@ EXCERPT_CHARS = 200
 # unit of a clause that is no size → what it multiplies by, and the unit of the figure
 _NOT_BYTES = {"%": (1, "%"), "share": (1, "share"), "count": (1, "count"), "billions": (10**9, "count")}
 _RANK = re.compile(r"\[?rank[ :]?(\d{1,6})\]?\s?[:\]]", re.IGNORECASE)
+# Ranks share one terminal: where one has not ended its line, the next begins behind its last number.
+_NEXT_RANK = re.compile(r"(?<=\d)(?=\[rank ?\d{1,6}\])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,10 @@ class Form:
         return Reader(words=self.words, read=self.read, is_fallback=self.is_fallback)
 
     def read(self, passage: Passage) -> Iterable[Read]:
+        for raw in _NEXT_RANK.split(passage.line.raw):
+            yield from self._read(replace(passage, line=replace(passage.line, raw=raw)))
+
+    def _read(self, passage: Passage) -> Iterable[Read]:
         """Take lines as long as each adds a field; a field seen again starts the next statement."""
         found: dict[str, tuple[int | float | None, str]] = {}
         last, missed = passage.line.number, 0

@@ -25,10 +25,12 @@ MAX_MESSAGES_PER_LINE = 16
 _START = re.compile(
     r"(?:(?P<backend>cuda|hip|xpu|npu|mps|mlu|hpu|musa|gcu|dcu|privateuseone)(?:backend)?outofmemory(?!error))"
     r"|(?P<block>cannotallocatememoryblock)"
-    r"|(?P<async>allocationondevice(?P<async_device>\d{1,4})?wouldexceedallowedmemory|memoryerror:allocationondevice)"
-    r"|(?P<bare>triedtoallocate[\d.,]+[a-z]{1,5}\((?:gpu|npu|xpu)\d)"
-    r"|(?P<barer>(?<!b)\((?:gpu|npu|xpu|mlu)\d{1,4};[\d.]+[kmgt]ibtotalcapacity)"
-    r"|(?P<tail>(?<![\d.])[\d.]{1,12}[kmgt]ibisallocatedbypytorch)",
+    r"|(?P<async>(?:memoryerror:)?allocationondevice(?P<async_device>\d{1,4})?wouldexceedallowedmemory"
+    r"|memoryerror:allocationondevice)"
+    r"|(?P<bare>triedtoallocate[\d.,]+[a-z]{1,5}(?:\((?:gpu|npu|xpu)\d|\.(?:gpu|npu|xpu)\d{0,4}hasatotalcapac))"
+    r"|(?P<barer>(?<!b)\((?:gpu|npu|xpu|mlu)\d{1,4};[\d.]+[kmgt]ibtotalcapacity"
+    r"|(?:gpu|npu|xpu)\d{1,4}hasatotalcapaci?tyof)"
+    r"|(?P<tail>thisprocesshas[\d.]{1,12}[kmgt]ibmemoryinuse|(?<![\d.])[\d.]{1,12}[kmgt]ibisallocatedbypytorch)",
     re.IGNORECASE,
 )
 # Where it ends. The explanation after the numbers adds nothing that is counted.
@@ -93,13 +95,16 @@ def read(passage: Passage) -> Iterator[Read]:
 def _opening(passage: Passage) -> tuple[str, tuple[Line, ...]]:
     """The line, and with it the neighbour over which its first words are wrapped: `CUDA out of` / `memory. Tried`."""
     first = squeeze(clean(passage.line.raw))
-    if _START.search(first):
+    begins = _START.search(first)
+    if begins and not _is_part(begins):
         return first, passage.after
     with_next = first + squeeze(_continuation(passage.after[:1]))
-    if _START.search(with_next):
+    if not begins and _START.search(with_next):
         return with_next, passage.after[1:]
     above = squeeze(_continuation(passage.before[-2:]))[-60:]
-    return above + squeeze(_continuation((passage.line,))), passage.after
+    with_above = above + squeeze(_continuation((passage.line,)))
+    is_better = begins is None or (not _END.search(above) and _begins_another(with_above))
+    return (with_above if is_better else first), passage.after
 
 
 def _beginnings(text: str) -> list[re.Match[str]]:
@@ -246,7 +251,7 @@ def _complete_mps(fields: dict[str, Any], derived: list[str], notes: list[str], 
 READER = Reader(
     words=(
         "out of memory", "memory. tried to", "tried to allocate", "total capac", "exceed allowed memory",
-        "allocate memory block", "outofmemoryerror", "is allocated by pytorch",
+        "allocate memory block", "outofmemoryerror", "is allocated by pytorch", "memory in use",
     ),
     read=read,
 )  # fmt: skip
