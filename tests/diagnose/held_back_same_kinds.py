@@ -269,3 +269,99 @@ LOGS_AND_TABLES: tuple[Wording, ...] = (
 )  # fmt: skip
 
 SAME_KINDS: tuple[Wording, ...] = (*CUDA, *BACKENDS, *HOST_AND_MASKED, *OTHER_FRAMEWORKS, *LOGS_AND_TABLES)
+
+# Collected after the changes that the first score led to, and read by eye before they were tried on it.
+LATER_SAME_KINDS: tuple[Wording, ...] = (
+    Wording(
+        source="erikguo/yolov3#4",
+        text="How can I fix this ? (training mode)\n \nRuntimeError: CUDA out of memory. Tried to allocate 338.00 MiB (GPU 0; 3.95 GiB total capacity; 1.62 GiB already allocated; 23.00 MiB free; 9.10 MiB cached)",
+        says=(failed("torch_cuda_oom_legacy_cached", "cuda:0", requested="338 MiB", capacity="3.95 GiB", allocated="1.62 GiB", free="23 MiB", unallocated="9.10 MiB"),),
+    ),
+    Wording(
+        source="pytorch/pytorch#37250: an interactive session",
+        text='>>> tensor = torch.zeros([batch_size] + list(data_shape)).cuda(device=0)\nTraceback (most recent call last):\n  File "<stdin>", line 1, in <module>\nRuntimeError: CUDA out of memory. Tried to allocate 5.74 GiB (GPU 0; 5.50 GiB total capacity; 588.00 MiB already allocated; 4.13 GiB free; 588.00 MiB reserved in total by PyTorch)' + OLD_HINT + "\n>>>\n>>> torch.set_default_tensor_type(torch.FloatTensor)",
+        says=(failed("torch_cuda_oom_v1", "cuda:0", requested="5.74 GiB", capacity="5.50 GiB", allocated="588 MiB", free="4.13 GiB", reserved="588 MiB"),),
+    ),
+    Wording(
+        source="richard-peng-xia/MMed-RAG#38: the exception's name lost, in bold",
+        text="**Tried to allocate 64.00 MiB. GPU 0 has a total capacty of 8.00 GiB of which 0 bytes is free. Of the allocated memory 22.44 GiB is allocated by PyTorch, and 3.16 MiB is reserved by PyTorch but unallocated**",
+        says=(failed("torch_cuda_oom_v2", "cuda:0", requested="64 MiB", capacity="8 GiB", free="0 B", allocated="22.44 GiB", unallocated="3.16 MiB"),),
+    ),
+    Wording(
+        source="Tianhao-Qi/Mask2DiT#4: no exception's name, in a container",
+        text="CUDA out of memory. Tried to allocate 35.60 GiB. GPU 0 has a total capacity of 79.33 GiB of which 26.16 GiB is free. Process 76883 has 53.16 GiB memory in use. Of the allocated memory 11.97 GiB is allocated by PyTorch, and 40.69 GiB is reserved by PyTorch but unallocated." + HINT,
+        says=(failed("torch_cuda_oom_v2", "cuda:0", requested="35.60 GiB", capacity="79.33 GiB", free="26.16 GiB", allocated="11.97 GiB", unallocated="40.69 GiB", others=((76883, "53.16 GiB"),)),),
+    ),
+    Wording(
+        source="gensyn-ai/rl-swarm#341: MPS, two failures, the launcher's words between",
+        text="RuntimeError: MPS backend out of memory (MPS allocated: 15.05 GB, other allocations: 11.91 GB, max allowed: 27.20 GB). Tried to allocate 1.16 GB on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations (may cause system failure).\n>> An error was detected while running rl-swarm. See /users/mengqf-202506/gensy/rl-swarm/logs for full logs.\n>> Shutting down trainer...\nzsh: terminated  ./run_rl_swarm.sh\n\nRuntimeError: MPS backend out of memory (MPS allocated: 13.36 GB, other allocations: 13.77 GB, max allowed: 27.20 GB). Tried to allocate 583.07 MB on private pool.",
+        says=(
+            failed("torch_mps_oom", "mps", requested="1.16 GiB", allocated="15.05 GiB", allowed="27.20 GiB", also=("11.91 GiB",)),
+            failed("torch_mps_oom", "mps", requested="583.07 MiB", allocated="13.36 GiB", allowed="27.20 GiB", also=("13.77 GiB",)),
+        ),
+    ),
+    Wording(
+        source="vllm-project/vllm-ascend#19: NPU, quoted twice",
+        text="> > RuntimeError: NPU out of memory. Tried to allocate 22.00 MiB (NPU 0; 60.97 GiB total capacity; 10.24 GiB already allocated; 10.24 GiB current active; 19.52 MiB free; 10.65 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.\n> ",
+        says=(failed("torch_npu_oom", "npu:0", requested="22 MiB", capacity="60.97 GiB", allocated="10.24 GiB", free="19.52 MiB", reserved="10.65 GiB"),),
+    ),
+    Wording(
+        source="heronsystems/adeptRL#13: slurm without the word error",
+        text="slurmstepd: Job 1171978 exceeded memory limit (18202456 > 16384000), being killed\nslurmstepd: *** JOB 1171978 ON cuda-24-0 CANCELLED AT 2018-10-16T13:24:27 ***\n",
+        says=(failed("host_oom_kill", "host", used="18202456 KiB", allowed="16384000 KiB"),),
+    ),
+    Wording(
+        source="openclimatefix-archives/nowcasting_dataset#158",
+        text="    metadata = storage._share_filename_()\nRuntimeError: unable to open shared memory object </torch_4094450_3914785142> in read-write mode",
+        says=(failed("host_shm", "shm"),),
+    ),
+    Wording(
+        source="pytorch/xla#1735: TPU at run time, with the capacity's account",
+        text="RuntimeError: Resource exhausted: From /job:tpu_worker/replica:0/task:0:\nAttempting to reserve 3.95G at the bottom of memory. That was not possible. There are 1.92G free, 0B reserved, and 1.92G reservable.; \nHBM capacity 8.00G:\n       Top-of-Memory reserved:  529.00M (     554,696,704 bytes)\n          Currently allocated:    6.08G (   6,532,939,776 bytes)\n          Program requirement:    3.95G (   4,237,689,856 bytes)\n                               ------------\n      Available after request:   -2.55G (  -2,735,391,744 bytes)\n; attempting reservation for program memory\n",
+        says=(failed("jax_tpu_oom", "", requested="3.95 GiB", free="1.92 GiB", capacity="8 GiB", allocated="6532939776 B"),),
+    ),
+    Wording(
+        source="jax-ml/jax#13428: peak buffers",
+        text="jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 6291456 bytes.\nBufferAssignment OOM Debugging.\nBufferAssignment stats:\n             parameter allocation:    6.00MiB\n              constant allocation:         0B\n        maybe_live_out allocation:    6.00MiB\n     preallocated temp allocation:         0B\n                 total allocation:   12.00MiB\n              total fragmentation:         0B (0.00%)\nPeak buffers:\n        Buffer 1:\n                Size: 6.00MiB\n                XLA Label: concatenate\n                Shape: f32[4096,128,3]\n                ==========================\n\n        Buffer 2:\n                Size: 384.0KiB\n                Entry Parameter Subshape: f32[256,128,3]\n                ==========================\n",
+        says=(failed("jax_gpu_oom", "cuda", requested="6291456 B", also=("6 MiB", "12 MiB", "384.0 KiB")),),
+    ),
+    Wording(
+        source="vllm-project/vllm#10511: vLLM's account, a line each",
+        text="INFO 12-13 19:54:18 worker.py:243] Memory profiling results:\nINFO 12-13 19:54:18 worker.py:243] duration     0.75 seconds\nINFO 12-13 19:54:18 worker.py:243] total_gpu_memory     79.22GiB\nINFO 12-13 19:54:18 worker.py:243] gpu_memory_utilization       0.90\nINFO 12-13 19:54:18 worker.py:243] the current vLLM instance can use    71.29GiB\nINFO 12-13 19:54:18 worker.py:243] model weights take   14.96GiB\nINFO 12-13 19:54:18 worker.py:243] non_torch_memory     1.79GiB\nINFO 12-13 19:54:18 worker.py:243] PyTorch activation peak memory       1.26GiB\nINFO 12-13 19:54:18 worker.py:243] available_kv_cache_memory    53.29GiB\n",
+        says=(logged("vllm_startup", "cuda", capacity="79.22 GiB", allowed="71.29 GiB", also=("14.96 GiB", "1.79 GiB", "1.26 GiB", "53.29 GiB")),),
+    ),
+    Wording(
+        source="public file 26097340198 (a model card for SAMSum): Trainer metrics as a table, in bytes",
+        text="| key | value |\n| --- | ----- |\n| epoch | 3.0 |\n| init_mem_gpu_alloc_delta | 1222242816 |\n| init_mem_gpu_peaked_delta | 0 |\n| train_mem_cpu_alloc_delta | 6971403 |\n| train_mem_cpu_peaked_delta | 640733 |\n| train_mem_gpu_alloc_delta | 4910897664 |\n| train_mem_gpu_peaked_delta | 23331969536 |\n| train_runtime | 155.2034 |\n",
+        says=(logged("hf_trainer_metrics", "cuda", also=("1222242816 B", "4910897664 B", "23331969536 B")),),
+    ),
+    Wording(
+        source="deepspeedai/DeepSpeed#3606: an offload that begins with nothing on the card",
+        text="[2023-05-24 10:02:10,934] [INFO] [utils.py:829:see_memory_usage] DeepSpeedZeRoOffload initialize [begin]\n[2023-05-24 10:02:10,935] [INFO] [utils.py:834:see_memory_usage] MA 0.0 GB         Max_MA 0.0 GB         CA 0.73 GB         Max_CA 1 GB \n[2023-05-24 10:02:10,935] [INFO] [utils.py:839:see_memory_usage] CPU Virtual Memory:  used = 23.44 GB, percent = 24.8%\n",
+        says=(
+            logged("deepspeed_see_memory_usage", "cuda", allocated="0 GiB", peak_allocated="0 GiB", reserved="0.73 GiB", peak_reserved="1 GiB"),
+            logged("deepspeed_see_memory_usage", "host", used="23.44 GiB"),
+        ),
+    ),
+    Wording(
+        source="public file 25097858135 (a Megatron run on four cards): the theory, then a rank per line",
+        text="Number of parameters in embedding layers in billions: 0.05\nTotal number of parameters in billions: 0.35\nNumber of parameters in most loaded shard in billions: 0.0885\nTheoretical memory footprints: weight and optimizer=1519.18 MB\n[Rank 2] (after 20 iterations) memory (MB) | allocated: 1761.685546875 | max allocated: 2589.13525390625 | reserved: 2608.0 | max reserved: 2608.0\n",
+        says=(
+            logged("megatron_log", "cuda", also=("1519.18 MiB",)),
+            logged("megatron_log", "cuda", allocated="1761.685546875 MiB", peak_allocated="2589.13525390625 MiB", reserved="2608 MiB", peak_reserved="2608 MiB"),
+        ),
+    ),
+    Wording(
+        source="karfly/learnable-triangulation-pytorch#80: nvidia-smi of driver 418",
+        text="+-----------------------------------------------------------------------------+\n| NVIDIA-SMI 418.87.00    Driver Version: 418.87.00    CUDA Version: 10.1     |\n|-------------------------------+----------------------+----------------------+\n| GPU  Name        Persistence-M| Bus-Id        Disp.A | Volatile Uncorr. ECC |\n| Fan  Temp  Perf  Pwr:Usage/Cap|         Memory-Usage | GPU-Util  Compute M. |\n|===============================+======================+======================|\n|   0  GeForce RTX 208...  Off  | 00000000:4B:00.0 Off |                  N/A |\n| 29%   34C    P2    64W / 250W |   8559MiB / 10989MiB |      0%      Default |\n+-------------------------------+----------------------+----------------------+\n|   1  GeForce RTX 208...  Off  | 00000000:4C:00.0 Off |                  N/A |\n| 32%   49C    P2   111W / 250W |   7384MiB / 10989MiB |    100%      Default |\n",
+        says=(
+            logged("nvidia_smi_text", "cuda:0", used="8559 MiB", capacity="10989 MiB"),
+            logged("nvidia_smi_text", "cuda:1", used="7384 MiB", capacity="10989 MiB"),
+        ),
+    ),
+    Wording(
+        source="public file 57070576593 (notes on a node with eight cards): processes as CSV, by the card's UUID",
+        text="gpu_uuid, pid, process_name, used_gpu_memory [MiB]\nGPU-a44622e3-2296-6285-0a86-84d0f6c67900, 1328667, /usr/local/bin/python3.10, 130004 MiB\nGPU-4f31bb83-f8dc-d0af-029e-bc4356e6afeb, 1328668, /usr/local/bin/python3.10, 130044 MiB\nGPU-4e9e74b7-4977-f04d-3af3-ccfe5f570e90, 1425258, python3, 105842 MiB\n",
+        says=(logged("nvidia_smi_csv", "", others=((1328667, "130004 MiB"), (1328668, "130044 MiB"), (1425258, "105842 MiB"))),),
+    ),
+)  # fmt: skip
