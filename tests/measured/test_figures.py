@@ -16,7 +16,6 @@ from vramcast.accuracy.tables import by_source_and_metric, figures, worst
 from vramcast.catalog.residuals import (
     FEWEST,
     FEWEST_SOURCES,
-    answering_classes,
     classes_of,
     range_from,
     residual_range,
@@ -74,7 +73,7 @@ def test_a_range_holds_nine_of_ten_rows_and_the_prediction() -> None:
     assert sum(made["low"] <= round(ratio, 4) <= made["high"] for ratio in ratios) >= 9
 
 
-def test_a_range_reaches_as_far_as_the_farthest_source() -> None:
+def test_every_source_weighs_the_same() -> None:
     crowd = [outcome(percent / 100) for percent in range(100)]
     made = classes([*crowd, *(outcome(25, source="two") for _ in range(2))])["process"]
     assert made["low"] == pytest.approx(0.8**1.5, abs=1e-4)  # of two draws the farthest lies at two thirds
@@ -83,7 +82,7 @@ def test_a_range_reaches_as_far_as_the_farthest_source() -> None:
 
 def test_of_a_large_source_the_outliers_do_not_count() -> None:
     made = classes([*(outcome(percent / 100) for percent in range(38)), outcome(-50), outcome(90)])["process"]
-    assert (made["low"], made["high"]) == (pytest.approx(1 / 1.0036**2, abs=1e-4), 1.0)
+    assert (made["low"], made["high"]) == (pytest.approx(1 / 1.0037**2, abs=1e-4), 1.0)
 
 
 def test_coverage_leaves_the_judged_source_out() -> None:
@@ -104,13 +103,18 @@ def test_few_rows_give_no_range_and_wider_classes_answer() -> None:
     assert range_from(few, ("a", "b", "c"), 100) == (90, 120)
 
 
-def test_where_no_class_of_a_level_answers_the_level_below_does() -> None:
+def test_where_no_class_of_a_level_answers_the_same_shape_at_other_levels_does() -> None:
     reserved = classes([outcome(p, source=name, metric="reserved") for p in (-5, 5) for name in ("a", "b", "c")])
-    assert range_from(reserved, answering_classes(JOB, Level.PROCESS), 1000) == (
+    assert range_from(reserved, classes_of(JOB, Level.PROCESS), 1000) == (
         round(1000 / 1.05 ** (4 / 3)),
         round(1000 / 0.95 ** (4 / 3)),
     )
-    assert range_from(reserved, answering_classes(JOB, Level.ALLOCATED), 1000) is None
+    many = replace(JOB, gpus=2, strategy="ddp")
+    assert range_from(reserved, classes_of(many, Level.PROCESS), 1000) is None
+
+
+def test_assumed_lengths_are_many_lengths() -> None:
+    assert classes_of(JOB, Level.RESERVED, assumed_lengths=True)[2] == "reserved/varied lengths"
 
 
 @pytest.mark.parametrize("level", list(Level))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from vramcast.accuracy.run import LEVEL_OF, Outcome
-from vramcast.catalog.residuals import answering_classes, classes_of, range_from
+from vramcast.catalog.residuals import classes_of, range_from
 
-TAIL = 20  # of a source's rows one in so many is left out at either end: the central nine of ten are held
+TAIL = 0.05  # of the rows' weight is left out at either end: the central nine of ten are held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,29 +29,34 @@ def classes(outcomes: Iterable[Outcome]) -> dict[str, dict[str, Any]]:
     """For every class, between which multiples of the prediction the measured peaks lay."""
     ratios: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for outcome in outcomes:
-        for name in classes_of(outcome.job, LEVEL_OF[outcome.row.metric]):
+        for name in _names(outcome):
             ratios[name][outcome.row.source].append(outcome.row.peak_bytes / outcome.predicted_bytes)
     return {name: _class(by_source) for name, by_source in sorted(ratios.items())}
 
 
+def _names(outcome: Outcome) -> tuple[str, ...]:
+    assumed = outcome.row.lengths == "assumed"
+    return classes_of(outcome.job, LEVEL_OF[outcome.row.metric], assumed_lengths=assumed)
+
+
 def _class(by_source: dict[str, list[float]]) -> dict[str, Any]:
-    """From the lowest to the highest end of the sources' own central shares: rows of one source err alike (the same
-    code, the same habits of measuring), so the next job is like the next source. The farthest of k draws lies, on
-    average, at k/(k + 1) of the largest possible, so both ends go out by (k + 1)/k, in logarithms. A range always holds
-    the prediction itself."""
-    ends = [_central(sorted(ratios)) for ratios in by_source.values()]
-    beyond = (len(ends) + 1) / len(ends)
-    low, high = min(1.0, *(low for low, _ in ends)), max(1.0, *(high for _, high in ends))
+    """The central nine of ten, every source weighing the same: rows of one source err alike (the same code, the same
+    habits of measuring), so the next job is like the next source. The farthest of k draws lies, on average, at
+    k/(k + 1) of the largest possible, so both ends go out by (k + 1)/k, in logarithms. A range always holds the
+    prediction."""
+    weighted = sorted((ratio, 1 / len(ratios) / len(by_source)) for ratios in by_source.values() for ratio in ratios)
+    beyond = (len(by_source) + 1) / len(by_source)
     return {
-        "rows": sum(map(len, by_source.values())), "sources": len(by_source),
-        "low": round(low**beyond, 4), "high": round(high**beyond, 4),
+        "rows": len(weighted), "sources": len(by_source),
+        "low": round(min(1.0, _at(TAIL, weighted)) ** beyond, 4),
+        "high": round(max(1.0, _at(1 - TAIL, weighted)) ** beyond, 4),
     }  # fmt: skip
 
 
-def _central(ratios: list[float]) -> tuple[float, float]:
-    """The ends of the central share; all rows where they are few."""
-    outside = len(ratios) // TAIL
-    return ratios[outside], ratios[-1 - outside]
+def _at(share: float, weighted: list[tuple[float, float]]) -> float:
+    """The ratio up to which `share` of the weight lies."""
+    sums = accumulate(weight for _, weight in weighted)
+    return next(ratio for (ratio, _), total in zip(weighted, sums, strict=True) if total >= share - 1e-9)
 
 
 def coverage(outcomes: Sequence[Outcome]) -> list[Coverage]:
@@ -61,10 +67,7 @@ def coverage(outcomes: Sequence[Outcome]) -> list[Coverage]:
 def _covered(source: str, outcomes: Sequence[Outcome]) -> Coverage:
     others = classes(outcome for outcome in outcomes if outcome.row.source != source)
     own = [outcome for outcome in outcomes if outcome.row.source == source]
-    ranges = [
-        (range_from(others, answering_classes(each.job, LEVEL_OF[each.row.metric]), each.predicted_bytes), each)
-        for each in own
-    ]
+    ranges = [(range_from(others, _names(each), each.predicted_bytes), each) for each in own]
     known = [(span, each) for span, each in ranges if span is not None]
     widths = sorted((span[1] - span[0]) / each.predicted_bytes for span, each in known)
     return Coverage(

@@ -2,8 +2,8 @@
 
 `residuals.json` is written by `vramcast accuracy --write`. A class is a level with a shape of job, a kind of precision
 and a framework. A class speaks only if rows of three sources lie in it, as one source says little about the next. Else
-the wider class answers, and at last the level below, whose bytes are most of this one's. None where nothing comparable
-was measured.
+the wider class answers: the same shape at any level (most of their bytes are the same), at last the level alone. None
+where nothing comparable was measured.
 """
 
 from __future__ import annotations
@@ -19,28 +19,23 @@ from vramcast.ledger import Level
 FEWEST = 5  # rows that a class needs to speak for itself
 FEWEST_SOURCES = 3  # that must have measured such jobs: rows of one source err alike
 KIND_OF = {"fp32": "fp32", "bf16-mixed": "mixed", "fp16-mixed": "mixed"}
-BELOW = {Level.PROCESS: Level.RESERVED, Level.RESERVED: None, Level.ALLOCATED: None}
 
 
-def classes_of(job: Job, level: Level) -> tuple[str, ...]:
-    """Names of the job's classes, the narrowest first."""
+def classes_of(job: Job, level: Level, *, assumed_lengths: bool = False) -> tuple[str, ...]:
+    """Names of the job's classes, the narrowest first. Lengths that had to be assumed are many lengths."""
     kind = KIND_OF.get(str(job.precision), "16-bit")
-    shape = "many GPUs" if job.gpus > 1 else "varied lengths" if job.mean_seq is not None else "one length"
+    varied = assumed_lengths or job.mean_seq is not None
+    shape = "many GPUs" if job.gpus > 1 else "varied lengths" if varied else "one length"
     gpus = () if job.gpus > 1 else (f"{level}/one GPU",)
     return (
-        f"{level}/{shape}/{kind}/{job.framework}", f"{level}/{shape}/{kind}", f"{level}/{shape}", *gpus, f"{level}"
+        f"{level}/{shape}/{kind}/{job.framework}", f"{level}/{shape}/{kind}", f"{level}/{shape}", shape, *gpus,
+        f"{level}",
     )  # fmt: skip
-
-
-def answering_classes(job: Job, level: Level) -> tuple[str, ...]:
-    """The job's classes, then those of the level below."""
-    below = BELOW[level]
-    return (*classes_of(job, level), *(classes_of(job, below) if below else ()))
 
 
 def residual_range(job: Job, level: Level, nbytes: int) -> tuple[int, int] | None:
     """Between which bytes nine of ten such jobs would have been measured, given a prediction of `nbytes`."""
-    return range_from(_classes(), answering_classes(job, level), nbytes)
+    return range_from(_classes(), classes_of(job, level), nbytes)
 
 
 def range_from(classes: dict[str, Any], names: tuple[str, ...], nbytes: int) -> tuple[int, int] | None:

@@ -139,12 +139,12 @@ def _line(each: Outcome) -> str:
 def _coverage_text(coverage: Sequence[Coverage]) -> str:
     lines = [
         "A prediction carries a range. A class is a level, with one length, many lengths or many GPUs, a kind of "
-        "precision and a framework. Of every source in it the central nine of ten rows count, and the range reaches "
-        "from the lowest to the highest of their ends, and beyond by 1/k (k sources; the farthest of k draws lies on "
-        "average at k/(k + 1) of the largest): rows of one source err alike, so the next job is like the next source. "
-        "A class needs five rows of three sources, else the "
-        "wider class answers; what the driver sees was published by one source only, so the range of what torch "
-        "reserves answers there. The honest test leaves a source out: how many of its rows lie in the ranges made "
+        "precision and a framework. The range holds the central nine of ten of its rows, every source weighing the "
+        "same, and goes beyond by 1/k (k sources; the farthest of k draws lies on average at k/(k + 1) of the "
+        "largest): rows of one source err alike, so the next job is like the next source. A class needs five rows of "
+        "three sources, else the wider class answers: the same shape of job at any level, then the level alone. "
+        "Several ways to make ranges were compared on these same rows, so the share below is no independent test of "
+        "the way. The test of the ranges leaves a source out: how many of its rows lie in the ranges made "
         "from the others, and how wide are these?",
         "", "| source | rows | with a range | inside | width |", "|---|---:|---:|---:|---:|",
     ]  # fmt: skip
