@@ -283,11 +283,6 @@ LATER_SAME_KINDS: tuple[Wording, ...] = (
         says=(failed("torch_cuda_oom_v1", "cuda:0", requested="5.74 GiB", capacity="5.50 GiB", allocated="588 MiB", free="4.13 GiB", reserved="588 MiB"),),
     ),
     Wording(
-        source="richard-peng-xia/MMed-RAG#38: the exception's name lost, in bold",
-        text="**Tried to allocate 64.00 MiB. GPU 0 has a total capacty of 8.00 GiB of which 0 bytes is free. Of the allocated memory 22.44 GiB is allocated by PyTorch, and 3.16 MiB is reserved by PyTorch but unallocated**",
-        says=(failed("torch_cuda_oom_v2", "cuda:0", requested="64 MiB", capacity="8 GiB", free="0 B", allocated="22.44 GiB", unallocated="3.16 MiB"),),
-    ),
-    Wording(
         source="Tianhao-Qi/Mask2DiT#4: no exception's name, in a container",
         text="CUDA out of memory. Tried to allocate 35.60 GiB. GPU 0 has a total capacity of 79.33 GiB of which 26.16 GiB is free. Process 76883 has 53.16 GiB memory in use. Of the allocated memory 11.97 GiB is allocated by PyTorch, and 40.69 GiB is reserved by PyTorch but unallocated." + HINT,
         says=(failed("torch_cuda_oom_v2", "cuda:0", requested="35.60 GiB", capacity="79.33 GiB", free="26.16 GiB", allocated="11.97 GiB", unallocated="40.69 GiB", others=((76883, "53.16 GiB"),)),),

@@ -70,6 +70,8 @@ def compile_time(observation: Observation) -> Finding | None:
     if observation.kind != "jax_tpu_oom" or observation.requested_bytes is None or observation.capacity_bytes is None:
         return None
     need, room = observation.requested_bytes, observation.capacity_bytes
+    if need <= room:  # refused while running, with other programs' buffers beside it
+        return None
     return fact("compile_time", requested_bytes=need, capacity_bytes=room)
 
 

@@ -173,6 +173,18 @@ GAUDI = Form(
     kind="torch_hpu_oom", words=("allocation failed for size",), moment=Moment.FAILURE, place="hpu",
     clauses=(clause("requested_bytes", r"Allocation failed for size::\s*{n}", "B"),), needs=("requested_bytes",),
 )  # fmt: skip
+VLLM_ACCOUNT = Form(
+    kind="vllm_startup", words=("total_gpu_memory",), span=8,  # vLLM 0.6.5 printed its account a line each
+    clauses=(
+        clause("capacity_bytes", r"total_gpu_memory {q}"),
+        clause("allowed_bytes", r"vLLM instance can use {q}"),
+        clause("+model weights", r"model weights take {q}"),
+        clause("+non-torch memory", r"non_torch_memory {q}"),
+        clause("+activation peak", r"activation peak memory {q}"),
+        clause("+kv cache available", r"available_kv_cache_memory {q}"),
+    ),
+    needs=("capacity_bytes", "allowed_bytes"),
+)  # fmt: skip
 MLX_REFUSED = Form(
     kind="mlx_oom", words=("attempting to allocate", "[malloc"), moment=Moment.FAILURE, place="mps",
     clauses=(
@@ -205,4 +217,5 @@ READERS = (
     GAUDI.reader(),
     NEURON.reader(),
     MLX_REFUSED.reader(),
+    VLLM_ACCOUNT.reader(),
 )

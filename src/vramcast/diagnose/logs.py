@@ -277,7 +277,7 @@ COUNTERS = Form(
         clause("peak_allocated_bytes", r"max[_ ]memory[_ ]allocated(?:\(\w*\))?[^\d\n]{1,12}{q}"),
         clause("peak_reserved_bytes", r"max[_ ]memory[_ ]reserved(?:\(\w*\))?[^\d\n]{1,12}{q}"),
         clause("allocated_bytes", r"(?<!max[_ ])memory[_ ]allocated(?:\(\w*\))?[^\d\n]{1,12}{q}"),
-        clause("reserved_bytes", r"(?<!max[_ ])memory[_ ]reserved(?:\(\w*\))?[^\d\n]{1,12}{q}"),
+        clause("reserved_bytes", r"(?<!max[_ ])(?<!-of-)memory[_ ]reserved(?:\(\w*\))?[^\d\n]{1,12}{q}"),
     ),
 )  # fmt: skip
 

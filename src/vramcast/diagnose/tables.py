@@ -143,7 +143,7 @@ def _estimate_figures(text: str) -> list[Figure]:
 
 
 _METRIC = re.compile(
-    r"\b((?:before_init|init|train|eval|test|predict)_mem_(gpu|cpu)(?:_\w{1,20})?)['\"]?\s*[=:]\s*(-?\d{1,16})\s*(MB)?"
+    r"\b((?:before_init|init|train|eval|test|predict)_mem_(gpu|cpu)(?:_\w{1,20})?)['\"]?\s*[=:|]\s*(-?\d{1,16})\s*(MB)?"
 )
 
 

@@ -42,15 +42,41 @@ def read_gpu(passage: Passage) -> Iterator[Read]:
     fields: dict[str, Any] = {
         "requested_bytes": int(exact) if exact else to_bytes(match.group(1), match.group(2), binary=True)
     }
+    kind, place = "jax_gpu_oom", device_of(text, "cuda")
     if (room := _RESERVABLE.search(text)) is not None:
+        kind, place = "jax_tpu_oom", "tpu:0"  # only a TPU's runtime reserves from the top and from the bottom
         fields["free_bytes"] = to_bytes(room.group(1), room.group(2), binary=True)
         fields["figures"] = tuple(
             Figure(label=label, value=to_bytes(room.group(at), room.group(at + 1), binary=True) or 0)
             for label, at in (("reserved", 3), ("reservable", 5))
         )
-    parts, last = _parts(passage)
+    parts, last = _parts(passage) if room is None else _hbm_account(passage, fields)
     fields["figures"] = (*fields.get("figures", ()), *parts)
-    yield _failure(passage, last, kind="jax_gpu_oom", place=device_of(text, "cuda"), **fields)
+    yield _failure(passage, last, kind=kind, place=place, **fields)
+
+
+_ACCOUNT = re.compile(
+    r"^(HBM capacity|Top-of-Memory reserved|Bottom-of-Memory reserved|Currently allocated|Program requirement):?\s+"
+    rf"{_SIZE}:?(?:\s*\(\s*([\d,]{{1,24}}) bytes\))?",
+    re.IGNORECASE,
+)
+_ACCOUNT_FIELDS = {"hbm capacity": "capacity_bytes", "currently allocated": "allocated_bytes"}
+
+
+def _hbm_account(passage: Passage, fields: dict[str, Any]) -> tuple[tuple[Figure, ...], int]:
+    """The sum under a TPU's refusal, in rounded sizes and often also in bytes; fills the fields that it has."""
+    figures, last = list[Figure](), passage.line.number
+    for line in passage.after[:8]:
+        if (match := _ACCOUNT.match(line.clean())) is None:
+            continue
+        label, number, unit, exact = match.groups()
+        size = int(exact.replace(",", "")) if exact else to_bytes(number, unit, binary=True)
+        last = line.number
+        if (field := _ACCOUNT_FIELDS.get(label.lower())) is not None:
+            fields[field] = size
+        elif size is not None:
+            figures.append(Figure(label=label.lower(), value=size))
+    return tuple(figures), last
 
 
 def _parts(passage: Passage) -> tuple[tuple[Figure, ...], int]:
