@@ -60,8 +60,8 @@ def test_one_layer_keeps_what_torch_keeps() -> None:
     saved: dict[int, torch.Tensor] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        saved[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
+        saved[tensor.untyped_storage().data_ptr()] = tensor.detach()
+        return tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         output = block(x)

@@ -44,7 +44,7 @@ def _watched(layer: torch.nn.Module) -> Iterator[tuple[list[Any], list[torch.Ten
     hooks: list[Any] = []
 
     def pack(tensor: torch.Tensor) -> Holder:
-        holder = Holder(tensor)
+        holder = Holder(tensor.detach())  # the tensor itself would hold its graph, and the graph the holder
         references.append(weakref.ref(holder))
         return holder
 

@@ -24,9 +24,9 @@ class Savings:
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
         copy = tuple(tensor.shape) in self._weights and tensor.dtype == torch.bfloat16
         if _pointer(tensor) not in self._known and not copy:
-            self.found[_pointer(tensor)] = tensor
-        self._alive.append(tensor)
-        return tensor
+            self.found[_pointer(tensor)] = tensor.detach()
+        self._alive.append(tensor.detach())
+        return tensor.detach()  # the tensor itself would hold its graph, and the graph the tensor
 
     @property
     def nbytes(self) -> int:

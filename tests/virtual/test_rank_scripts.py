@@ -61,3 +61,15 @@ def test_accelerate_shards_trains_and_saves(rank: int) -> None:
     (place,) = ledger.devices()
     parameters = 2000 * 128 + 1024 * 128 + 2 * (12 * 128 * 128 + 13 * 128) + 2 * 128
     assert held(ledger, place, Category.OPTIMIZER) <= 1.2 * 2 * 4 * parameters / WORLD_SIZE + (64 << 10)
+
+
+def test_accelerates_state_is_the_scripts_own() -> None:
+    from accelerate.state import AcceleratorState, PartialState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    PartialState(cpu=True)
+    before = dict(PartialState._shared_state)
+    traced("accelerated", 0)
+    assert dict(PartialState._shared_state) == before
+    assert AcceleratorState._shared_state == {}
+    PartialState._reset_state()

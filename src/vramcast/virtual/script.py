@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -36,7 +37,7 @@ def run_script(path: str, arguments: Sequence[str], gpu: VirtualGpu) -> Run:
         raise InputError(f"{path}: no such script.")
     message = line = ""
     try:
-        with _as_main(script, arguments), gpu:
+        with _as_main(script, arguments), _own_accelerate_state(), gpu:
             runpy.run_path(str(script), run_name="__main__")
     except torch.OutOfMemoryError as error:
         message, line = str(error), _innermost_line(error, script)
@@ -82,6 +83,28 @@ def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         sys.argv, sys.path = argv, path
+
+
+SINGLETONS = ("PartialState", "AcceleratorState", "GradientState")
+
+
+@contextmanager
+def _own_accelerate_state() -> Iterator[None]:
+    """Accelerate keeps one state per process: a script begins without one, and what it leaves goes with it."""
+    before = {name: dict(shared) for name, shared in _accelerate_states()}
+    for _, shared in _accelerate_states():
+        shared.clear()
+    try:
+        yield
+    finally:
+        for name, shared in _accelerate_states():
+            shared.clear()
+            shared.update(before.get(name, {}))
+
+
+def _accelerate_states() -> list[tuple[str, dict[str, Any]]]:
+    state = sys.modules.get("accelerate.state")
+    return [(name, getattr(state, name)._shared_state) for name in SINGLETONS] if state else []
 
 
 def _innermost_line(error: BaseException, script: Path) -> str:
