@@ -231,3 +231,18 @@ def test_host_tensors_are_billed_to_the_host() -> None:
         torch.zeros(1, device="cuda")
     assert kept.numel() == 1 << 20
     assert gpu.ledger().peak("host").allocated_bytes >= 1 << 20
+
+
+def test_only_what_comes_from_the_host_is_input() -> None:
+    """Autocast's fp32 copy of the logits is made outside of any module, on the card: it belongs to the loss."""
+    with virtual_gpu("rtx4090") as gpu:
+        head = torch.nn.Linear(64, 50_000).cuda()
+        x, y = torch.randn(256, 64).cuda(), torch.zeros(256, dtype=torch.long).cuda()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = F.cross_entropy(head(x), y)
+        loss.backward()
+        torch.optim.SGD(head.parameters()).step()
+    entries = [entry for entry in gpu.ledger().entries if entry.place == "cuda:0"]
+    assert sum(e.nbytes for e in entries if e.category == Category.INPUT) == 4 * 256 * 64 + 8 * 256
+    wide = [e for e in entries if e.category == Category.LOGITS and "_to_copy" in e.component]
+    assert max(e.nbytes for e in wide) >= 4 * 256 * 50_000

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from vramcast.allocator import OomMoment
-from vramcast.ledger import BACKWARD, NEXT_BACKWARD, Category, Entry, Ledger, Level, Origin
+from vramcast.ledger import BACKWARD, LOSS, NEXT_BACKWARD, NEXT_LOSS, Category, Entry, Ledger, Level, Origin
 from vramcast.virtual import convolution
 from vramcast.virtual.lines import format_line
 from vramcast.virtual.meter import Peak
-from vramcast.virtual.storages import HOST_PLACE, PINNED_PLACE, Record, has_storage
+from vramcast.virtual.storages import FROM_HOST, HOST_PLACE, PINNED_PLACE, Record, has_storage
 
 if TYPE_CHECKING:
     from vramcast.virtual.gpu import VirtualGpu
@@ -122,8 +122,10 @@ class Bill:
             return Category.LOGITS
         if record.phase in (BACKWARD, NEXT_BACKWARD) and not record.recomputed:
             return Category.TEMPORARY
-        if not record.module and record.cause in ("aten::_to_copy", "adopted"):
+        if not record.module and record.cause in (FROM_HOST, "adopted"):
             return Category.INPUT
+        if not record.module and record.phase in (LOSS, NEXT_LOSS):  # between what the model returns and backward
+            return Category.LOGITS
         if record.death is not None and record.phase == phase:
             return Category.TEMPORARY
         return Category.ACTIVATIONS if record.module else Category.TEMPORARY

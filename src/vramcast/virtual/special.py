@@ -11,7 +11,7 @@ import torch
 from vramcast.virtual.lines import format_line, source_line
 from vramcast.virtual.mode import SPARSE_MESSAGE, meta_twin
 from vramcast.virtual.ops import tensors_in
-from vramcast.virtual.storages import HOST_PLACE, NOWHERE, is_meta, storage_of
+from vramcast.virtual.storages import FROM_HOST, HOST_PLACE, HOST_PLACES, NOWHERE, is_meta, storage_of
 
 if TYPE_CHECKING:
     from vramcast.virtual.gpu import VirtualGpu
@@ -118,7 +118,7 @@ def _to_copy(gpu: VirtualGpu, func: Any, args: Any, kwargs: dict[str, Any]) -> A
     result = func(tensor if is_meta(tensor) else meta_twin(tensor), **options)
     if has_values(gpu, tensor) and mode.keeps_values(result, place):
         result = func(tensor, **options)
-    mode.enroll(result, place, "aten::_to_copy")
+    mode.enroll(result, place, FROM_HOST if record.place in HOST_PLACES else "aten::_to_copy")
     return result
 
 

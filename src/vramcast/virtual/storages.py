@@ -19,6 +19,9 @@ NOWHERE = "meta"
 HOST_PLACE = "cpu"
 PINNED_PLACE = "pinned"  # where page-locked host memory is billed; its tensors are host tensors
 
+HOST_PLACES = (HOST_PLACE, PINNED_PLACE)
+FROM_HOST = "copied from the host"  # the cause of a storage that a batch was moved to
+
 storage_of = torch._C.TensorBase.untyped_storage
 is_meta = torch._C.TensorBase.is_meta.__get__
 
