@@ -46,6 +46,25 @@ class _Segment:
     decoded_bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """How many rows each batch has, without a list as long as the epoch: all are full but the last ones."""
+
+    count: int
+    full: int
+    last: tuple[int, ...]
+
+    def of(self, number: int) -> int:
+        from_end = self.count - number
+        return self.last[-from_end] if from_end <= len(self.last) else self.full
+
+    def total(self, lane: int, lanes: int, stop: int) -> int:
+        """Rows of a lane's batches before batch number `stop`."""
+        first = self.count - len(self.last)
+        rest = (self.of(number) for number in range(first, stop) if number % lanes == lane)
+        return self.full * len(range(lane, min(stop, first), lanes)) + sum(rest)
+
+
 class RowGroupSampler:
     """Batches of row numbers, shuffled so that a row group is decoded once and then used up.
 
@@ -151,33 +170,35 @@ class RowGroupSampler:
         start = sum(self._rows_of(rank) for rank in range(self.rank))
         return start, start + self._rows_of(self.rank)
 
-    def _batch_ends(self) -> list[int]:
+    def _sizes(self) -> _Sizes:
         """Full batches, except that a rank one row short of needing another shares out its last."""
         rows, count = self._rows_of(self.rank), len(self)
         if self.drop_last:
-            return [self.batch_size * (number + 1) for number in range(count)]
-        ends = [min(self.batch_size * (number + 1), rows) for number in range(count)]
-        if count > 1 and ends[-2] == rows:
-            ends[-2] = rows - self.batch_size // 2
-        return ends
+            return _Sizes(count=count, full=self.batch_size, last=())
+        first = max(count - 2, 0)
+        ends = [min(self.batch_size * (number + 1), rows) for number in range(first, count)]
+        if count > 1 and ends[0] == rows:
+            ends[0] = rows - self.batch_size // 2
+        starts = [self.batch_size * first, *ends]
+        last = tuple(end - start for start, end in zip(starts, ends, strict=False))
+        return _Sizes(count=count, full=self.batch_size, last=last)
 
     def _batches(self, start: int) -> Iterator[list[int]]:
         """Batch after batch, each from the next lane."""
-        ends = self._batch_ends()
-        sizes = [end - before for before, end in zip([0, *ends], ends, strict=False)]
+        sizes = self._sizes()
         lanes = [self._rows_of_lane(lane, sizes, start) for lane in range(self.lanes)]
         held: list[NDArray[np.int64]] = [np.empty(0, dtype=np.int64)] * self.lanes
-        for number in range(start, len(sizes)):
-            lane, size = number % self.lanes, sizes[number]
+        for number in range(start, sizes.count):
+            lane, size = number % self.lanes, sizes.of(number)
             while len(held[lane]) < size:
                 held[lane] = np.concatenate([held[lane], next(lanes[lane])])
             batch, held[lane] = held[lane][:size], held[lane][size:]
             self._drawn = number + 1
             yield batch.tolist()
 
-    def _rows_of_lane(self, lane: int, sizes: list[int], start: int) -> Iterator[NDArray[np.int64]]:
+    def _rows_of_lane(self, lane: int, sizes: _Sizes, start: int) -> Iterator[NDArray[np.int64]]:
         """A lane's rows, window by window, after those of its batches before `start`."""
-        skip = sum(sizes[lane : start : self.lanes])
+        skip = sizes.total(lane, self.lanes, start)
         if self.shuffle == "full":
             first, stop = self._span()
             yield self._permutation(self.facts.num_rows, 0, _ROW_ORDER)[first + skip : stop]
@@ -193,13 +214,13 @@ class RowGroupSampler:
                 yield rows[skip:]
             skip = max(skip - count, 0)
 
-    def _lane_cuts(self, windows: list[list[_Segment]], sizes: list[int]) -> Iterator[list[int]]:
+    def _lane_cuts(self, windows: list[list[_Segment]], sizes: _Sizes) -> Iterator[list[int]]:
         """Where each window's rows are cut into lanes: in proportion to what each lane's batches still need.
 
         All lanes leave a window together, so that what one process holds is one window, whatever its lanes.
         """
-        left = [sum(sizes[lane :: self.lanes]) for lane in range(self.lanes)]
-        left[-1] += self._rows_of(self.rank) - sum(sizes)  # what `drop_last` leaves out
+        left = [sizes.total(lane, self.lanes, sizes.count) for lane in range(self.lanes)]
+        left[-1] += self._rows_of(self.rank) - sum(left)  # what `drop_last` leaves out
         for window in windows:
             num_rows, total = sum(part.stop - part.start for part in window), sum(left)
             cuts = [num_rows * before // total for before in (0, *accumulate(left))]
