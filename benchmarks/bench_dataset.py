@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -163,16 +164,16 @@ def check_row(data: Any, index: int) -> None:
 
 
 def rows_per_s(data: Any, options: dict[str, Any], workers: int, seconds: float) -> float:
-    """Rows per second of CPU of this process and its workers."""
+    """Rows per second of CPU of this process and its workers, over as many epochs as it takes."""
     from torch.utils.data import DataLoader
 
-    batches: Iterator[list[Any]] = iter(DataLoader(data, num_workers=workers, collate_fn=list, **options))
-    next(batches)  # caches, workers and pages are warm
+    # A worker that has ended takes its CPU time with it: they stay over the epochs.
+    loader = DataLoader(data, num_workers=workers, collate_fn=list, persistent_workers=workers > 0, **options)
+    next(iter(loader))  # caches, workers and pages are warm
+    batches = chain.from_iterable(repeat(loader))
     started, before, rows = time.perf_counter(), family_cpu_s(), 0
-    for batch in batches:
-        rows += len(batch)
-        if time.perf_counter() - started > seconds:
-            break
+    while time.perf_counter() - started < seconds:
+        rows += len(next(batches))
     return rows / (family_cpu_s() - before)
 
 
