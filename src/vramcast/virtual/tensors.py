@@ -120,8 +120,7 @@ def copy_to(gpu: VirtualGpu, tensor: torch.Tensor, place: str, options: dict[str
         gpu.mode.target = None
 
 
-def _install_transfers(gpu: VirtualGpu, patches: Patches) -> None:
-    true_to = torch.Tensor.to
+def _install_parsing(patches: Patches) -> None:
     true_parse = torch._C._nn._parse_to
 
     def parse_to(*args: Any, **kwargs: Any) -> Any:
@@ -133,6 +132,26 @@ def _install_transfers(gpu: VirtualGpu, patches: Patches) -> None:
         return true_parse(*args, **kwargs)
 
     patches.set(torch._C._nn, "_parse_to", parse_to)
+
+
+def _install_types(gpu: VirtualGpu, patches: Patches) -> None:
+    true_type = torch.Tensor.type
+
+    def type_(tensor: torch.Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+        name = dtype if isinstance(dtype, str) else f"torch.cuda.{getattr(dtype, '__name__', '')}"
+        if name in LEGACY:
+            return tensor.to("cuda", LEGACY[name])
+        if dtype is None and tensor.is_cuda and not gpu.mode.busy:
+            return next(legacy for legacy, kind in LEGACY.items() if kind == tensor.dtype)
+        return true_type(tensor, dtype) if dtype is not None else true_type(tensor)
+
+    patches.set(torch.Tensor, "type", type_)
+    for name, kind in LEGACY.items():
+        patches.set(torch.cuda, name.rpartition(".")[2], _legacy_class(name.rpartition(".")[2], kind))
+
+
+def _install_transfers(gpu: VirtualGpu, patches: Patches) -> None:
+    true_to = torch.Tensor.to
 
     def to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if hasattr(tensor, "_local_tensor") and not gpu.mode.busy:
@@ -167,19 +186,8 @@ def _install_transfers(gpu: VirtualGpu, patches: Patches) -> None:
         target = torch.device("cuda", index) if device is None or index is not None else torch.device(device)
         return tensor.to(target) if memory_format is None else tensor.to(target, memory_format=memory_format)
 
-    true_type = torch.Tensor.type
-
-    def type_(tensor: torch.Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
-        name = dtype if isinstance(dtype, str) else f"torch.cuda.{getattr(dtype, '__name__', '')}"
-        if name in LEGACY:
-            return tensor.to("cuda", LEGACY[name])
-        if dtype is None and tensor.is_cuda and not gpu.mode.busy:
-            return next(legacy for legacy, kind in LEGACY.items() if kind == tensor.dtype)
-        return true_type(tensor, dtype) if dtype is not None else true_type(tensor)
-
-    patches.set(torch.Tensor, "type", type_)
-    for name, kind in LEGACY.items():
-        patches.set(torch.cuda, name.rpartition(".")[2], _legacy_class(name.rpartition(".")[2], kind))
+    _install_parsing(patches)
+    _install_types(gpu, patches)
     patches.set(torch.Tensor, "to", to)
     patches.set(torch.Tensor, "cuda", cuda)
     patches.set(torch.Tensor, "cpu", lambda tensor, memory_format=None: tensor.to(torch.device("cpu")))
