@@ -11,6 +11,7 @@ from itertools import pairwise
 from vramcast.diagnose.findings import BARE_CONTEXT_MAX_BYTES, DEVICE_RULES, Finding, fact
 from vramcast.diagnose.observation import Moment, Observation
 from vramcast.diagnose.reading import Reading
+from vramcast.diagnose.smi import NOBODY_LISTED
 
 LEAST_PEAKS = 10  # readings of a peak before its growth counts as growth
 
@@ -143,10 +144,18 @@ def stray_contexts(observation: Observation) -> Finding | None:
     return fact("stray_contexts", count=len(bare), total_bytes=total, place=observation.place)
 
 
+def nobody_listed(observation: Observation) -> Finding | None:
+    """nvidia-smi shows memory in use and no process: somebody it cannot see, or one that died without letting go."""
+    used = observation.used_bytes or 0
+    if NOBODY_LISTED not in observation.marks or used <= BARE_CONTEXT_MAX_BYTES or observation.place is None:
+        return None
+    return fact("nobody_listed", used_bytes=used, place=observation.place)
+
+
 ANY_RULES = (
     killed, killed_holding, host_limit, host_allocation, shared_memory, masked, runtime_error, not_a_failure,
     compile_time, vllm_share, vllm_no_room, xla_need, tensor_shape, snapshot, retries, windows_driver, unified_memory,
-    stray_contexts,
+    stray_contexts, nobody_listed,
 )  # fmt: skip
 
 

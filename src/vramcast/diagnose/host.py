@@ -72,7 +72,8 @@ KILLED_ABROAD = ("已杀死", "已砍掉", "強制終了", "убито", "getöt
 _KILLED = re.compile(
     r"return code ?[=:]? ?-9\b|exit[ _]?(?:code|status)['\"]?\s*[:=(]?\s*(?:-9|137)\b"
     r"|exited with (?:code |status )?(?:-9|137)\b|Signal 9 \(SIGKILL\)|Signals\.SIGKILL|OOMKilled|oom[-_]kill"
-    r"|Out of memory: Kill|Killed process \d+ \(|tasks? [\d,-]+: Out Of Memory|killed by signal: Killed|^Killed$"
+    r"|Out of memory: Kill|Killed process \d+ \(|tasks? [\d,-]+: Out Of Memory|killed by signal: Killed"
+    r"|^Killed$|(?<![\w\s'\"`])Killed$"
     r"|: line \d+:\s+\d+ Killed\b|\[\d+\]\s*[+-]?\s*\d+ killed\b|^(?:已杀死|已砍掉|強制終了|Убито|Getötet)$"
     r"|node was low on resource: memory|zsh: killed|"
     r"terminated by signal 9|node running low on memory|(?<![A-Z_])OUT_OF_ME(?:MORY|\+)"

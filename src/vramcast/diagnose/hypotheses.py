@@ -152,6 +152,14 @@ def neighbour(case: Case) -> Hypothesis | None:
     return None
 
 
+def held_by_nobody_listed(case: Case) -> Hypothesis | None:
+    """In a container the list is always empty, so beside a failure's own numbers this says little."""
+    if not case.has("nobody_listed"):
+        return None
+    strength = POSSIBLE if case.failed_on_device() else LIKELY
+    return Hypothesis(name="another_process", plausibility=strength, evidence=("nobody_listed",))
+
+
 _HELD_ELSEWHERE = {"unlisted_processes": "unlisted_bytes", "held_outside_pytorch": "rest_bytes"}
 
 
@@ -214,6 +222,7 @@ def too_much_for_the_card(case: Case) -> Hypothesis | None:
 
 HYPOTHESES: tuple[Rule, ...] = (
     neighbour,
+    held_by_nobody_listed,
     fragmented,
     _from_findings("cap_by_fraction", PROVEN, "capped"),
     _from_findings("one_tensor_larger_than_card", PROVEN, *TOO_LARGE),

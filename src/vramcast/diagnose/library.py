@@ -22,7 +22,9 @@ _MASKED = re.compile(
 )
 _RUNTIME = re.compile(
     r"(?:cuda|hip)[\w ]{0,40}?(?:error|failed)[^\n]{0,160}?out of memory|THCudaCheck FAIL[^\n]{0,300}?out of memory"
-    r"|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory|Error out of memory at line"
+    r"|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|hip_?Error_?OutOfMemory|Error out of memory at line"
+    # 1002 was hipErrorMemoryAllocation before HIP's errors had names.
+    r"|failed to allocate [^\n]{1,60}? from device: hipError_t\(1002\)"
     r"|cuMemCreate.{0,60}out of memory|RMM.{0,40}out_of_memory|ggml_backend_cuda.{0,80}out of memory",
     re.IGNORECASE,
 )
@@ -207,7 +209,13 @@ READERS = (
     ),
     Reader(words=("cuda failure", "cuda calloc", "nccl"), read=read_nccl),
     Reader(
-        words=("out of memory", "out_of_memory", "cudaerrormemoryallocation", "hiperroroutofmemory"),
+        words=(
+            "out of memory",
+            "out_of_memory",
+            "cudaerrormemoryallocation",
+            "hiperroroutofmemory",
+            "failed to allocate",
+        ),
         read=read_runtime,
     ),
     Reader(

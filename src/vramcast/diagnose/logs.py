@@ -225,6 +225,18 @@ ROCM_SMI = Form(
         clause("used_bytes", r"VRAM Total Used Memory \(B\): {n}", "B"),
     ),
 )  # fmt: skip
+COMFYUI = Form(
+    kind="comfyui_log", words=("vram total:", "total vram "), span=4, device=r"\bcuda:(\d{1,3})\b",
+    clauses=(
+        clause("capacity_bytes", r"(?<!Torch )VRAM Total:\W{0,4}{n}", "B"),
+        clause("free_bytes", r"(?<!Torch )VRAM Free:\W{0,4}{n}", "B"),
+        clause("reserved_bytes", r"Torch VRAM Total:\W{0,4}{n}", "B"),
+        clause("unallocated_bytes", r"Torch VRAM Free:\W{0,4}{n}", "B"),
+        clause("capacity_bytes", r"Total VRAM {q}, total RAM"),
+        clause("+host capacity", r"Total VRAM [\d.]{1,12} ?MB, total RAM {q}"),
+    ),
+    needs=("capacity_bytes",),
+)  # fmt: skip
 METRIC_LOGGER = Form(
     kind="metric_logger", words=("max mem:",), moment=Moment.PEAK,  # torchvision's references: 2^20
     clauses=(clause("allocated_bytes", r"\bmax mem: {n}\b", "MB"),), needs=("allocated_bytes",),
@@ -287,7 +299,7 @@ READERS = tuple(
         DEEPSPEED_USAGE, DEEPSPEED_HOST, DEEPSPEED_TIMER, MEGATRON, MEGATRON_SHARE, MEGATRON_THEORY, TORCHTITAN,
         TORCHTITAN_CARD, AXOLOTL, AXOLOTL_EARLY, AXOLOTL_METRICS, LLAMA_RECIPES, LLAMA_RECIPES_STEP, NANOTRON,
         NANOTRON_PARAMETERS, TORCHTUNE, TORCHTUNE_EARLY, TORCHTUNE_METRICS, UNSLOTH, GAUDI, SWIFT, LLAMA_FACTORY,
-        VERL, MLX, DETECTRON, MMENGINE, FAIRSEQ, SEFF, ROCM_SMI, METRIC_LOGGER, LLAMA_CPP, LITGPT, SGLANG, AUTOBATCH,
-        HF_DOCS, MEMORY_STATS, COUNTERS,
+        VERL, MLX, DETECTRON, MMENGINE, FAIRSEQ, SEFF, ROCM_SMI, COMFYUI, METRIC_LOGGER, LLAMA_CPP, LITGPT, SGLANG,
+        AUTOBATCH, HF_DOCS, MEMORY_STATS, COUNTERS,
     )
 )  # fmt: skip

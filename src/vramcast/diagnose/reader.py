@@ -115,7 +115,9 @@ class Form:
         return to_bytes(number, unit, binary=self.binary)
 
     def _place(self, passage: Passage) -> str:
-        match = re.search(self.device, passage.text(), re.IGNORECASE) if self.device else None
+        lines = (passage.line, *reversed(passage.before[-2:]))  # a report names the device in its heading
+        found = (re.search(self.device, line.clean(), re.IGNORECASE) for line in lines) if self.device else ()
+        match = next(filter(None, found), None)
         return f"{self.place}:{int(match.group(1))}" if match else self.place
 
     def _observation(self, passage: Passage, found: dict[str, tuple[int | float | None, str]]) -> Observation:

@@ -27,6 +27,9 @@ _HAS_USAGE = re.compile(r"\|(?! ?\|)|\d{1,3} [A-Z]")
 _BORDER = re.compile(r"^[|+ ]")
 
 
+NOBODY_LISTED = "nobody listed"
+
+
 @dataclass(slots=True)
 class _Cards:
     """The cards of one printed table, gathered row by row."""
@@ -36,6 +39,7 @@ class _Cards:
     names: dict[int, str] = field(default_factory=dict)
     marks: dict[int, tuple[str, ...]] = field(default_factory=dict)
     current: int = -1
+    has_processes: bool = False  # the table of processes was printed, be it empty
 
 
 def read_table(passage: Passage) -> Iterator[Read]:
@@ -46,13 +50,14 @@ def read_table(passage: Passage) -> Iterator[Read]:
         took = _take_row(text, cards)
         if took or (_BORDER.match(text) and _USAGE.search(text)):
             last = max(last, line.number)
-        elif not _BORDER.match(text) and line.number > passage.line.number:
+        elif text and not _BORDER.match(text) and line.number > passage.line.number:
             break
     for index in sorted({*cards.used, *cards.processes}):
         yield Read(observation=_card(passage, cards, index), last_line=last)
 
 
 def _take_row(text: str, cards: _Cards) -> bool:
+    cards.has_processes |= "Processes:" in text
     if (process := _PROCESS.match(text)) is not None:
         size = None if process["size"] == "N/A" else to_bytes(process["size"][:-3], "MiB")
         use = ProcessUse(pid=int(process["pid"]), nbytes=size, name=process["name"][:40])
@@ -76,6 +81,8 @@ def _card(passage: Passage, cards: _Cards, index: int) -> Observation:
     marks = cards.marks.get(index, ())
     if index in cards.used and total is None:
         marks = (*marks, "unified memory")
+    if cards.has_processes and not cards.processes:
+        marks = (*marks, NOBODY_LISTED)
     return observe(
         passage, kind="nvidia_smi_text", moment=Moment.NOW, place=f"cuda:{index}", used_bytes=used,
         capacity_bytes=total, marks=marks,

@@ -23,10 +23,10 @@ MAX_MESSAGES_PER_LINE = 16
 
 # What begins a message. The name of the exception class is not one: it stands before a message that says it again.
 _START = re.compile(
-    r"(?:(?P<backend>cuda|hip|xpu|npu|mps|mlu|hpu|musa|gcu|dcu|privateuseone)(?:backend)?outofmemory(?!error))"
+    r"(?:(?P<backend>cuda|hip|xpu|npu|mps|mlu|hpu|musa|gcu|dcu|privateuseone)(?:backend)?outof(?:the)?memory(?!error))"
     r"|(?P<block>cannotallocatememoryblock)"
     r"|(?P<async>(?:memoryerror:)?allocationondevice(?P<async_device>\d{1,4})?wouldexceedallowedmemory"
-    r"|memoryerror:allocationondevice)"
+    r"|(?:memoryerror|exceptionmessage):allocationondevice)"  # ComfyUI keeps the first words
     r"|(?P<bare>triedtoallocate[\d.,]+[a-z]{1,5}(?:\((?:gpu|npu|xpu)\d|\.(?:gpu|npu|xpu)\d{0,4}hasatotalcapac))"
     r"|(?P<barer>(?<!b)\((?:gpu|npu|xpu|mlu)\d{1,4};[\d.]+[kmgt]ibtotalcapacity"
     r"|(?:gpu|npu|xpu)\d{1,4}hasatotalcapaci?tyof)"
@@ -35,7 +35,7 @@ _START = re.compile(
 )
 # Where it ends. The explanation after the numbers adds nothing that is counted.
 _END = re.compile(
-    r"reservedintotal(?:bypytorch)?\)?|ibcached\)|butunallocated\.?|onsharedpool|onprivatepool|onunifiedpool"
+    r"res[a-z]{3,7}intotal(?:bypytorch)?\)?|ibcached\)|butunallocated\.?|onsharedpool|onprivatepool|onunifiedpool"
     r"|suppliedmemoryfraction\)?n?:[\d.]+[a-z]{1,5}|morethan1ebmemory",
     re.IGNORECASE,
 )
@@ -54,7 +54,7 @@ _FIELDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("free_bytes", r"{q}(?:is)?free"),
         ("unallocated_bytes", r"{q}cached"),
         ("unallocated_bytes", r"{q}isreservedbypytorch"),
-        ("reserved_bytes", r"{q}reservedintotal"),
+        ("reserved_bytes", r"{q}res[a-z]{3,7}intotal"),  # also as people type it
         ("process_bytes", r"thisprocesshas{q}"),
         ("allowed_bytes", r"{q}allowed"),
         ("allowed_bytes", r"maxallowed:{q}"),
@@ -250,8 +250,9 @@ def _complete_mps(fields: dict[str, Any], derived: list[str], notes: list[str], 
 
 READER = Reader(
     words=(
-        "out of memory", "memory. tried to", "tried to allocate", "total capac", "exceed allowed memory",
-        "allocate memory block", "outofmemoryerror", "is allocated by pytorch", "memory in use",
+        "out of memory", "out of the memory", "memory. tried to", "allocation on device", "tried to allocate",
+        "total capac", "exceed allowed memory", "allocate memory block", "outofmemoryerror", "is allocated by pytorch",
+        "memory in use",
     ),
     read=read,
 )  # fmt: skip

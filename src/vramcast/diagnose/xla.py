@@ -110,9 +110,10 @@ _TPU_LARGEST = re.compile(rf"^(\d{{1,3}})\. Size: {_SIZE}", re.IGNORECASE)
 _FRAGMENTED = re.compile(rf"fragmentation \({_SIZE}\)", re.IGNORECASE)
 _PADDED = re.compile(rf"\b((?:Unp|P)added) \({_SIZE}\)")
 _UNPADDED = re.compile(rf"^Unpadded size: {_SIZE}")
+_PADDING = re.compile(rf"^Extra memory due to padding: {_SIZE}")
 _TPU_FIGURES = (
     ("", _TPU_PART), ("", _PADDED), ("exceeded by", _EXCEEDED), ("fragmentation", _FRAGMENTED),
-    ("largest", _TPU_LARGEST), ("unpadded size", _UNPADDED),
+    ("largest", _TPU_LARGEST), ("unpadded size", _UNPADDED), ("padding", _PADDING),
 )  # fmt: skip
 
 

@@ -88,6 +88,12 @@ FINDINGS: dict[str, tuple[str, str]] = {
         "or other libraries on the same card.",
         "共 {capacity_bytes}，这里的 PyTorch 保留 {reserved_bytes}，另有 {rest_bytes} 被占用：同一张卡上的其他进程或其他库。",
     ),
+    "nobody_listed": (
+        "{used_bytes} is in use on {place} and nvidia-smi lists no process: one that died without letting go, another "
+        "user's, or, inside a container, any process of this machine.",
+        "{place} 上有 {used_bytes} 被占用，而 nvidia-smi 没有列出任何进程：未释放显存的残留进程、其他用户的进程，"
+        "或（在容器内）本机的任何进程。",
+    ),
     "shared_card": (
         "{count} processes share {place}. If they are ranks of one job, each should have a card of its own.",
         "{count} 个进程共用 {place}。若它们是同一任务的多个 rank，每个 rank 应独占一张卡。",
