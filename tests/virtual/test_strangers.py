@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, load_model, save_file
 from torch import nn
 
 from vramcast.cli import main
@@ -210,3 +211,30 @@ def test_tensors_of_unknown_values_are_compared() -> None:
         assert not torch.equal(weight, weight * 2)
         assert torch.allclose(torch.ones(3, device="cuda"), torch.ones(3, device="cuda"), atol=1e-3)
     assert any("torch.allclose" in note for note in gpu.notes)
+
+
+def test_checks_of_unknown_values_pass() -> None:
+    with virtual_gpu("rtx4090") as gpu:
+        logits = nn.Linear(4, 6).cuda()(torch.randn(200, 4, device="cuda"))
+        policy = torch.distributions.Categorical(logits=logits)
+        assert policy.log_prob(policy.sample()).shape == (200,)
+        assert torch.all(logits < 0)
+        assert (logits > 0).all()
+        assert not torch.zeros(3, device="cuda").all()
+    assert any("torch.all" in note for note in gpu.notes)
+
+
+def test_safetensors_of_a_run_are_loaded_in_the_same_run(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    with virtual_gpu("rtx4090"):
+        model = nn.Sequential(nn.Linear(64, 32), nn.Embedding(10, 32, dtype=torch.bfloat16)).cuda()
+        save_file(model.state_dict(), path, metadata={"format": "pt"})
+        before = torch.cuda.memory_allocated()
+        state = load_file(path, device="cuda:0")
+        assert torch.cuda.memory_allocated() > before
+        assert {name: (t.shape, t.dtype, t.device.type) for name, t in state.items()} == {
+            name: (t.shape, t.dtype, "cuda") for name, t in model.state_dict().items()
+        }
+        model.load_state_dict(state)
+        assert load_model(model, path, device="cuda:0") == (set(), [])
+    assert not path.exists()

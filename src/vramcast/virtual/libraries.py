@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -29,22 +30,22 @@ def forget_devices() -> None:
 
 
 def install_safetensors(gpu: VirtualGpu, patches: Patches) -> None:
-    """Its writer reads memory by address, and virtual tensors have none."""
+    """Its writer reads memory by address, and virtual tensors have none: files get true headers and a hole for data."""
     try:
         import safetensors.torch
     except ImportError:
         return
 
-    def flatten(tensors: Any, *args: Any) -> dict[str, Any]:
+    def keep(tensors: dict[str, torch.Tensor], *args: Any) -> dict[str, torch.Tensor]:
         gpu.note("safetensors wrote no weights: virtual tensors have no values")
-        return {}
+        return tensors
 
     written: list[Any] = []
 
-    def write(tensors: Any, path: Any, *args: Any, **kwargs: Any) -> None:
-        """An empty file where there was none, for as long as the script runs; what exists is left alone."""
+    def write(tensors: dict[str, torch.Tensor], path: Any, metadata: dict[str, str] | None = None) -> None:
+        """Where there was no file, for as long as the script runs; what exists is left alone."""
         if not os.path.exists(path):
-            safetensors.serialize_file(tensors, path, *args, **kwargs)
+            _write_shapes(tensors, path, metadata)
             written.append(path)
 
     def remove() -> None:
@@ -53,10 +54,27 @@ def install_safetensors(gpu: VirtualGpu, patches: Patches) -> None:
 
     gpu.exit.callback(remove)
     patches.set(safetensors.torch, "serialize_file", write)
-
+    patches.set(safetensors.torch, "serialize", lambda tensors, **kwargs: safetensors.serialize({}, **kwargs))
     for name in ("_flatten", "_flatten_as_ptr"):
         if hasattr(safetensors.torch, name):
-            patches.set(safetensors.torch, name, flatten)
+            patches.set(safetensors.torch, name, keep)
+
+
+def _write_shapes(tensors: dict[str, torch.Tensor], path: Any, metadata: dict[str, str] | None) -> None:
+    """A safetensors file that reads as zeros and takes no room on the disk."""
+    from safetensors.torch import _TYPES
+
+    names = {dtype: name for name, dtype in _TYPES.items()}
+    header: dict[str, Any] = {} if metadata is None else {"__metadata__": metadata}
+    end = 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: -item[1].element_size()):  # widest first: aligned
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
 
 
 def install_empty_weights(gpu: VirtualGpu, patches: Patches) -> None:

@@ -27,6 +27,8 @@ def install(gpu: VirtualGpu) -> None:
     specials[aten.is_pinned.default] = lambda func, args, kwargs: _is_pinned(gpu, args[0])
     for op in (aten.equal.default, aten.allclose.default):
         specials[op] = lambda func, args, kwargs: _equal(gpu, func, args, kwargs)
+    for op in (aten.all.default, aten._is_all_true.default):
+        specials[op] = lambda func, args, kwargs: _all_hold(gpu, func, args[0])
     # gradients are taken to be finite: they are unscaled in place, and no infinity is found
     specials[aten._amp_foreach_non_finite_check_and_unscale_.default] = lambda func, args, kwargs: None
     specials[aten.topk.default] = lambda func, args, kwargs: _topk(gpu, func, args, kwargs)
@@ -101,6 +103,17 @@ def _equal(gpu: VirtualGpu, func: Any, args: Any, kwargs: Any) -> Any:
     name = func._schema.name.removeprefix("aten::")
     gpu.note(f"torch.{name} at {format_line(source_line()) or 'an unknown line'}: False stood in")
     return False
+
+
+def _all_hold(gpu: VirtualGpu, func: Any, conditions: torch.Tensor) -> Any:
+    """A check of all values guards a script, or a distribution its samples: unknown values pass it."""
+    record = gpu.storages.find(conditions)
+    if has_values(gpu, conditions) or record is None or record.place == NOWHERE:
+        return NotImplemented
+    gpu.note(f"torch.all at {format_line(source_line()) or 'an unknown line'}: True stood in")
+    result = torch.ones((), dtype=torch.bool)
+    gpu.mode.enroll(result, record.place, func._schema.name)
+    return result
 
 
 def _to_copy(gpu: VirtualGpu, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
