@@ -338,3 +338,222 @@ MIXED: tuple[Wording, ...] = (
         says=(logged("torch_gpu_processes", "cuda:0", others=((79749, "601 MiB"),)),),
     ),
 )  # fmt: skip
+
+# Collected with other searches after the changes that the first score led to.
+LATER_MIXED: tuple[Wording, ...] = (
+    Wording(
+        source="Lightning-AI/litgpt#303: one card, then two, the second message cut",
+        text="iter 3436 step 53: loss 2.9911, iter time: 400.10ms\nTraceback (most recent call last):\ntorch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.06 GiB. GPU 0 has a total capacty of 23.70 GiB of which 1.27 GiB is free. Including non-PyTorch memory, this process has 22.43 GiB memory in use. Of the allocated memory 12.62 GiB is allocated by PyTorch, and 8.65 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting max_split_size_mb to avoid fragmentation. See documentation for Memory Management and PYTORCH_CUDA_ALLOC_CONF\n```\n\nWith 2 GPUs:\n```\niter 4 step 0: loss 2.6297, iter time: 827.80ms\n...\ntorch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.06 GiB. GPU 1 has a total capacty of 23.70 GiB of which 1.60 GiB is free. Including non-PyTorch memory, this process has 22.10 GiB memory in use. Of the allocated memory 12.16 GiB is allocated",
+        says=(
+            failed("torch_cuda_oom_v2", "cuda:0", requested="8.06 GiB", capacity="23.70 GiB", free="1.27 GiB", process="22.43 GiB", allocated="12.62 GiB", unallocated="8.65 GiB"),
+            failed("torch_cuda_oom_v2", "cuda:1", requested="8.06 GiB", capacity="23.70 GiB", free="1.60 GiB", process="22.10 GiB", allocated="12.16 GiB"),
+        ),
+    ),
+    Wording(
+        source="huggingface/trl#3436: the ranks' traceback behind it",
+        text="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 388.00 MiB. GPU 0 has a total capacity of 9.68 GiB of which 95.75 MiB is free. Including non-PyTorch memory, this process has 9.54 GiB memory in use. Of the allocated memory 6.61 GiB is allocated by PyTorch, and 2.57 GiB is reserved by PyTorch but unallocated." + HINT + '\n[rank0]: Traceback (most recent call last):\n[rank0]:   File "/data/cy/LLMlable/grpo/sft/sft.py", line 67, in <module>\n[rank0]:     trainer.train()\n',
+        says=(failed("torch_cuda_oom_v2", "cuda:0", requested="388 MiB", capacity="9.68 GiB", free="95.75 MiB", process="9.54 GiB", allocated="6.61 GiB", unallocated="2.57 GiB"),),
+    ),
+    Wording(
+        source="pytorch/pytorch#123070: cut inside a word",
+        text='  File "/project/p_trancal/trsclbjob/lib/python3.10/site-packages/torch/nn/functional.py", line 5115, in _canonical_mask\n    torch.zeros_like(mask, dtype=target_type)\ntorch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 29.07 GiB. GPU 3 has a total capaci',
+        says=(failed("", "cuda:3", requested="29.07 GiB"),),
+    ),
+    Wording(
+        source="hzxie/CityDreamer#14",
+        text="```\ntorch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 5.62 GiB (GPU 0; 3.63 GiB total capacity; 904.46 MiB already allocated; 1.60 GiB free; 930.00 MiB reserved in total by PyTorch)" + OLD_HINT + "\n\n```\n",
+        says=(failed("torch_cuda_oom_v1", "cuda:0", requested="5.62 GiB", capacity="3.63 GiB", allocated="904.46 MiB", free="1.60 GiB", reserved="930 MiB"),),
+    ),
+    Wording(
+        source="mahmoodlab/Patch-GCN#28: translated by a browser",
+        text="> 当我没有跳过大尺寸的包时，我遇到了内存问题。我收到的错误消息是：RuntimeError：CUDA 内存不足。尝试分配 2.92 GiB（GPU 0;23.65 GiB 总容量;已分配 19.63 GiB;188.56 MiB 可用;PyTorch 总共保留 21.93 GiB） 我的设置包括一个 4090 显卡\n",
+        says=(failed("", "cuda:0", requested="2.92 GiB", capacity="23.65 GiB", allocated="19.63 GiB", free="188.56 MiB", reserved="21.93 GiB"),),
+    ),
+    Wording(
+        source="juglab/EmbedSeg#8: inside a sentence",
+        text="when I start the \n`begin_training(train_dataset_dict, val_dataset_dict, model_dict, loss_dict, configs)`, I have RuntimeError: CUDA out of memory. Tried to allocate 128.00 MiB (GPU 0; 31.75 GiB total capacity; 30.71 GiB already allocated; 62.50 MiB free; 12.93 MiB cached). Please let me know how can I solve it.\n",
+        says=(failed("torch_cuda_oom_legacy_cached", "cuda:0", requested="128 MiB", capacity="31.75 GiB", allocated="30.71 GiB", free="62.5 MiB", unallocated="12.93 MiB"),),
+    ),
+    Wording(
+        source="open-edge-platform/anomalib#203: a progress bar below",
+        text="RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 7.79 GiB total capacity; 5.42 GiB already allocated; 23.50 MiB free; 5.43 GiB reserved in total by PyTorch)\nEpoch 0:  62%|██████▏   | 878/1417 [00:15<00:09, 56.28it/s]\n",
+        says=(failed("torch_cuda_oom_v1", "cuda:0", requested="20 MiB", capacity="7.79 GiB", allocated="5.42 GiB", free="23.5 MiB", reserved="5.43 GiB"),),
+    ),
+    Wording(
+        source="uni-medical/STU-Net#17: a thread's exception behind it",
+        text="`RuntimeError: CUDA out of memory. Tried to allocate 1.25 GiB (GPU 0; 44.56 GiB total capacity; 41.63 GiB already allocated; 217.56 MiB free; 42.35 GiB reserved in total by PyTorch)" + OLD_HINT + " Exception in thread Thread-6:`\n",
+        says=(failed("torch_cuda_oom_v1", "cuda:0", requested="1.25 GiB", capacity="44.56 GiB", allocated="41.63 GiB", free="217.56 MiB", reserved="42.35 GiB"),),
+    ),
+    Wording(
+        source="pytorch/pytorch#16417: the message, then nvidia-smi of driver 430",
+        text="RuntimeError: CUDA out of memory. Tried to allocate 2.00 MiB (GPU 0; 7.94 GiB total capacity; 7.33 GiB already allocated; 1.12 MiB free; 40.48 MiB cached)\n\nnvidia-smi \nThu Aug 22 21:05:52 2019       \n+-----------------------------------------------------------------------------+\n| NVIDIA-SMI 430.40       Driver Version: 430.40       CUDA Version: 10.1     |\n|-------------------------------+----------------------+----------------------+\n| GPU  Name        Persistence-M| Bus-Id        Disp.A | Volatile Uncorr. ECC |\n| Fan  Temp  Perf  Pwr:Usage/Cap|         Memory-Usage | GPU-Util  Compute M. |\n|===============================+======================+======================|\n|   0  Quadro M4000        Off  | 00000000:09:00.0  On |                  N/A |\n| 46%   37C    P8    12W / 120W |     71MiB /  8126MiB |     10%      Default |\n+-------------------------------+----------------------+----------------------+\n|   1  GeForce GTX 105...  Off  | 00000000:41:00.0  On |                  N/A |\n| 29%   33C    P8    N/A /  75W |    262MiB /  4032MiB |      0%",
+        says=(
+            failed("torch_cuda_oom_legacy_cached", "cuda:0", requested="2 MiB", capacity="7.94 GiB", allocated="7.33 GiB", free="1.12 MiB", unallocated="40.48 MiB"),
+            logged("nvidia_smi_text", "cuda:0", used="71 MiB", capacity="8126 MiB"),
+            logged("nvidia_smi_text", "cuda:1", used="262 MiB", capacity="4032 MiB"),
+        ),
+    ),
+    Wording(
+        source="YBIGTA/pytorch-hair-segmentation#28: under a Windows traceback",
+        text='  File "E:\\2018\\final\\HairSegment\\pytorch-hair-segmentation\\networks\\pspnet.py", line 59, in forward\n    return torch.cat(features, dim=1)\nRuntimeError: CUDA out of memory. Tried to allocate 32.00 MiB (GPU 0; 8.00 GiB total capacity; 5.75 GiB already allocated; 17.18 MiB free; 351.95 MiB cached)\n',
+        says=(failed("torch_cuda_oom_legacy_cached", "cuda:0", requested="32 MiB", capacity="8 GiB", allocated="5.75 GiB", free="17.18 MiB", unallocated="351.95 MiB"),),
+    ),
+    Wording(
+        source="facebookresearch/ParlAI#4452: behind a rank and a level",
+        text='rank:  3 | 2022-04-03 18:44:26,615 CRITICAL | Traceback (most recent call last):\n  File "/mnt/lustre/zhaojianqiao/ParlAI/parlai/utils/fp16.py", line 194, in backward\n    loss.backward()\nRuntimeError: CUDA out of memory. Tried to allocate 21.06 GiB (GPU 3; 79.35 GiB total capacity; 63.19 GiB already allocated; 8.57 GiB free; 68.48 GiB reserved in total by PyTorch)' + OLD_HINT + "\n\nDuring handling of the above exception, another exception occurred:\n",
+        says=(failed("torch_cuda_oom_v1", "cuda:3", requested="21.06 GiB", capacity="79.35 GiB", allocated="63.19 GiB", free="8.57 GiB", reserved="68.48 GiB"),),
+    ),
+    Wording(
+        source="ssitu/ComfyUI_fabric#4: cudaMallocAsync, much asked for",
+        text="torch.cuda.OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of memory)\nCurrently allocated     : 2.65 GiB\nRequested               : 32.00 GiB\nDevice limit            : 8.00 GiB\nFree (according to CUDA): 3.97 GiB\nPyTorch limit (set by user-supplied memory fraction)\n                        : 17179869184.00 GiB\n\nPrompt executed in 1.62 seconds\n",
+        says=(failed("torch_cudamallocasync_oom", "cuda:0", requested="32 GiB", capacity="8 GiB", free="3.97 GiB", allocated="2.65 GiB"),),
+    ),
+    Wording(
+        source="maybleMyers/H1111#23: behind a launcher's word",
+        text="SUBPROCESS: └─────────────────────────────────────────────────────────────────────────────┘\nSUBPROCESS: RuntimeError: CUDA error: out of memory\nSUBPROCESS: CUDA kernel errors might be asynchronously reported at some other API call, so\nSUBPROCESS: the stacktrace below might be incorrect.\n",
+        says=(failed("cuda_runtime_oom", ""),),
+    ),
+    Wording(
+        source="xingchensong/TouchNet#100: NPU 3",
+        text="RuntimeError: NPU out of memory. Tried to allocate 5.03 GiB (NPU 3; 60.96 GiB total capacity; 49.47 GiB already allocated; 49.47 GiB current active; 1.32 GiB free; 57.55 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.\n",
+        says=(failed("torch_npu_oom", "npu:3", requested="5.03 GiB", capacity="60.96 GiB", allocated="49.47 GiB", free="1.32 GiB", reserved="57.55 GiB"),),
+    ),
+    Wording(
+        source="vllm-project/vllm-omni#1199: NPU, cut in a title",
+        text="[Bug]: RuntimeError: NPU out of memory. Tried to allocate 52.00 MiB (NPU 0; 60.96 GiB total capacity; 59.36 GiB already allocated;",
+        says=(failed("torch_npu_oom", "npu:0", requested="52 MiB", capacity="60.96 GiB", allocated="59.36 GiB"),),
+    ),
+    Wording(
+        source="real-stanford/flingbot#11: Ray with the task's own use (Ray's GB are GiB)",
+        text="ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\nMemory on the node (IP: 192.168.0.107, ID: fc2befb2867ce88e73a8a45572c43a640751ae1f2b5e15bd8315f293) where the task (actor ID: f9cc340f5aef7b479d86345001000000, name=SimEnv.__init__, pid=4331, memory used=2.22GB) was running was 59.49GB / 62.58GB (0.950744), which exceeds the memory usage threshold of 0.95. Ray killed this worker (ID: d98ac96cdd66ea8c0a2604609381c3256c8285b87822896c767f7714) because it was the most recently scheduled task\n",
+        says=(failed("host_oom_kill", "host", used="59.49 GiB", capacity="62.58 GiB", process="2.22 GiB"),),
+    ),
+    Wording(
+        source="ray-project/ray#28776: an older Ray, a blank line between",
+        text="ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\n\nMemory on the node (IP: 172.31.69.247, ID: 5bf8d24f68a4b2f966b34cb94a41d1a312f406dc9081063ea7dd661b) where the task was running was 54.86GB / 57.60GB (0.952354), which exceeds the memory usage threshold of 0.95. Ray killed this worker\n",
+        says=(failed("host_oom_kill", "host", used="54.86 GiB", capacity="57.60 GiB"),),
+    ),
+    Wording(
+        source="flwrlabs/flower#2157: the raylet's summary",
+        text="(raylet) [2023-07-23 15:21:29,851 E 9751 9751] (raylet) node_manager.cc:3084: 4 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed due to other reasons at node (ID: b287aac2de42bef55d13e884c4bdb6cffb2d81d1dc96aa08c4633a43, IP: 172.28.0.12) over the last time period.\n",
+        says=(failed("host_oom_kill", "host"),),
+    ),
+    Wording(
+        source="docker/for-linux#1001: two kills, a name in brackets",
+        text="May 15 23:09:30 ubuntu-s-1vcpu-2gb-ams3-01 kernel: [  518.050606] Out of memory: Killed process 15784 (python3) total-vm:11964kB, anon-rss:4288kB, file-rss:3028kB, shmem-rss:0kB\nMay 15 23:09:30 ubuntu-s-1vcpu-2gb-ams3-01 kernel: [  518.053407] oom_reaper: reaped process 15784 (python3), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB\nMay 15 23:09:30 ubuntu-s-1vcpu-2gb-ams3-01 kernel: [  518.061172] Out of memory: Killed process 15925 ((resolved)) total-vm:168424kB, anon-rss:4064kB, file-rss:3584kB, shmem-rss:0kB\n",
+        says=(
+            failed("host_oom_kill", "host", process=f"{(4288 + 3028) * 1024} B", also=("15784 B", f"{11964 * 1024} B")),
+            failed("host_oom_kill", "host", process=f"{(4064 + 3584) * 1024} B", also=("15925 B", f"{168424 * 1024} B")),
+        ),
+    ),
+    Wording(
+        source="microsoft/pai#1089: quoted, bash's line, then the kernel's limit",
+        text="> read 860000 img\n> /pai/bootstrap/docker_bootstrap.sh: line 159:   943 Killed                  /usr/bin/python3 Res-click-adCategory.py\n> [DEBUG] EXIT signal received in docker container, exiting ...\n\n> core@paigcr-a-gpu-1013:~ $ dmesg  -T | grep oom -C 100\n> ...\n> [Thu Aug 16 09:05:19 2018] memory: usage 184320000kB, limit 184320000kB, failcnt 2316326\n",
+        says=(failed("host_oom_kill", "host", used=f"{184320000} KiB", allowed=f"{184320000} KiB"), failed("host_oom_kill", "host")),
+    ),
+    Wording(
+        source="flux-framework/flux-core#6289: Flux (G is 2^30)",
+        text="29.475s: flux-shell[0]: ERROR: oom: Memory cgroup out of memory: killed 1 task on picl7.\n29.563s: flux-shell[0]: ERROR: oom: memory.peak = 1.4428558G\n",
+        says=(failed("host_oom_kill", "host"), logged("", "host", used="1.4428558 GiB")),
+    ),
+    Wording(
+        source="MIC-DKFZ/nnUNet#2162: shared memory, full",
+        text='  File "/opt/miniconda3/envs/nnUnet_scratch/lib/python3.10/site-packages/torch/storage.py", line 374, in _share_fd_cpu_\n    return super()._share_fd_cpu_(*args, **kwargs)\nRuntimeError: unable to write to file </torch_8289_606636967_0>: No space left on device (28)\n',
+        says=(failed("host_shm", "shm"),),
+    ),
+    Wording(
+        source="vllm-project/vllm#10439: behind docker compose",
+        text="vllm-1  | ERROR 11-18 18:07:28 engine.py:366] ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.\n",
+        says=(failed("vllm_startup", ""),),
+    ),
+    Wording(
+        source="vllm-project/vllm#14574: what the weights took (vLLM's GB were GiB)",
+        text="[2025-03-10T15:07:20Z] INFO 03-10 08:07:20 [gpu_model_runner.py:1067] Model loading took 0.2389 GB and 0.977005 seconds\n",
+        says=(logged("", "cuda", also=("0.2389 GiB",)),),
+    ),
+    Wording(
+        source="ml-explore/mlx-lm#236: peaks, then Metal's refusal (mlx-lm divides by 10^9)",
+        text="Iter 10: Train loss 2.586, Learning Rate 1.000e-05, It/sec 1.426, Tokens/sec 251.622, Trained Tokens 1764, Peak mem 31.753 GB\nIter 50: Train loss 1.487, Learning Rate 1.000e-05, It/sec 0.372, Tokens/sec 358.620, Trained Tokens 26805, Peak mem 34.108 GB\nlibc++abi: terminating due to uncaught exception of type std::runtime_error: [METAL] Command buffer execution failed: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)\nzsh: abort      mlx_lm.lora --model ./Qwen3-8\n",
+        says=(
+            logged("mlx_log", "mps", allocated="31.753 GB"),
+            logged("mlx_log", "mps", allocated="34.108 GB"),
+            failed("mlx_oom", "mps"),
+        ),
+    ),
+    Wording(
+        source="Blaizzy/mlx-vlm#79: MLX, larger than a buffer may be",
+        text="libc++abi: terminating due to uncaught exception of type std::runtime_error: Attempting to allocate 51619840000 bytes which is greater than the maximum allowed buffer size of 21743271936 bytes.\nFatal Python error: Aborted\n",
+        says=(failed("mlx_oom", "mps", requested="51619840000 B", allowed="21743271936 B"),),
+    ),
+    Wording(
+        source="tensorflow/tensorflow#3304: statistics of 2016",
+        text="I tensorflow/core/common_runtime/bfc_allocator.cc:696] Sum Total of in-use chunks: 479.76MiB\nI tensorflow/core/common_runtime/bfc_allocator.cc:698] Stats: \nLimit:                   503270604\nInUse:                   503061248\nMaxInUse:                503061248\nNumAllocs:                20717987\nMaxAllocSize:              4219136\n",
+        says=(logged("tf_bfc", "cuda", allowed="503270604 B", allocated="503061248 B", peak_allocated="503061248 B", also=("4219136 B",)),),
+    ),
+    Wording(
+        source="google-deepmind/jax_privacy#10: a device's ordinal",
+        text="Original error: RESOURCE_EXHAUSTED: Failed to allocate request for 176.00MiB (184549376B) on device ordinal 0\n",
+        says=(failed("jax_gpu_oom", "cuda:0", requested="184549376 B"),),
+    ),
+    Wording(
+        source="Physical-Intelligence/openpi#379: of a replica",
+        text="jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 150994944 bytes.: while running replica 0 and partition 0 of a replicated computation (other replicas may have failed as well).\n",
+        says=(failed("jax_gpu_oom", "", requested="150994944 B"),),
+    ),
+    Wording(
+        source="pytorch/xla#3470: TPU at run time, behind a logger",
+        text="2022-04-04 00:27:49.642380: E tensorflow/compiler/xla/xla_client/xla_util.cc:88]   (1) RESOURCE_EXHAUSTED: Attempting to reserve 6.48G at the bottom of memory. That was not possible. There are 6.78G free, 0B reserved, and 3.33G reservable.\n",
+        says=(failed("jax_tpu_oom", "", requested="6.48 GiB", free="6.78 GiB", also=("0 B", "3.33 GiB")),),
+    ),
+    Wording(
+        source="ggml-org/llama.cpp#18181: the size twice, rounded and in bytes",
+        text="ggml_backend_cuda_buffer_type_alloc_buffer: allocating 372.08 MiB on device 0: cudaMalloc failed: out of memory\nggml_gallocr_reserve_n_impl: failed to allocate CUDA0 buffer of size 390156544\n",
+        says=(failed("", "cuda:0", requested="372.08 MiB"), failed("", "cuda:0", requested="390156544 B")),
+    ),
+    Wording(
+        source="lmstudio-ai/lmstudio-bug-tracker#1360: where llama.cpp put the model",
+        text="load_tensors: offloaded 20/49 layers to GPU\nload_tensors:   CPU_Mapped model buffer size =  4944.60 MiB\nload_tensors:        CUDA0 model buffer size =  3621.44 MiB\n",
+        says=(logged("llama_cpp_log", "cuda:0", also=("3621.44 MiB",)),),
+    ),
+    Wording(
+        source="huggingface/optimum-habana#89: Gaudi's log",
+        text="{'loss': 0.6188, 'learning_rate': 2.9130434782608696e-05, 'epoch': 0.09, 'memory_allocated (GB)': 3.82, 'max_memory_allocated (GB)': 6.32, 'total_memory_available (GB)': 29.85}\n",
+        says=(logged("hf_trainer_log", "hpu:0", allocated="3.82 GiB", peak_allocated="6.32 GiB", capacity="29.85 GiB"),),
+    ),
+    Wording(
+        source="huggingface/transformers#13915: Trainer metrics, one of them negative",
+        text="***** train metrics *****\n  before_init_mem_gpu        =      312MB\n  train_mem_gpu_alloc_delta  =     -153MB\n  train_mem_gpu_peaked_delta =     2012MB\n",
+        says=(logged("hf_trainer_metrics", "cuda", also=("312 MiB", "-153 MiB", "2012 MiB")),),
+    ),
+    Wording(
+        source="ecmwf/WeatherGenerator#2628: a JSON line of its own",
+        text='{"weathergen.timestamp": 1783935174691, "stage": "train", "weathergen.step": 280, "performance.memory.train.max_allocated_gib": 15.098231315612793, "performance.memory.train.max_reserved_gib": 17.353515625}\n',
+        says=(logged("", "cuda", peak_allocated="15.098231315612793 GiB", peak_reserved="17.353515625 GiB"),),
+    ),
+    Wording(
+        source="gaopengcuhk/Stable-Pix2Seq#14: MetricLogger's peak",
+        text="Epoch: [0]  [1280/3696]  eta: 0:32:17  lr: 0.000100  loss: 5.1132 (5.4946)  at: 5.1132 (5.4946)  at_unscaled: 5.1132 (5.4946)  time: 0.7906  data: 0.0349  max mem: 29528\n",
+        says=(logged("metric_logger", "cuda", allocated="29528 MiB"),),
+    ),
+    Wording(
+        source="iLearn-Lab/CVPR25-OSGNet#2: nvidia-smi of driver 570",
+        text="+-----------------------------------------------------------------------------------------+\n| NVIDIA-SMI 570.133.20             Driver Version: 570.133.20     CUDA Version: 12.8     |\n|-----------------------------------------+------------------------+----------------------+\n| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |\n| Fan  Temp   Perf          Pwr:Usage/Cap |           Memory-Usage | GPU-Util  Compute M. |\n|                                         |                        |               MIG M. |\n|=========================================+========================+======================|\n|   0  NVIDIA GeForce RTX 4090 D      Off |   00000000:34:00.0 Off |                  Off |\n| 32%   30C    P8             19W /  425W |      15MiB /  24564MiB |      0%      Default |\n|                                         |                        |                  N/A |\n+-----------------------------------------+------------------------+----------------------+\n|   1  NVIDIA GeForce RTX 4090 D      Off |   00000000:35:00.0 Off |                  Off |\n| 32%   31C    P8             21W /  425W |      15MiB /  24564MiB |      0%      Default |\n",
+        says=(
+            logged("nvidia_smi_text", "cuda:0", used="15 MiB", capacity="24564 MiB"),
+            logged("nvidia_smi_text", "cuda:1", used="15 MiB", capacity="24564 MiB"),
+        ),
+    ),
+    Wording(
+        source="chuanli11/MGANs#1: one program on four cards, beside another",
+        text="+-----------------------------------------------------------------------------+\n| Processes:                                                       GPU Memory |\n|  GPU       PID  Type  Process name                               Usage      |\n|=============================================================================|\n|    0      8090    G   /usr/bin/X                                     138MiB |\n|    0     15633    C   /home/hertzman/torch/install/bin/luajit        149MiB |\n|    2     15633    C   /home/hertzman/torch/install/bin/luajit       7118MiB |\n|    2     29852    C   /usr/bin/python                                111MiB |\n+-----------------------------------------------------------------------------+\n",
+        says=(
+            logged("nvidia_smi_text", "cuda:0", others=((8090, "138 MiB"), (15633, "149 MiB"))),
+            logged("nvidia_smi_text", "cuda:2", others=((15633, "7118 MiB"), (29852, "111 MiB"))),
+        ),
+    ),
+    Wording(
+        source="NVIDIA/gpu-operator#2880: a list typed off nvidia-smi",
+        text="For example, nvidia-smi showed the following processes consuming memory on a single Tesla T4:\n\nPID       GPU Memory\n3794364 5144MiB\n3794783  2070 MiB\n3798331  1562 MiB\n",
+        says=(logged("", "", others=((3794364, "5144 MiB"), (3794783, "2070 MiB"), (3798331, "1562 MiB"))),),
+    ),
+)  # fmt: skip

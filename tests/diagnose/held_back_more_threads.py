@@ -127,3 +127,117 @@ MIXED_THREADS: tuple[Thread, ...] = (
         causes=("host_memory",),
     ),
 )  # fmt: skip
+
+# Collected with other searches after the changes that the first score led to.
+LATER_MIXED_THREADS: tuple[Thread, ...] = (
+    Thread(
+        source="hzxie/CityDreamer#14", resolved_by="the maintainer: smaller patches for a smaller card",
+        text="torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 5.62 GiB (GPU 0; 3.63 GiB total capacity; 904.46 MiB already allocated; 1.60 GiB free; 930.00 MiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.",
+        causes=("one_tensor_larger_than_card", "needs_more_than_the_card"),
+    ),
+    Thread(
+        source="mahmoodlab/Patch-GCN#28", resolved_by="pictures at half the magnification: fewer patches in a bag",
+        text="RuntimeError: CUDA out of memory. Tried to allocate 2.92 GiB (GPU 0; 23.65 GiB total capacity; 19.63 GiB already allocated; 188.56 MiB free; 21.93 GiB reserved in total by PyTorch)",
+        causes=("needs_more_than_the_card", "activations"),
+    ),
+    Thread(
+        source="open-edge-platform/anomalib#372", resolved_by="the maintainer: features of the whole training set are kept on the card",
+        text="RuntimeError: CUDA out of memory. Tried to allocate 8.29 GiB (GPU 0; 31.75 GiB total capacity; 24.92 GiB already allocated; 2.77 GiB free; 27.75 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.  See documentation for Memory Management and PYTORCH_CUDA_ALLOC_CONF\nEpoch 0:   6%|▋         | 232/3612 [00:12<02:56, 19.15it/s, loss=nan] ",
+        causes=("memory_grows",),
+    ),
+    Thread(
+        source="CSAILVision/semantic-segmentation-pytorch#151", resolved_by="the maintainer: smaller pictures",
+        text="RuntimeError: CUDA out of memory. Tried to allocate 4.46 GiB (GPU 0; 7.93 GiB total capacity; 4.72 GiB already allocated; 2.41 GiB free; 11.21 MiB cached)",
+        causes=("needs_more_than_the_card", "activations", "one_large_tensor"),
+    ),
+    Thread(
+        source="Thvnvtos/Lung_Segmentation#7", resolved_by="the maintainer: 32 GB were used; slices instead of volumes",
+        text="    logits = unet(batch)\nRuntimeError: CUDA out of memory.",
+        causes=("needs_more_than_the_card", "activations"),
+    ),
+    Thread(
+        source="idiap/ESLAM#20", resolved_by="docker run --shm-size=32g",
+        text="RuntimeError: unable to write to file </torch_31911_952036340_6686>: No space left on device (28)",
+        causes=("shared_memory",),
+    ),
+    Thread(
+        source="Goekdeniz-Guelmez/mlx-lm-lora#16", resolved_by="the maintainer: 16 GB are too few",
+        text="libc++abi: terminating due to uncaught exception of type std::runtime_error: [METAL] Command buffer execution failed: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
+        causes=("needs_more_than_the_card",),
+    ),
+    Thread(
+        source="google-deepmind/jax_privacy#10", resolved_by="XLA_PYTHON_CLIENT_MEM_FRACTION=0.7: libraries outside of JAX's pool had no room",
+        text="Original error: RESOURCE_EXHAUSTED: Failed to allocate request for 176.00MiB (184549376B) on device ordinal 0",
+        causes=("card_full_elsewhere", "outside_pytorch"),
+    ),
+    Thread(
+        source="mozilla/bugbug#3906", resolved_by="a worker with more memory",
+        text="[taskcluster 2023-12-07 03:00:00.000Z] Training task exit with status code 137",
+        causes=("host_memory",),
+    ),
+    Thread(
+        source="microsoft/pai#1089", resolved_by="the cgroup's limit of 176 GiB was reached",
+        text="> read 860000 img\n> /pai/bootstrap/docker_bootstrap.sh: line 159:   943 Killed                  /usr/bin/python3 Res-click-adCategory.py\n> [DEBUG] EXIT signal received in docker container, exiting ...\n",
+        causes=("host_memory",),
+    ),
+    Thread(
+        source="QwenLM/Qwen3#12", resolved_by="a larger share of the card for vLLM",
+        text="ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.",
+        causes=("vllm_share",),
+    ),
+    Thread(
+        source="cswry/SeeSR#9", resolved_by="the picture's encoder works on tiles",
+        text="latents_condition_image = self.vae.encode(image*2-1).latent_dist.sample()\nRuntimeError: CUDA out of memory.",
+        causes=("activations", "needs_more_than_the_card", "image_tokens"),
+    ),
+    Thread(
+        source="RVC-Project/Retrieval-based-Voice-Conversion-WebUI#915", resolved_by="a smaller batch",
+        text="RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)",
+        causes=("card_full_elsewhere", "needs_more_than_the_card"),
+    ),
+    Thread(
+        source="pytorch/pytorch#16417", resolved_by="a smaller batch (one of its answers, with its own message)",
+        text="RuntimeError: CUDA out of memory. Tried to allocate 54.00 MiB (GPU 0; 3.95 GiB total capacity; 2.65 GiB already allocated; 39.00 MiB free; 87.29 MiB cached)",
+        causes=("needs_more_than_the_card", "activations"),
+    ),
+    Thread(
+        source="jchengai/planTF#28", resolved_by="fewer threads per node",
+        text="(raylet) [2024-08-25 19:21:02,241 E 1111013 1111013] (raylet) node_manager.cc:3064: 12 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers crashed due to other reasons at node (ID: b8aad7ac53c083fcae4851424e0362cec4a21916876b69bb1722ed29, IP: 172.31.105.218) over the last time period.",
+        causes=("host_memory",),
+    ),
+    Thread(
+        source="Blaizzy/mlx-vlm#79", resolved_by="a picture of many pixels: one buffer larger than Metal allows",
+        text="libc++abi: terminating due to uncaught exception of type std::runtime_error: Attempting to allocate 51619840000 bytes which is greater than the maximum allowed buffer size of 21743271936 bytes.\nFatal Python error: Aborted\n",
+        causes=("one_tensor_larger_than_card", "image_tokens", "driver_or_runtime_limit"),
+    ),
+    Thread(
+        source="obryanlouis/qa#5", resolved_by="a batch of 4: the card was full",
+        text="UnknownError: CUDNN_STATUS_EXECUTION_FAILED Failed to set dropout descriptor",
+        causes=("card_full_elsewhere", "needs_more_than_the_card"),
+    ),
+    Thread(
+        source="ExplainableML/czsl#7", resolved_by="--cpu_eval: the scores of all pairs are evaluated in host memory",
+        text='  File "train.py", line 108, in main\n    test(epoch, image_extractor, model, testloader, evaluator_val, writer, args, logpath)\n  File "train.py", line 193, in test\n    stats = evaluator.evaluate_predictions(results, all_attr_gt, all_obj_gt, all_pair_gt, all_pred_dict, topk=args.topk)\n  File "/nfs4/krissna/OWCZL/czsl-main/czsl-main/models/common.py", line 489, in evaluate_predictions\n    results = self.score_fast_model(scores, obj_truth, bias = bias, topk = topk)\n  File "/nfs4/krissna/OWCZL/czsl-main/czsl-main/models/common.py", line 363, in score_fast_model\n    scores[~mask] += bias # Add bias to test pairs\nRuntimeError: CUDA out of memory. Tried to allocate 4.18 GiB (GPU 0; 10.92 GiB total capacity; 4.68 GiB already allocated; 2.44 GiB free; 7.85 GiB reserved in total by PyTorch)\n',
+        causes=("evaluation_gathers",),
+    ),
+    Thread(
+        source="YBIGTA/pytorch-hair-segmentation#28", resolved_by="outputs kept with their graphs in the metric were deleted",
+        text='[ 29/210] processing image... \n[ 30/210] processing image... \nTraceback (most recent call last):\n  File "E:/2018/final/HairSegment/pytorch-hair-segmentation/evaluate.py", line 94, in <module>\n    logit = net(data)\n  File "C:\\ProgramData\\Anaconda3\\lib\\site-packages\\torch\\nn\\modules\\module.py", line 489, in __call__\n    result = self.forward(*input, **kwargs)\n  File "E:\\2018\\final\\HairSegment\\pytorch-hair-segmentation\\networks\\pspnet.py", line 108, in forward\n    p = self.psp(f)\n  File "C:\\ProgramData\\Anaconda3\\lib\\site-packages\\torch\\nn\\modules\\module.py", line 489, in __call__\n    result = self.forward(*input, **kwargs)\n  File "E:\\2018\\final\\HairSegment\\pytorch-hair-segmentation\\networks\\pspnet.py", line 59, in forward\n    return torch.cat(features, dim=1)\nRuntimeError: CUDA out of memory. Tried to allocate 32.00 MiB (GPU 0; 8.00 GiB total capacity; 5.75 GiB already allocated; 17.18 MiB free; 351.95 MiB cached)\n',
+        causes=("evaluation_keeps_graph", "memory_grows"),
+    ),
+    Thread(
+        source="yikang-li/FactorizableNet#22", resolved_by="torch.no_grad() in testing",
+        text="RuntimeError: CUDA out of memory. Tried to allocate 957.12 MiB (GPU 0; 10.73 GiB total capacity; 8.16 GiB already allocated; 801.19 MiB free; 865.05 MiB cached)",
+        causes=("evaluation_keeps_graph", "memory_grows"),
+    ),
+    Thread(
+        source="ylqi/Count-Anything#1", resolved_by="a smaller picture",
+        text="torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 34.00 MiB (GPU 0; 3.95 GiB total capacity; 3.29 GiB already allocated; 11.38 MiB free; 3.37 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.",
+        causes=("needs_more_than_the_card", "activations", "image_tokens"),
+    ),
+    Thread(
+        source="Sentdex/OpenAssistant_API_Pythia_12B#2", resolved_by="24 GB are too few for the weights in 16 bit",
+        text='Traceback (most recent call last):\n  File "/home/user/repos/OpenAssistant_API_Pythia_12B/oasstapiv1.py", line 24, in <module>\n    model = model.half().cuda()\n            ^^^^^^^^^^^^^^^^^^^\n  File "/home/user/.local/lib/python3.11/site-packages/torch/nn/modules/module.py", line 905, in cuda\n    return self._apply(lambda t: t.cuda(device))\n           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n  File "/home/user/.local/lib/python3.11/site-packages/torch/nn/modules/module.py", line 820, in _apply\n    param_applied = fn(param)\n                    ^^^^^^^^^\n  File "/home/user/.local/lib/python3.11/site-packages/torch/nn/modules/module.py", line 905, in <lambda>\n    return self._apply(lambda t: t.cuda(device))\n                                 ^^^^^^^^^^^^^^\ntorch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 492.00 MiB (GPU 0; 22.38 GiB total capacity; 21.72 GiB already allocated; 485.06 MiB free; 21.74 GiB reserved in total by PyTorch)',
+        causes=("loading_the_model",),
+    ),
+)  # fmt: skip
