@@ -92,6 +92,10 @@ class Job:
         "activation checkpointing: none, full, selective (products are kept), every-N (every Nth block), "
         "offload (full, block inputs on the host)", "none", group="recipe",
     )  # fmt: skip
+    recompute: tuple[str, ...] = option(
+        "parts of a layer that backward computes again, by the names of Megatron's recompute-modules", (), kind="list",
+        choices=("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"), group="recipe",
+    )  # fmt: skip
     reentrant: bool | None = option(
         "checkpointing with use_reentrant; default as transformers does: true before 5.0", kind="flag", group="recipe"
     )
@@ -207,6 +211,10 @@ class Job:
         "pipeline schedule", "1f1b", choices=("gpipe", "1f1b", "interleaved", "zero-bubble"), group="many gpus"
     )
     virtual_stages: int = option("model chunks per GPU of an interleaved schedule", 1, kind="int", group="many gpus")
+    stage_layers: tuple[str, ...] = option(
+        "layers of every stage in order, chunks of an interleaved schedule included (4,3,3,2)", (), kind="list",
+        group="many gpus",
+    )  # fmt: skip
     first_stage_layers: int | None = option("layers of the first stage", kind="int", least=0, group="many gpus")
     last_stage_layers: int | None = option("layers of the last stage", kind="int", least=0, group="many gpus")
     cp: int = option("context-parallel GPUs", 1, kind="int", group="many gpus")
@@ -218,6 +226,18 @@ class Job:
     expert_tp: int | None = option(
         "tensor-parallel GPUs within an expert; default as the framework does", kind="int", group="many gpus"
     )
+    expert_dispatch: str | None = option(
+        "how rows reach experts under Megatron; default as its flags do: allgather",
+        choices=("allgather", "alltoall", "flex"), group="many gpus",
+    )  # fmt: skip
+    expert_gemm: str | None = option(
+        "a GPU's experts in one grouped product or one after the other; default as the framework does",
+        choices=("grouped", "loop"), group="many gpus",
+    )  # fmt: skip
+    grad_fusion: bool = option(
+        "Megatron's products add weight gradients to the main gradients themselves", True, kind="flag",
+        group="many gpus",
+    )  # fmt: skip
     expert_load: int = option(
         "rows on the fullest GPU's experts, in percent of an even share", 100, kind="int", least=100, group="many gpus"
     )

@@ -302,7 +302,8 @@ class _Flow:
         """Give `value` its share of the gradient that reached the op's output."""
         label = f"gradient of {value.label}"
         if value.param is not None:
-            self._parameter(value, id(value.param), label)
+            if self.fresh or not op.adds_weight_grad or len(value.shape) == 1:
+                self._parameter(value, id(value.param), label)
         elif self._is_outside(value):
             self._outside(value, label)
         elif id(value) in self.grads:

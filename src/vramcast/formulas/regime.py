@@ -23,6 +23,7 @@ from vramcast.formulas.optimizers import version
 from vramcast.formulas.recipe import RECIPES
 from vramcast.job import Job
 from vramcast.models.config import Config
+from vramcast.models.families.megatron import DESCRIBED as MEGATRON
 from vramcast.models.tape import BF16, DTYPES, F16, F32, Dtype, Lora, Quantized, Regime
 
 # Frameworks whose modelling code is described apart from transformers\'.
@@ -37,8 +38,10 @@ def regime_of(job: Job, config: Config, gpu: Gpu | None) -> Regime:
         weights=recipe.weights, autocast=recipe.autocast, attention=attention_kernel(job, config, gpu),
         mask=job.longest_seq is not None, fused=frozenset(job.kernels) | ({"loss"} if job.loss == "fused" else set()),
         gqa_in_kernel=transformers >= GROUPED_HEADS_FROM and torch >= GROUPED_HEADS_NEED_TORCH,
-        loss_sums_copies=_loss_sums_copies(job), kv_cache=kv_cache(job, config),
-        experts="grouped" if transformers >= GROUPED_EXPERTS_FROM else "loop",
+        loss_sums_copies=_liger(job) < (0, 8, 1), loss_chunks=1 if _liger(job) >= (0, 8, 3) else 2,
+        kv_cache=kv_cache(job, config),
+        experts=_expert_gemm(job, transformers), dispatch=job.expert_dispatch or "allgather",
+        recompute=frozenset(job.recompute), grad_fusion=job.grad_fusion and _code(job, config) == "megatron",
         compiled=_compiled(job), compiled_loss=job.compile and _compiles_loss(job), chunked_loss=job.loss == "chunked",
         softmax_keeps_input=torch < (1, 11),  # github.com/pytorch/pytorch/pull/65242
         code=_code(job, config), raises_logits=_raises_logits(job),
@@ -47,6 +50,12 @@ def regime_of(job: Job, config: Config, gpu: Gpu | None) -> Regime:
         early_upcast=upcasts_logits(config.model_type, transformers), input_grads=_input_grads(job, config),
         trainable=_trainable(job), lora=_lora(job), quantized=_quantized(job), upcast=_upcast(job),
     )  # fmt: skip
+
+
+def _expert_gemm(job: Job, transformers: tuple[int, int]) -> str:
+    if job.expert_gemm is not None:
+        return job.expert_gemm
+    return "grouped" if transformers >= GROUPED_EXPERTS_FROM or job.framework == "megatron" else "loop"
 
 
 def _compiled(job: Job) -> str:
@@ -58,7 +67,7 @@ def _compiled(job: Job) -> str:
 
 def _code(job: Job, config: Config) -> str:
     """torchtitan's and Megatron's own code is described for some models; others are taken as transformers runs them."""
-    only = {"torchtitan": ("llama", "qwen3"), "megatron": ("gpt2", "bert", "t5", "llama", "mistral", "qwen2", "qwen3")}
+    only = {"torchtitan": ("llama", "qwen3"), "megatron": MEGATRON}
     described = job.framework in OWN_CODE and config.model_type in only.get(job.framework, (config.model_type,))
     return job.framework if described else "transformers"
 

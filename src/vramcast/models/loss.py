@@ -31,7 +31,7 @@ def _loss(t: Tape, logits: Value, loss: str, transformers: Version, kind: str) -
     if t.regime.code == "litgpt":
         return _litgpt(t, logits)
     if t.regime.code == "megatron":
-        return _megatron(t, logits)
+        return vocab_parallel_loss(t, logits)
     if t.regime.compiled_loss:
         return _compiled(t, logits, chunked=kind == "chunked")
     if kind == "chunked":
@@ -72,7 +72,7 @@ def _loss_parallel(t: Tape, x: Value) -> dict[str, Any]:
     return {"forward_temp_bytes": x.nbytes, "backward_temp_bytes": 2 * x.nbytes}
 
 
-def _megatron(t: Tape, logits: Value) -> Value:
+def vocab_parallel_loss(t: Tape, logits: Value) -> Value:
     """vocab_parallel_cross_entropy(logits.float(), …): the fp32 copy becomes softmax, then the gradient, in place."""
     softmax = t.cast(logits, F32, "logits fp32")
     return t.op(

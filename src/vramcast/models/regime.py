@@ -66,6 +66,9 @@ class Regime:
     experts: str = "grouped"  # grouped (one grouped matmul) or loop (expert by expert)
     code: str = "transformers"  # whose modelling code: transformers, litgpt or torchtune
     compiled: str = "none"  # torch.compile around the "blocks", or around the "model"
+    dispatch: str = "allgather"  # how Megatron moves rows to experts: allgather, alltoall or flex
+    recompute: frozenset[str] = frozenset()  # parts of a layer that backward computes again (Megatron's names)
+    grad_fusion: bool = False  # products add weight gradients to main gradients themselves
     compiled_loss: bool = False
     chunked_loss: bool = False  # the head leaves its logits as they are for a loss in chunks
     softmax_keeps_input: bool = False  # torch before 1.11 saved it and never used it

@@ -91,6 +91,7 @@ class Op:
     backward_temps: tuple[Number, ...] = ()  # the same as separate tensors, where it is more than one
     grad_in_place_of_saved: bool = False  # chunk by chunk: what is saved goes as the gradient of the input comes
     passes_grad: bool = False  # the gradient of each input is the gradient of the output, or a view of it
+    adds_weight_grad: bool = False  # the weight's gradient is summed into a buffer by the product, never on its own
     flops: Number = 0
     selected: bool | None = None  # selective checkpointing keeps the output; None: if it is a matrix product
 

@@ -8,6 +8,7 @@ head. Knows nothing about states or buffers.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import replace
 
 from vramcast.catalog.gpus import Gpu
@@ -19,6 +20,7 @@ from vramcast.formulas.regime import regime_of
 from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.dims import Dim, ceil_to
+from vramcast.models.families.megatron import DESCRIBED as MEGATRON  # recorded as Megatron runs them, divided there
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import Op, Placed, Regime, Split, Tape
 
@@ -26,7 +28,6 @@ DIVIDED = ("llama", "mistral", "ministral", "qwen2", "qwen3", "phi3", "gemma", "
            "olmo3", "glm", "glm4", "granite", "smollm3", "cohere", "cohere2", "mixtral", "qwen2_moe", "qwen3_moe",
            "phimoe", "olmoe", "gpt_oss", "arcee", "cwm", "ernie4_5", "exaone4", "hyperclovax", "jais2", "ministral3",
            "nemotron", "seed_oss", "vaultgemma", "gpt_neox", "phi", "starcoder2")  # fmt: skip
-MEGATRON = ("gpt2", "bert", "t5", "llama", "mistral", "qwen2", "qwen3")  # recorded as Megatron runs them, divided there
 INNER = ("intermediate_size", "shared_expert_intermediate_size")
 EXPERTS_ONLY = (
     "mixtral",
@@ -119,6 +120,8 @@ def rank_sizes(sizes: Sizes, topology: Topology, split: Split) -> Sizes:
 
 def layers_of_stages(layers: int, stages: int, job: Job) -> list[int]:
     """How many layers each stage gets. Embedding and head count as a layer each where that makes stages even."""
+    if job.stage_layers:
+        return _given_stages(layers, stages, job)
     if job.first_stage_layers is not None or job.last_stage_layers is not None:
         return _given_ends(layers, stages, job)
     ends_count = job.framework == "torchtitan" or (layers % stages and (layers + 2) % stages == 0)
@@ -126,6 +129,20 @@ def layers_of_stages(layers: int, stages: int, job: Job) -> list[int]:
     counts = [total // stages + (index < total % stages) for index in range(stages)]
     if ends_count and stages > 1:
         counts[0], counts[-1] = counts[0] - 1, counts[-1] - 1
+    return counts
+
+
+def _given_stages(layers: int, stages: int, job: Job) -> list[int]:
+    if job.first_stage_layers is not None or job.last_stage_layers is not None:
+        raise InputError("stage-layers names every stage: leave out first-stage-layers and last-stage-layers")
+    if not all(number.isdecimal() for number in job.stage_layers):
+        raise InputError(f"stage-layers must be whole numbers, not {', '.join(job.stage_layers)}")
+    counts = [int(number) for number in job.stage_layers]
+    if len(counts) != stages or sum(counts) != layers:
+        raise InputError(
+            f"stage-layers has {len(counts)} stages of {sum(counts)} layers in all. "
+            f"Give {stages} (pp × virtual-stages) that add up to {layers}."
+        )
     return counts
 
 
@@ -155,17 +172,23 @@ def stage_program(program: Program, stages: list[int], which: tuple[int, ...]) -
     for stage in which:
         chosen += [program.placed[index] for index in blocks[starts[stage] : starts[stage + 1]]]
     if len(stages) - 1 in which:
-        chosen += [placed if 0 in which else _untied(placed) for placed in program.placed[last + 1 :]]
+        chosen += program.placed[last + 1 :] if 0 in which else _untied(program.placed[last + 1 :])
     tape = copy.copy(program.tape)
     tape.placed = chosen
     return replace(program, tape=tape)
 
 
-def _untied(placed: Placed) -> Placed:
-    """A head tied to an embedding on another stage has a copy of its own."""
-    section = copy.copy(placed.section)
-    section.params = [replace(param, tied_to=None) for param in section.params]
-    return Placed(section, placed.index)
+def _untied(behind: list[Placed]) -> Iterator[Placed]:
+    """What is tied to an embedding on another stage has one copy here, which all sections behind the layers share."""
+    here = {param.name for placed in behind for param in placed.section.params if param.tied_to is None}
+    for placed in behind:
+        section = copy.copy(placed.section)
+        section.params = []
+        for param in placed.section.params:
+            apart = param.tied_to is not None and param.tied_to not in here
+            section.params.append(replace(param, tied_to=None) if apart else param)
+            here.add(param.tied_to or param.name)
+        yield Placed(section, placed.index)
 
 
 def _received(block: Placed) -> Placed:

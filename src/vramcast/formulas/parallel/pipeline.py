@@ -39,12 +39,13 @@ def stages_of_rank(job: Job, topology: Topology, stage: int) -> tuple[int, ...]:
 
 
 def kept_bytes(program: Program, mode: Mode) -> Number:
-    """What one micro-batch leaves behind between its forward and its backward, head and loss apart."""
+    """What one micro-batch leaves behind between its forward and its backward, what follows the layers apart: backward
+    comes at once behind it."""
     total: Number = 0
     for chunk in passes(program, mode):
         if chunk.phase == BACKWARD:
             break
-        if program.placed[chunk.section].name not in ("head", "loss"):
+        if program.placed[chunk.section].name not in ("mtp", "head", "loss"):
             total = total + sum(event.sign * event.nbytes for event in chunk.events if event.kind == "activation")
     return total
 

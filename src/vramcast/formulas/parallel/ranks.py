@@ -27,6 +27,7 @@ from vramcast.formulas.parallel.buffers import (
     nccl_entries,
     statistics_entry,
 )
+from vramcast.formulas.parallel.engine import engine_entries
 from vramcast.formulas.parallel.host import node_entries, offloaded_inputs, offloads_optimizer, offloads_params
 from vramcast.formulas.parallel.layout import (
     layers_of_stages,
@@ -258,7 +259,7 @@ def rank_of_stage(job: Job, gpu: Gpu | None, topology: Topology, program: Progra
     here = on_device(job, states)
     step = RankStep(job=job, program=program, states=here, place=DEVICE, topology=topology, stage=stage)
     units = units_of(job, program, topology)
-    lying = tuple(lying_entries(job, gpu, topology, states, units))
+    lying = (*lying_entries(job, gpu, topology, states, units), *engine_entries(program, gpu, DEVICE))
     return Rank(stage=stage, step=step, states=states, lying=lying)
 
 
@@ -337,7 +338,8 @@ def temporary_bytes(states: States) -> int:
 
 def _whole_model(job: Job, config: Config, gpu: Gpu | None) -> States:
     """All parameters of the model, for what loading and saving move, and for its name plate."""
-    framework = "plain" if job.framework == "megatron" else job.framework
+    own = job.framework == "megatron" and config.model_type == "gpt2" and config.data.get("num_experts")
+    framework = "plain" if job.framework == "megatron" and not own else job.framework
     alone = replace(job, gpus=1, tp=1, pp=1, cp=1, ep=1, strategy=None, offload="none", framework=framework)
     return States(params=unique(recorded(alone, config, gpu, Sizes(batch=1, seq=16)).params()), job=job)
 

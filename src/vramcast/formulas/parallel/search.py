@@ -22,6 +22,7 @@ from vramcast.formulas.estimate import DEVICE, sizes_of
 from vramcast.formulas.events import peak_above
 from vramcast.formulas.overheads import context_entries
 from vramcast.formulas.parallel.buffers import nccl_entries
+from vramcast.formulas.parallel.engine import engine_entries
 from vramcast.formulas.parallel.layout import (
     layers_of_stages,
     rank_config,
@@ -238,7 +239,10 @@ class _Slice:
             step = RankStep(job=job, program=program, states=updated, place=DEVICE, topology=topology)
             here = [
                 entry
-                for entry in lying_entries(job, self.gpu, topology, states, units)
+                for entry in (
+                    *lying_entries(job, self.gpu, topology, states, units),
+                    *engine_entries(program, self.gpu, DEVICE),
+                )
                 if entry.place == DEVICE and entry.level == Level.ALLOCATED
             ]
             self.lying[key] = _Lying(

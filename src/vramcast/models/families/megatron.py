@@ -1,4 +1,5 @@
-"""Megatron-LM's GPT, BERT and T5 with Transformer Engine modules (megatron/core/models, their TE layer specs).
+"""Megatron-LM's GPT, BERT and T5 with Transformer Engine modules (megatron/core/models, their TE layer specs). Mixtures
+of experts are in `megatron_moe`, latent attention and multi-token prediction in `megatron_latent`.
 
 Differs from transformers where memory is concerned: norms are fused into the linear behind them and keep input and
 output, one fused qkv projection, biased GELU and SwiGLU that keep their input only, dropout with a one-byte mask, and a
@@ -13,11 +14,23 @@ from dataclasses import dataclass
 from vramcast.errors import UnsupportedError
 from vramcast.models.config import Config, exact_division
 from vramcast.models.dims import Dim
+from vramcast.models.families.megatron_latent import (
+    Latent,
+    Prediction,
+    latent_attention,
+    predict_ahead,
+    read_latent,
+)
+from vramcast.models.families.megatron_moe import TYPES as MIXTURES
+from vramcast.models.families.megatron_moe import Mixture, layer_kinds, mixture, read_mixture
 from vramcast.models.layers import Heads, attend, by_head
 from vramcast.models.program import Program, Sizes
+from vramcast.models.recompute import compute_again, let_go
 from vramcast.models.tape import BOOL, F32, I64, Tape, Value
 
-GPT, LLAMA = ("gpt2", "bert", "t5"), ("llama", "mistral", "qwen2", "qwen3")
+GPT, LLAMA = ("gpt2", "bert", "t5"), ("llama", "mistral", "qwen2", "qwen3", *MIXTURES)
+DESCRIBED = (*GPT, *LLAMA)
+NORMED_HEADS = ("qwen3", "qwen3_moe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +44,17 @@ class Shape:
     dropout: float
     attention_dropout: float
     layer_norm: bool
+    normed_heads: bool = False
+    latent: Latent | None = None
+    mixture: Mixture | None = None
 
 
-def read_shape(c: Config, tp: int) -> Shape:
-    if c.model_type not in (*GPT, *LLAMA):
+def read_shape(t: Tape, c: Config) -> Shape:
+    if c.model_type not in DESCRIBED:
         raise UnsupportedError(
-            f"{c.where}: how Megatron runs model_type {c.model_type!r} is not described. "
-            f"Known: {', '.join((*GPT, *LLAMA))}."
+            f"{c.where}: how Megatron runs model_type {c.model_type!r} is not described. Known: {', '.join(DESCRIBED)}."
         )
-    gpt = c.model_type in GPT
+    tp, gpt = t.regime.split.tp, c.model_type in GPT
     h, num = c.dim("hidden_size", "h", "n_embd", "d_model"), c.dim("num_attention_heads", "a", "n_head", "num_heads")
     kv = c.dim("num_key_value_heads", "g", default=int(num))
     given = c.data.get("head_dim") or c.data.get("d_kv")
@@ -51,32 +66,59 @@ def read_shape(c: Config, tp: int) -> Shape:
         gated=not gpt, rope=not gpt or c.word("position_embedding_type", "learned") == "rope",
         bias=c.flag("add_bias_linear", gpt), dropout=c.number("resid_pdrop", 0.1 if gpt else 0.0),
         attention_dropout=c.number("attn_pdrop", 0.1 if gpt else c.number("attention_dropout", 0.0)), layer_norm=gpt,
+        normed_heads=c.model_type in NORMED_HEADS, latent=read_latent(c, tp),
+        mixture=read_mixture(t, c, gated=not gpt),
     )  # fmt: skip
 
 
 def megatron(t: Tape, c: Config, sizes: Sizes) -> Program:
-    shape, vocab = read_shape(c, t.regime.split.tp), c.dim("vocab_size", "V")
+    shape, vocab = read_shape(t, c), c.dim("vocab_size", "V")
     ids = t.input("input ids", (sizes.batch, sizes.seq), I64)
     with t.part("embedding", ids) as part, t.scope("embedding"):
         table = t.table("word_embeddings", vocab, shape.h)
         kinds = 2 if c.model_type == "bert" else 0
         part.outputs = (_embedded(t, c, shape, table, ids, token_types=kinds),)
-    layers = ["layer"] * c.dim("num_hidden_layers", "L", "n_layer", "num_layers")
+    layers = layer_kinds(c, c.dim("num_hidden_layers", "L", "n_layer", "num_layers"))
+    tied = c.flag("tie_word_embeddings", c.model_type in GPT)
+    weight = table if tied else None
     if c.model_type == "t5":
         x = _encoder_decoder(t, c, shape, sizes, table, layers, part.outputs[0])
     else:
         with t.scope("decoder"):
-            x = t.stack("layers", layers, lambda y, kind: _layer(t, shape, y), part.outputs[0])
+            x = t.stack("layers", layers, lambda y, kind: _layer(t, shape, y, kind), part.outputs[0])
+    ahead = c.dim("num_nextn_predict_layers", "D", "mtp_num_layers", default=0, least=0)
+    if ahead:
+        with t.part("mtp", x) as part:
+            head = weight or t.param("output_layer.weight", (int(vocab), int(shape.h)), "linear")
+            weight = head
+            prediction = _prediction(t, c, shape, layers[-1], table, ids, head)
+            part.outputs = (predict_ahead(t, x, prediction, int(ahead)),)
+            x = part.outputs[0]
     with t.part("head", x) as part:
         x = _norm(t, shape, "final_layernorm", x)
         if c.model_type == "bert":
             x = _bert_head(t, shape, x)
-        tied = c.flag("tie_word_embeddings", c.model_type in GPT)
         bias = c.model_type in ("bert", "t5")
-        weight = table if tied else None
         part.outputs = (t.linear("output_layer", x, vocab, weight=weight, bias=bias, label="logits", kind="head"),)
     labels = t.input("labels", ids.shape, I64)
+    for section in {id(placed.section): placed.section for placed in t.placed}.values():
+        for op in section.ops:
+            op.adds_weight_grad = t.regime.grad_fusion and op.name == "linear"
     return Program(tape=t, output=part.outputs[0], labels=labels, loss="causal")
+
+
+def _prediction(t: Tape, c: Config, shape: Shape, kind: str, table: Value, ids: Value, head: Value) -> Prediction:
+    def logits(x: Value) -> Value:
+        return t.linear("output_layer", x, int(head.shape[0]), weight=head, label="logits", kind="head")
+
+    def embed() -> Value:
+        t.tie("word_embeddings.weight", table)
+        return t.lookup(table, ids)
+
+    return Prediction(
+        layer=lambda x: _layer(t, shape, x, kind), norm=lambda name, x: _norm(t, shape, name, x), embed=embed,
+        logits=logits,
+    )  # fmt: skip
 
 
 def _embedded(t: Tape, c: Config, shape: Shape, table: Value, ids: Value, *, token_types: int = 0) -> Value:
@@ -119,7 +161,7 @@ def _encoder_decoder(
         part.outputs = (_embedded_again(t, shape, table, ids),)
     blocks = ["block"] * c.dim("num_decoder_layers", "L_d", default=len(layers))
     with t.scope("decoder"):
-        return t.stack("layers", blocks, lambda y, kind: _layer(t, shape, y, memory), part.outputs[0])
+        return t.stack("layers", blocks, lambda y, kind: _layer(t, shape, y, memory=memory), part.outputs[0])
 
 
 def _embedded_again(t: Tape, shape: Shape, table: Value, ids: Value) -> Value:
@@ -128,19 +170,42 @@ def _embedded_again(t: Tape, shape: Shape, table: Value, ids: Value) -> Value:
     return t.dropout(t.lookup(table, ids), shape.dropout, "embedding dropout")
 
 
-def _layer(t: Tape, shape: Shape, x: Value, memory: Value | None = None) -> Value:
-    y = _attention(t, shape, _norm(t, shape, "input_layernorm", x))
+def _layer(t: Tape, shape: Shape, x: Value, kind: str = "dense", memory: Value | None = None) -> Value:
+    start = len(t.ops())
+    y = normed = _norm(t, shape, "input_layernorm", x)
+    y = _attention(t, shape, y) if shape.latent is None else _latent(t, shape, shape.latent, y)
+    if shape.latent is not None and "layernorm" in t.regime.recompute:
+        let_go(t, start, normed)
     x = t.add(x, t.dropout(y, shape.dropout, "residual dropout"), "residual stream")
     if memory is not None:
         y = _cross_attention(t, shape, _norm(t, shape, "pre_cross_attn_layernorm", x), memory)
         x = t.add(x, t.dropout(y, shape.dropout, "residual dropout"), "residual stream")
     with t.scope("mlp"):
-        y = _norm(t, shape, "layer_norm", x)
-        wide = t.linear("linear_fc1", y, 2 * shape.f if shape.gated else shape.f, bias=shape.bias, label="mlp hidden")
-        inner = (*wide.shape[:-1], shape.f)
-        y = t.op("fused activation", (wide,), inner, wide.dtype, saves=(wide,), label="activated")
-        y = t.linear("linear_fc2", y, shape.h, bias=shape.bias, label="mlp output")
+        sparse = shape.mixture if kind == "moe" else None
+        y = _mlp(t, shape, x) if sparse is None else _experts(t, shape, sparse, x)
     return t.add(x, t.dropout(y, shape.dropout, "residual dropout"), "residual stream")
+
+
+def _mlp(t: Tape, shape: Shape, x: Value) -> Value:
+    start = len(t.ops())
+    y = _norm(t, shape, "layer_norm", x)
+    wide = t.linear("linear_fc1", y, 2 * shape.f if shape.gated else shape.f, bias=shape.bias, label="mlp hidden")
+    inner = (*wide.shape[:-1], shape.f)
+    y = t.op("fused activation", (wide,), inner, wide.dtype, saves=(wide,), label="activated")
+    y = t.linear("linear_fc2", y, shape.h, bias=shape.bias, label="mlp output")
+    if "mlp" in t.regime.recompute:
+        compute_again(t, start, x)
+    return y
+
+
+def _experts(t: Tape, shape: Shape, sparse: Mixture, x: Value) -> Value:
+    """The norm before experts is a module of its own, and can be computed again."""
+    start = len(t.ops())
+    normed = _norm(t, shape, "pre_mlp_layernorm", x)
+    y = mixture(t, sparse, normed)
+    if "layernorm" in t.regime.recompute:
+        let_go(t, start, normed)
+    return y
 
 
 def _norm(t: Tape, shape: Shape, name: str, x: Value) -> Value:
@@ -162,9 +227,21 @@ def _attention(t: Tape, shape: Shape, y: Value) -> Value:
         q, k, v = by_head(t, q, heads.num), by_head(t, k, heads.num_kv), by_head(t, v, heads.num_kv)
         if shape.rope:
             q, k = t.op("rope", (q,), q.shape, q.dtype, label="q"), t.op("rope", (k,), k.shape, k.dtype, label="k")
+        if shape.normed_heads:
+            q, k = _norm(t, shape, "q_layernorm", q), _norm(t, shape, "k_layernorm", k)
+        start = len(t.ops())
         unfused = t.regime.attention == "eager"
-        y = _unfused(t, shape, q, k, v) if unfused else attend(t, q, k, v, heads)
+        y = _unfused(t, shape, q, k, v, heads) if unfused else attend(t, q, k, v, heads)
+        if "core_attn" in t.regime.recompute:
+            compute_again(t, start, q, k, v)
         return t.linear("linear_proj", y, shape.h, bias=shape.bias, label="attention projected")
+
+
+def _latent(t: Tape, shape: Shape, latent: Latent, y: Value) -> Value:
+    return latent_attention(
+        t, latent, y, lambda name, x: _norm(t, shape, name, x),
+        lambda q, k, v, heads: _unfused(t, shape, q, k, v, heads),
+    )  # fmt: skip
 
 
 def _cross_attention(t: Tape, shape: Shape, y: Value, memory: Value) -> Value:
@@ -173,13 +250,13 @@ def _cross_attention(t: Tape, shape: Shape, y: Value, memory: Value) -> Value:
         q = by_head(t, t.linear("linear_q", y, heads.num * heads.width, bias=shape.bias, label="q"), heads.num)
         both = t.linear("linear_kv", memory, 2 * heads.num * heads.width, bias=shape.bias, label="kv")
         k, v = (by_head(t, t.slice(both, heads.num * heads.width), heads.num) for _ in range(2))
-        y = _unfused(t, shape, q, k, v) if t.regime.attention == "eager" else attend(t, q, k, v, heads)
+        y = _unfused(t, shape, q, k, v, heads) if t.regime.attention == "eager" else attend(t, q, k, v, heads)
         return t.linear("linear_proj", y, shape.h, bias=shape.bias, label="attention projected")
 
 
-def _unfused(t: Tape, shape: Shape, q: Value, k: Value, v: Value) -> Value:
+def _unfused(t: Tape, shape: Shape, q: Value, k: Value, v: Value, heads: Heads) -> Value:
     """Scores, a fused scale-mask-softmax that keeps its result, dropout on it."""
-    heads, p = shape.heads, shape.attention_dropout
+    p, width = shape.attention_dropout, heads.value_width or heads.width
     scores_shape = (q.shape[0], heads.num, q.shape[1], k.shape[1])
     scores = t.matmul_plain(q, k, scores_shape, "scores")
     weights = t.op("softmax", (scores,), scores_shape, scores.dtype, saves_output=True, label="attention weights")
@@ -188,5 +265,5 @@ def _unfused(t: Tape, shape: Shape, q: Value, k: Value, v: Value) -> Value:
         weights = t.op(
             "native_dropout", (weights,), scores_shape, weights.dtype, saves=(mask,), label="dropped weights"
         )
-    out = t.matmul_plain(weights, v, (q.shape[0], heads.num, q.shape[1], heads.width), "attention output")
-    return t.copy(out, (*q.shape[:2], heads.num * heads.width), "attention output")
+    out = t.matmul_plain(weights, v, (q.shape[0], heads.num, q.shape[1], width), "attention output")
+    return t.copy(out, (*q.shape[:2], heads.num * width), "attention output")

@@ -1,0 +1,57 @@
+"""What Transformer Engine holds beside the tensors of a step: workspaces of its products, and stand-ins for gradients.
+
+In come a recorded program of Megatron's and the card, out come Entries. cuBLAS workspaces of torch itself are in
+`overheads`: these are others, made with torch.empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from vramcast.catalog.gpus import Gpu
+from vramcast.ledger import BACKWARD, PHASES, Category, Entry, Origin
+from vramcast.models.program import Program
+from vramcast.models.tape import Value
+from vramcast.units import MiB
+
+STREAMS = 4  # nvte_get_num_compute_streams: a grouped product runs on that many, each with a workspace
+SOURCE = "transformer_engine/pytorch/cpp_extensions/gemm.py get_cublas_workspace"
+STAND_INS = "transformer_engine/pytorch/module/base.py get_dummy_wgrad: one for each shape, kept for good"
+
+
+def engine_entries(program: Program, gpu: Gpu | None, place: str) -> Iterator[Entry]:
+    if program.regime.code != "megatron":
+        return
+    grouped = program.regime.experts == "grouped" and any(param.kind == "experts" for param in program.params())
+    one, count = _workspace_bytes(gpu), 1 + STREAMS * grouped
+    yield Entry(
+        category=Category.WORKSPACE, component="Transformer Engine's workspaces", place=place, phases=PHASES[1:],
+        nbytes=count * one, origin=Origin.FORMULA, formula=f"{count} × {one / MiB:g} MiB", source=SOURCE,
+    )  # fmt: skip
+    shapes = set(_stood_in(program))
+    if shapes:
+        nbytes = sum(prod(shape) for shape in shapes) * program.regime.weights.nbytes
+        yield Entry(
+            category=Category.GRADIENTS, component="stand-ins for weight gradients", place=place,
+            phases=PHASES[PHASES.index(BACKWARD) :], nbytes=nbytes, origin=Origin.FORMULA,
+            formula=f"{len(shapes)} shapes of weights", source=STAND_INS,
+        )  # fmt: skip
+
+
+def _workspace_bytes(gpu: Gpu | None) -> int:
+    """32 MiB and a page of scales from Hopper on, 4 MiB before."""
+    major = gpu.compute_capability[0] if gpu and gpu.compute_capability else 8
+    return 32 * MiB + 1024 if major >= 9 else 4 * MiB
+
+
+def _stood_in(program: Program) -> Iterator[tuple[int, ...]]:
+    """Shapes of weights whose gradients are summed by the product itself; an expert's weights one by one."""
+    for placed in program.placed:
+        for op in placed.section.ops:
+            if op.adds_weight_grad:
+                yield from (_matrix(value) for value in op.inputs if value.param is not None and len(value.shape) > 1)
+
+
+def _matrix(value: Value) -> tuple[int, ...]:
+    return tuple(int(size) for size in value.shape[-2:])
