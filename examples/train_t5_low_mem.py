@@ -30,7 +30,7 @@ from transformers import AutoTokenizer, ByT5Tokenizer, T5Config, T5ForConditiona
 from transformers.optimization import Adafactor
 
 from vramcast.host.bill import HostData, HostJob, Loader, ModelOnHost, host_entries, token_batch
-from vramcast.host.libraries import FORKED_WORKER_BYTES
+from vramcast.host.libraries import FORKED_WORKER_BYTES, KNOWN
 from vramcast.host.processes import family_use
 from vramcast.ledger import FORWARD, Ledger
 from vramcast.runtime import (
@@ -149,7 +149,7 @@ def plan(
     on_cpu = accelerator.device.type == "cpu"
     job = HostJob(
         ranks=int(os.environ.get("LOCAL_WORLD_SIZE", "1")), build="cpu" if torch.version.cuda is None else "cuda",
-        imports=("torch", "transformers", "accelerate", "pyarrow"),
+        imports=tuple(name for name in KNOWN if name in sys.modules),
         model=ModelOnHost(checkpoint_bytes=0, weights_bytes=weights, stays_on_host=on_cpu),
         data=HostData(facts=data.facts, mode=data.mode, budget_bytes=data.budget_bytes),
         states_bytes=state_bytes(args.optimizer, model, accelerator.num_processes) if on_cpu else 0,

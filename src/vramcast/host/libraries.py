@@ -38,6 +38,7 @@ _IMPORTS = (
     Library(name="transformers", version="5.22.2", private_bytes=109158 * KiB, file_bytes=7782 * KiB),
     Library(name="accelerate", version="1.15.0", private_bytes=2048 * KiB, file_bytes=0),
     Library(name="peft", version="0.21.2", private_bytes=6144 * KiB, file_bytes=307 * KiB),
+    Library(name="bitsandbytes", version="0.49.2", private_bytes=43755 * KiB, file_bytes=2700 * KiB),
     Library(name="datasets", version="5.2.0", private_bytes=38195 * KiB, file_bytes=16282 * KiB),
 )
 KNOWN = {library.name: library for library in _IMPORTS}
