@@ -39,8 +39,9 @@ def trace(forecast: Forecast) -> Traced:
     try:
         recipe = RECIPES[job.precision]
         loop = Loop(
-            weights=recipe.weights.name, autocast=recipe.autocast is not None, implementation=implementation(job),
-            keeps_outputs=keeps_outputs(job), zeroes_first=zero_grad(job) == "before-forward",
+            weights=recipe.weights.name, autocast=recipe.autocast.name if recipe.autocast else None,
+            implementation=implementation(job), keeps_outputs=keeps_outputs(job),
+            zeroes_first=zero_grad(job) == "before-forward",
         )  # fmt: skip
         traced = trace_job(job, loop, config, job.gpu)
     except VramcastError as error:

@@ -1,13 +1,17 @@
 """A Job run for real on the virtual GPU: transformers' model, torch's optimizer, two steps, as the job describes them.
 
-What needs a kernel of another package (bitsandbytes, Liger) or has no plain loop here is refused by name.
+Start reading here. `job_model` makes the model, `job_loss` and `job_optimizer` what belongs to it, `job_ranks` divides
+it over many GPUs, `job_edit` is the loop of model editing. What has no loop here is refused by name.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import os
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -15,20 +19,25 @@ import torch
 from vramcast.errors import UnsupportedError
 from vramcast.job import Job
 from vramcast.models.config import Config
+from vramcast.virtual import job_ranks
 from vramcast.virtual.gpu import VirtualGpu, virtual_gpu
+from vramcast.virtual.job_loss import chunked_loss
+from vramcast.virtual.job_model import DTYPES, bitsandbytes, frozen_model, trained_model
+from vramcast.virtual.job_optimizer import BITSANDBYTES, KNOWN, optimizer_of, stepping, unified_memory
 
 STEPS = 2
-PLAIN = {  # keys that this loop does not carry out, and the only value it knows
-    "loss": ("full", "chunked"), "quantize": ("none",), "checkpointing": ("none", "full"), "compile": (False,),
-    "reference": ("none", "precomputed", "same", "cpu"), "reward": ("none",), "critic": ("none",), "teacher": ("none",),
-    "optimizer": ("adamw", "adam", "sgd", "adafactor"), "loop": ("plain",), "edit": ((),), "gpus": (1,),
-    "ema": ("none",), "rollout_tokens": (None,), "resume": ("none",), "kernels": ((),), "attention": ("sdpa", "eager"),
-    "dora": (False,),
+PLAIN = {  # keys that this loop does not carry out, and the only values it knows
+    "quantize": ("none", "nf4", "nf4-double"), "checkpointing": ("none", "full", "selective", "offload"),
+    "compile": (False,), "reference": ("none", "precomputed", "same", "cpu"), "reward": ("none",),
+    "critic": ("none",), "teacher": ("none",), "optimizer": KNOWN, "loop": ("plain",), "edit": ((),), "ema": ("none",),
+    "rollout_tokens": (None,), "resume": ("none",), "kernels": ((),), "attention": ("sdpa", "eager"), "dora": (False,),
     "framework": ("plain", "hf", "lightning", "accelerate"), "longest_seq": (None,), "images": (None,),
-    "precision": ("fp32", "bf16-true", "bf16-mixed"),
+    "precision": ("fp32", "bf16-true", "fp16-true", "bf16-mixed", "fp16-mixed", "bf16-autocast"),
+    "tp": (1,), "pp": (1,), "cp": (1,), "ep": (1,), "shard_size": (None,), "units": (None, "root"),
+    "strategy": (None, "none", "ddp", "fsdp2"), "offload": ("none", "params"),
 }  # fmt: skip
-CHUNKS = 8
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+ON_MANY_GPUS = {"optimizer": ("adamw", "adam", "sgd", "sgd-momentum"), "reference": ("none", "precomputed"),
+                "precision": ("fp32", "bf16-true", "fp16-true", "bf16-mixed")}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +45,7 @@ class Loop:
     """What the job leaves to its framework and versions, decided."""
 
     weights: str  # dtype by name
-    autocast: bool
+    autocast: str | None  # dtype by name
     implementation: str  # of the optimizer's step
     keeps_outputs: bool
     zeroes_first: bool  # gradients go before forward
@@ -44,36 +53,90 @@ class Loop:
 
 def trace_job(job: Job, loop: Loop, config: Config, gpu: str) -> VirtualGpu:
     """Two steps; `out_of_memory` of the answer says whether the card refused one."""
-    for key, known in PLAIN.items():
-        if getattr(job, key) not in known:
-            name, value = key.replace("_", "-"), getattr(job, key)
-            raise UnsupportedError(
-                f"{name} {value} cannot be traced from a job: run your own script with vramcast trace"
-            )
-    with virtual_gpu(gpu) as traced, contextlib.suppress(torch.OutOfMemoryError):
-        _Run(job, loop, config).steps()
+    _check(job, PLAIN, "cannot be traced from a job")
+    if job.gpus > 1:
+        _check(job, ON_MANY_GPUS, "on many GPUs cannot be traced from a job")
+    rank = 0 if job.gpus > 1 else None
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_environment(job))
+        with virtual_gpu(gpu, count=job.gpus, rank=rank) as traced, contextlib.suppress(torch.OutOfMemoryError):
+            _Run(job, loop, config).steps()
     return traced
+
+
+def _check(job: Job, plain: dict[str, tuple[Any, ...]], why: str) -> None:
+    for key, known in plain.items():
+        if getattr(job, key) not in known:
+            raise UnsupportedError(
+                f"{key.replace('_', '-')} {getattr(job, key)} {why}: run your own script with vramcast trace"
+            )
+
+
+@contextlib.contextmanager
+def _environment(job: Job) -> Iterator[None]:
+    """The allocator's settings as the job has them; libraries' warnings about torch's future are none of the user's."""
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    before = {name: os.environ.pop(name, None) for name in names}
+    os.environ[names[0]] = job.alloc_conf
+    try:
+        with warnings.catch_warnings(), contextlib.ExitStack() as stack:
+            warnings.simplefilter("ignore")
+            _import_bitsandbytes(job)
+            if job.optimizer.startswith("paged-"):
+                stack.enter_context(unified_memory())
+            yield
+    finally:
+        os.environ.pop(names[0])
+        os.environ.update({name: value for name, value in before.items() if value is not None})
+
+
+def _import_bitsandbytes(job: Job) -> None:
+    """Outside the virtual GPU, where it does not look for CUDA's libraries. PEFT imports it wherever it is."""
+    if job.quantize != "none" or job.optimizer in BITSANDBYTES:
+        bitsandbytes()
+    elif job.lora_rank is not None and find_spec("bitsandbytes") is not None:
+        bitsandbytes()
 
 
 class _Run:
     def __init__(self, job: Job, loop: Loop, config: Config) -> None:
         self.job, self.loop = job, loop
-        model = _model(config, job, DTYPES[loop.weights])
-        self.reference = _frozen(config, job, loop) if job.reference in ("same", "cpu") else None
-        self.model = _prepared(model, job).to("cuda")
-        self.vocabulary = int(model.config.vocab_size)
+        self.compute = DTYPES[loop.autocast or loop.weights]
+        self.device = job_ranks.join() if job.gpus > 1 else torch.device("cuda")
+        model = trained_model(config, job, DTYPES[loop.weights], self.compute)
+        self.config = model.config
+        self.reference = self._reference(config) if job.reference in ("same", "cpu") else None
+        self.model = self._placed(model)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizers = list(self._optimizers())
+        self.scaler = torch.amp.GradScaler("cuda", enabled=loop.autocast == "fp16")
         self.outputs: Any = None
+
+    def _placed(self, model: Any) -> Any:
+        if self.job.gpus == 1:
+            return model.to(self.device)
+        gathered = self.compute if self.sharded and self.loop.autocast else None
+        return job_ranks.divided(model, self.job, self.device, gathered, model.vramcast_blocks)
+
+    @property
+    def sharded(self) -> bool:
+        """FSDP2 casts by its own policy, in place of autocast."""
+        return self.job.strategy == "fsdp2"
+
+    def _reference(self, config: Config) -> Any:
+        model = frozen_model(config, self.job, DTYPES[self.job.reference_dtype or self.loop.weights])
+        return model.to(self.device) if self.job.reference == "same" else model
 
     def _optimizers(self) -> Iterator[torch.optim.Optimizer]:
         """One for all; one for each parameter, stepping as soon as its gradient is there, inside backward."""
-        if self.loop.implementation != "in-backward":
-            yield _optimizer(self.trained, self.job, self.loop.implementation)
+        how = self.loop.implementation
+        embeddings = [m.weight for m in self.model.modules() if isinstance(m, torch.nn.Embedding)]
+        if how != "in-backward":
+            yield optimizer_of(self.trained, self.job, how, embeddings)
             return
         for parameter in self.trained:
-            own = _optimizer([parameter], self.job, self.loop.implementation)
-            parameter.register_post_accumulate_grad_hook(_stepping(own))
+            own = optimizer_of([parameter], self.job, how, embeddings)
+            parameter.register_post_accumulate_grad_hook(stepping(own))
             yield own
 
     def steps(self) -> None:
@@ -83,7 +146,8 @@ class _Run:
             for _ in range(self.job.accumulate):
                 self._pass()
             if self.loop.implementation != "in-backward":
-                self.optimizers[0].step()
+                self.scaler.step(self.optimizers[0])
+                self.scaler.update()
 
     def _zero(self) -> None:
         for optimizer in self.optimizers:
@@ -91,7 +155,8 @@ class _Run:
 
     def _pass(self) -> None:
         batch = self._batch()
-        with torch.autocast("cuda", torch.bfloat16, enabled=self.loop.autocast):
+        autocast = self.loop.autocast is not None and not self.sharded
+        with torch.autocast("cuda", self.compute if autocast else torch.bfloat16, enabled=autocast):
             if self.loop.keeps_outputs:
                 self.outputs = self.model(**batch)
                 loss = self._loss(self.outputs, batch)
@@ -101,91 +166,25 @@ class _Run:
                 self._refer(batch)
         if not self.loop.zeroes_first:
             self._zero()
-        loss.backward()
+        self.scaler.scale(loss).backward()
 
     def _loss(self, outputs: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        if outputs.loss is not None:
-            loss: torch.Tensor = outputs.loss
-            return loss
-        labels, logits = batch["input_ids"], outputs.logits
-        parts = zip(logits.chunk(CHUNKS, dim=1), labels.chunk(CHUNKS, dim=1), strict=True)
-        losses = [
-            torch.nn.functional.cross_entropy(x.float().flatten(0, 1), y.flatten(), reduction="sum") for x, y in parts
-        ]
-        return torch.stack(losses).sum() / labels.numel()
+        loss: torch.Tensor | None = getattr(outputs, "loss", None)
+        return chunked_loss(outputs.logits, batch["input_ids"]) if loss is None else loss
 
     def _refer(self, batch: dict[str, torch.Tensor]) -> None:
         assert self.reference is not None
-        place = "cuda" if self.job.reference == "same" else "cpu"
+        place = self.device if self.job.reference == "same" else torch.device("cpu")
         with torch.no_grad():
             self.reference(**{name: value.to(place) for name, value in batch.items() if name != "labels"})
 
     def _batch(self) -> dict[str, torch.Tensor]:
         job = self.job
         assert job.seq is not None
-        ids = torch.randint(0, min(self.vocabulary, 1000), (job.batch, job.seq)).to("cuda")
+        vocabulary = min(int(self.config.vocab_size), 1000)
+        ids = torch.randint(0, vocabulary, (job.batch, job.seq)).to(self.device)
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        if self.model.config.is_encoder_decoder:
-            labels = torch.randint(0, 1000, (job.batch, job.target_seq or job.seq)).to("cuda")
+        if self.config.is_encoder_decoder:
+            labels = torch.randint(0, vocabulary, (job.batch, job.target_seq or job.seq)).to(self.device)
             return {**batch, "labels": labels}
-        return {**batch, "labels": ids.clone()} if job.loss == "full" else batch
-
-
-def _model(config: Config, job: Job, dtype: torch.dtype) -> Any:
-    import transformers
-
-    data = dict(config.data)
-    names = data.get("architectures") or ["AutoModelForCausalLM"]
-    own = transformers.AutoConfig.for_model(data.pop("model_type"), **data)
-    own._attn_implementation = job.attention
-    kind = getattr(transformers, names[0])
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        return kind(own)
-    finally:
-        torch.set_default_dtype(before)
-
-
-def _frozen(config: Config, job: Job, loop: Loop) -> Any:
-    dtype = DTYPES[job.reference_dtype or loop.weights]
-    model = _model(config, job, dtype).eval().requires_grad_(False)
-    return model.to("cuda") if job.reference == "same" else model
-
-
-def _prepared(model: Any, job: Job) -> Any:
-    """Adapters, frozen names, checkpointing."""
-    import fnmatch
-
-    for name, parameter in model.named_parameters():
-        if any(fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.") for pattern in job.freeze):
-            parameter.requires_grad_(False)
-    if job.checkpointing == "full":
-        model.config.use_cache = False
-        model.gradient_checkpointing_enable({"use_reentrant": bool(job.reentrant)})
-    if job.lora_rank is not None:
-        import peft
-
-        targets = "all-linear" if job.lora_targets == ("all-linear",) else list(job.lora_targets)
-        model = peft.get_peft_model(model, peft.LoraConfig(r=job.lora_rank, target_modules=targets))
-        if job.checkpointing == "full":
-            model.enable_input_require_grads()
-    return model.train()
-
-
-def _optimizer(params: list[Any], job: Job, how: str) -> torch.optim.Optimizer:
-    if job.optimizer == "adafactor":
-        return torch.optim.Adafactor(params)
-    kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
-        "adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD,
-    }  # fmt: skip
-    chosen = {"fused": {"fused": True}, "loop": {"foreach": False}}.get(how, {})
-    return kinds[job.optimizer](params, lr=1e-5, **chosen)
-
-
-def _stepping(optimizer: torch.optim.Optimizer) -> Callable[[torch.Tensor], None]:
-    def step(_: torch.Tensor) -> None:
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
+        return batch if job.loss == "chunked" else {**batch, "labels": ids.clone()}

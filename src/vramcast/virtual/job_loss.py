@@ -1,0 +1,119 @@
+"""Losses that a job names beside the model's own: in chunks, and fused with the head as Liger does it.
+
+In come hidden states or logits and labels, out comes a scalar with its graph. What the fused one allocates follows
+liger-kernel 0.8.5, ops/fused_linear_cross_entropy.py: one buffer of logits for all chunks where no cast is needed,
+gradients written over the logits, the head's gradient summed while the forward runs. Its kernel is Triton, which needs
+a GPU; here the same is written in torch's own ops, in place. Does not know label smoothing, soft caps and token scales.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vramcast.errors import UnsupportedError
+
+CHUNKS = 8
+IGNORED = -100
+
+
+def chunked_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """torchtune's CEWithChunkedOutputLoss: chunk after chunk along the sequence, in fp32."""
+    parts = zip(logits.chunk(CHUNKS, dim=1), labels.chunk(CHUNKS, dim=1), strict=True)
+    losses = [
+        torch.nn.functional.cross_entropy(x.float().flatten(0, 1), y.flatten(), reduction="sum") for x, y in parts
+    ]
+    return torch.stack(losses).sum() / labels.numel()
+
+
+def fuse_loss(model: Any) -> None:
+    """Give a causal model the forward that Liger gives it: hidden states go straight into the loss."""
+    if model.config.is_encoder_decoder or model.base_model is model:
+        raise UnsupportedError(f"loss fused cannot be traced from a job for {type(model).__name__}: no causal head")
+    model.forward = types.MethodType(_forward, model)
+
+
+def _forward(self: Any, input_ids: Tensor, labels: Tensor, **kwargs: Any) -> Any:
+    from transformers.modeling_outputs import CausalLMOutputWithPast
+
+    outputs = self.base_model(input_ids=input_ids, **kwargs)
+    hidden = outputs.last_hidden_state.flatten(0, 1)
+    shifted = torch.nn.functional.pad(labels, (0, 1), value=IGNORED)[..., 1:].flatten()
+    loss = FusedLinearCrossEntropy.apply(hidden, self.get_output_embeddings().weight, shifted)
+    return CausalLMOutputWithPast(loss=loss, past_key_values=outputs.past_key_values)
+
+
+def _rows_of_chunk(rows: int, width: int, vocabulary: int) -> int:
+    """As many rows of logits as take about what the hidden states take, rounded up to a power of two."""
+    each = -(-rows // -(-vocabulary // width))
+    return min(1 << (each - 1).bit_length(), rows)
+
+
+class FusedLinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed by mypy
+    """mean cross entropy of hidden · weightᵀ against labels; gradients are ready when the forward ends."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+        rows = _rows_of_chunk(hidden.shape[0], hidden.shape[1], weight.shape[0])
+        plain = hidden.dtype == weight.dtype and not torch.is_autocast_enabled("cuda")
+        grad_hidden = torch.zeros_like(hidden)
+        grad_weight = torch.zeros_like(weight) if weight.requires_grad else None
+        losses = torch.zeros(hidden.shape[0], dtype=torch.float32, device=hidden.device)
+        count = (labels != IGNORED).sum()
+        buffer = hidden.new_empty((rows, weight.shape[0])) if plain else None
+        for start in range(0, hidden.shape[0], rows):
+            part, wanted = hidden[start : start + rows], labels[start : start + rows]
+            if buffer is None:
+                logits = part @ weight.t()
+            else:
+                logits = buffer[: len(part)]
+                torch.mm(part, weight.t(), out=logits)
+            losses[start : start + rows] = _gradient_over_logits(logits, wanted, count)
+            if plain:
+                torch.mm(logits, weight, out=grad_hidden[start : start + rows])
+            else:
+                grad_hidden[start : start + rows] = logits @ weight
+            if grad_weight is not None:
+                _add_product(grad_weight, logits, part)
+            del logits, part, wanted
+        ctx.save_for_backward(grad_hidden, grad_weight)
+        return losses.sum()
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> Any:
+        """Liger's kernel scales both in place where the loss is not the last thing."""
+        gradients = ctx.saved_tensors
+        for gradient in gradients:
+            if gradient is not None:
+                gradient.mul_(upstream[0])
+        return (*gradients, None)
+
+
+def _gradient_over_logits(logits: Tensor, labels: Tensor, count: Tensor) -> Tensor:
+    """Each row's loss; the logits become their own gradient, in place."""
+    kept = labels != IGNORED
+    index = labels.clamp(min=0).unsqueeze(-1)
+    logits.sub_(logits.amax(dim=-1, keepdim=True))
+    chosen = logits.gather(1, index).squeeze(-1).float()
+    logits.exp_()
+    total = logits.sum(dim=-1, keepdim=True)
+    losses = (total.squeeze(-1).float().log() - chosen) * kept / count
+    logits.div_(total)
+    logits.scatter_add_(1, index, torch.full_like(index, -1, dtype=logits.dtype))
+    logits.mul_((kept / count).unsqueeze(-1).to(logits.dtype))
+    return losses
+
+
+def _add_product(total: Tensor, logits: Tensor, part: Tensor) -> None:
+    """16-bit products add up in place (on Ampere and later); others go through a product of the head's size."""
+    if logits.dtype in (torch.bfloat16, torch.float16):
+        rows = part if part.dtype == logits.dtype else part.to(logits.dtype)
+        if total.dtype == logits.dtype:
+            torch.addmm(total, logits.t(), rows, out=total)
+        else:
+            torch.addmm(total, logits.t(), rows, out_dtype=total.dtype, out=total)
+    else:
+        total += torch.mm(logits.t(), part).float()

@@ -1,0 +1,71 @@
+"""The optimizer of a job: torch's own, or bitsandbytes' with 8-bit or paged states.
+
+In come parameters and a Job, out comes an Optimizer. Paged states are unified memory, which torch's allocator does not
+see and the driver moves: on the virtual GPU they lie nowhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from vramcast.job import Job
+from vramcast.virtual.job_model import bitsandbytes
+
+TORCH: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad,
+    "sgd-momentum": torch.optim.SGD, "rmsprop": torch.optim.RMSprop, "adafactor": torch.optim.Adafactor,
+}  # fmt: skip
+BITSANDBYTES = {"adamw-8bit": "AdamW8bit", "paged-adamw": "PagedAdamW", "paged-adamw-8bit": "PagedAdamW8bit"}
+KNOWN = (*TORCH, *BITSANDBYTES)
+
+
+def optimizer_of(params: list[Any], job: Job, how: str, embeddings: list[Any]) -> torch.optim.Optimizer:
+    if job.optimizer in BITSANDBYTES:
+        return _of_bitsandbytes(params, job, embeddings)
+    if job.optimizer == "adafactor":
+        return torch.optim.Adafactor(params)
+    chosen: dict[str, Any] = {"fused": {"fused": True}, "loop": {"foreach": False}}.get(how, {})
+    momentum = {"momentum": 0.9} if job.optimizer == "sgd-momentum" else {}
+    return TORCH[job.optimizer](params, lr=1e-5, **chosen, **momentum)
+
+
+def _of_bitsandbytes(params: list[Any], job: Job, embeddings: list[Any]) -> torch.optim.Optimizer:
+    library = bitsandbytes()
+    optimizer: torch.optim.Optimizer = getattr(library.optim, BITSANDBYTES[job.optimizer])(
+        params, lr=1e-5, **({} if job.optimizer == "paged-adamw" else {"block_wise": True})
+    )
+    if job.framework in ("hf", "trl"):  # the Trainer keeps embeddings at 32 bit
+        optimizer.mng.initialize()
+        optimizer.mng.override_config(embeddings, key_value_dict={"optim_bits": 32})
+    return optimizer
+
+
+@contextlib.contextmanager
+def unified_memory() -> Iterator[None]:
+    """bitsandbytes asks the driver for managed memory by ctypes; here it gets tensors that lie nowhere."""
+    functional = bitsandbytes().functional
+
+    def nowhere(*shape: int, dtype: torch.dtype = torch.float32, device: Any = None) -> torch.Tensor:
+        made = torch.empty(shape, dtype=dtype, device="meta")
+        made.is_paged, made.page_deviceid = True, getattr(device, "index", 0)
+        return made
+
+    before = functional.get_paged, functional.fill, functional.prefetch_tensor
+    functional.get_paged = nowhere
+    functional.fill = functional.prefetch_tensor = lambda *args, **kwargs: None
+    try:
+        yield
+    finally:
+        functional.get_paged, functional.fill, functional.prefetch_tensor = before
+
+
+def stepping(optimizer: torch.optim.Optimizer) -> Callable[[torch.Tensor], None]:
+    def step(_: torch.Tensor) -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
