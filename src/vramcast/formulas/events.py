@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from vramcast.models.dims import Number, maximum
 from vramcast.models.tape import Op, Section, Value
@@ -17,8 +18,7 @@ IN, OUT = "in", "out"  # the values at a section's borders
 GRAD_IN, GRAD_OUT = "gradient of in", "gradient of out"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):  # made by the thousand: a tuple is made three times as fast as a frozen dataclass
     """`nbytes` appear (sign 1) or vanish (sign -1) under `key`."""
 
     sign: int
@@ -176,7 +176,7 @@ class _Gradient:
     holders: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Backward:
     """A section's backward: its events, under which key the gradient of `in` is left alive (None: it has none), and
     which parameters and values of other sections were given a gradient."""

@@ -119,7 +119,7 @@ class _Held:
         if known not in self._made:
             rest = [event for event, taken in zip(chunk.events, mask, strict=True) if not taken]
             self._made[known] = (chunk.events, rest)
-        return replace(chunk, events=self._made[known][1])
+        return chunk._replace(events=self._made[known][1])
 
     def released(self) -> Iterator[Chunk]:
         for section, event in self.waiting.values():
@@ -157,7 +157,7 @@ def _second_backward(program: Program, mode: Mode, held: _Held) -> Iterator[Chun
         for event in chunk.events:
             if event.sign < 0:
                 held.waiting.pop(held.key(chunk, event), None)
-        yield replace(chunk, phase=GATING)
+        yield chunk._replace(phase=GATING)
 
 
 def aux_outputs(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from vramcast.errors import InputError
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.checkpointing import recompute_rule
-from vramcast.formulas.events import kept_ids
+from vramcast.formulas.events import Event, kept_ids
 from vramcast.formulas.kept import kept
 from vramcast.formulas.loops import changes_of
 from vramcast.formulas.optimizers import implementation, temporaries, version
@@ -179,10 +179,15 @@ def keeps_outputs(job: Job) -> bool:
 
 def held_cache(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
     """With the outputs a variable holds past_key_values, whether backward needs those tensors or not."""
+    made: dict[int, tuple[list[Event], list[Event]]] = {}  # with the lists whose ids are keys
     for chunk in stream:
-        stays = chunk.phase != BACKWARD and any(event.kind == "kv cache" and event.sign < 0 for event in chunk.events)
-        events = [event for event in chunk.events if event.kind != "kv cache" or event.sign > 0] if stays else None
-        yield chunk if events is None else replace(chunk, events=events)
+        if chunk.phase == BACKWARD:
+            yield chunk
+            continue
+        if id(chunk.events) not in made:
+            stays = [event for event in chunk.events if event.kind != "kv cache" or event.sign > 0]
+            made[id(chunk.events)] = (chunk.events, stays if len(stays) < len(chunk.events) else chunk.events)
+        yield chunk._replace(events=made[id(chunk.events)][1])
 
 
 def loss_apart(job: Job) -> bool:

@@ -7,7 +7,7 @@ any moment. Checkpointing is decided here, per section. What simply lies there i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -44,8 +44,7 @@ class Mode:
     changes: tuple[Change, ...] = ()  # what a loop or an offload does to the stream (see `loops`, `checkpointing`)
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):  # hundreds in a fold, and a search folds hundreds of times
     """One section's events in one phase. `incoming` is the key of the gradient that reaches the section's output."""
 
     phase: str
@@ -76,10 +75,17 @@ class _Memo:
 
     def __call__(self, make: Callable[..., Made], *args: Hashable) -> Made:
         key = (make, *args)
-        if key not in self._made:
-            self._made[key] = make(*args)
-        found: Made = self._made[key]
+        found: Made | None = self._made.get(key)
+        if found is None:
+            found = self._made[key] = make(*args)
         return found
+
+    def of_list(self, make: Callable[[list[Any]], Made], items: list[Any]) -> Made:
+        """By the list's identity: layers of one kind share it. It is kept, so that no other can have its id."""
+        found: tuple[list[Any], Made] | None = self._made.get((make, id(items)))
+        if found is None:
+            found = self._made[make, id(items)] = (items, make(items))
+        return found[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +100,6 @@ class _Links:
     exported: list[frozenset[int]]
     chained: list[bool]
     values: dict[int, Value]
-
-
-def _links_of(placed: _Shared) -> _Links:
-    return links_of(placed.items)
 
 
 def links_of(placed: list[Placed]) -> _Links:
@@ -126,30 +128,33 @@ def links_of(placed: list[Placed]) -> _Links:
 def chunks(program: Program, mode: Mode) -> Iterator[Chunk]:
     """Forward through every section, what ends with it (autocast's cache, masks, what nobody keeps), then backward."""
     placed, memo, grad = program.placed, _Memo(program.folded), program.regime.grad
-    links = memo(_links_of, _Shared(placed))
-    kept_before = _keeps_output(placed, mode, links)
+    links = memo.of_list(links_of, placed)
+    hows = [_how(place, mode) for place in placed]
+    kept_before = _keeps_output(placed, hows, mode.keep_logits, links)
     ending: list[Chunk] = []
     phase = FORWARD
     late: list[Chunk] = []
     if program.mask is not None:
-        held = grad and (program.mask_is_saved or any(_how(place, mode) != "none" for place in placed))
+        held = grad and (program.mask_is_saved or any(how != "none" for how in hows))
         made = Event(1, "mask", program.mask.nbytes, "activation" if held else "working", program.mask.label)
         yield Chunk(phase, 0, [made])
         (late if held else ending).append(Chunk(BACKWARD if held else phase, 0, [_death(made)]))
     for index, place in enumerate(placed):
-        phase = LOSS if place.name == "loss" else FORWARD
-        how = _how(place, mode) if grad else "full"
+        phase = LOSS if place.section.name == "loss" else FORWARD
+        how = hows[index] if grad else "full"
         yield Chunk(phase, index, memo(_forward, place.section, how, kept_before[index], grad, links.exported[index]))
-        ending.append(Chunk(phase, index, memo(_cached_copies, place.section, how)))
+        copies = memo(_cached_copies, place.section, how)
+        if copies:
+            ending.append(Chunk(phase, index, copies))
     for chunk in ending:
         yield Chunk(phase, chunk.section, chunk.events)
-    needed = _held(placed, mode, links) if grad else frozenset()
+    needed = _held(placed, hows, links) if grad else frozenset()
     for index in range(len(placed)):
         dropped = links.exported[index] - needed
         if dropped:
             yield Chunk(phase, index, _exported_deaths(placed[index].section, dropped, links))
     if grad:
-        yield from _backward(placed, mode, kept_before, memo, links, needed)
+        yield from _backward(placed, hows, mode, kept_before, memo, links, needed)
     yield from late  # a recomputed block is called with the mask again
 
 
@@ -164,10 +169,12 @@ def _hands_on(section: Section) -> bool:
     return section.outputs[0].storage is section.inputs[0].storage
 
 
-def _held(placed: list[Placed], mode: Mode, links: _Links) -> frozenset[int]:
+def _held(placed: list[Placed], hows: list[str], links: _Links) -> frozenset[int]:
     """Exported storages that some section keeps for backward, or needs to recompute."""
     found: set[int] = set()
-    for section, how in {(place.section, _how(place, mode)) for place in placed}:
+    if not links.values:
+        return frozenset()
+    for section, how in {(place.section, how) for place, how in zip(placed, hows, strict=True)}:
         needed = kept_ids(section, "all") if how == "none" else {id(v.storage) for op in section.ops for v in op.inputs}
         if section.outputs[0].requires_grad:
             found |= needed & links.values.keys()
@@ -209,29 +216,30 @@ def _death(event: Event) -> Event:
     return Event(-1, event.key, event.nbytes, event.kind, event.label)
 
 
-def _keeps_output(placed: list[Placed], mode: Mode, links: _Links) -> list[bool]:
+def _keeps_output(placed: list[Placed], hows: list[str], keep_logits: bool, links: _Links) -> list[bool]:
     """For each section: is its first input held by somebody else (the batch, the section before, later sections)?"""
     flags = [True]
     known: dict[Hashable, bool] = {}
     for index, before in enumerate(placed[:-1]):
         out = id(before.section.outputs[0].storage)
-        key = (before.section, _how(before, mode))
+        key = (before.section, hows[index])
         if key not in known:
-            known[key] = out in kept_ids(before.section, KEEP[_how(before, mode)])
+            known[key] = out in kept_ids(before.section, KEEP[hows[index]])
         flags.append(known[key] or not links.chained[index + 1] or out in links.exported[index])
-    if mode.keep_logits and placed[-1].name == "loss":
+    if keep_logits and placed[-1].section.name == "loss":
         flags[-1] = True
     return flags
 
 
 def _backward(
-    placed: list[Placed], mode: Mode, kept_before: list[bool], memo: _Memo, links: _Links, held: frozenset[int]
-) -> Iterator[Chunk]:
+    placed: list[Placed], hows: list[str], mode: Mode, kept_before: list[bool], memo: _Memo, links: _Links,
+    held: frozenset[int],
+) -> Iterator[Chunk]:  # fmt: skip
     given: frozenset[int] = frozenset()
     chain: Hashable | None = None
     pinned: list[Chunk] = []
     for index in reversed(range(len(placed))):
-        section, how, input_kept = placed[index].section, _how(placed[index], mode), kept_before[index]
+        section, how, input_kept = placed[index].section, hows[index], kept_before[index]
         exported, out = links.exported[index], section.outputs[0]
         if out.requires_grad:
             own_gradient = id(out.storage) in given and id(out.storage) in exported
@@ -244,15 +252,16 @@ def _backward(
                 yield Chunk(BACKWARD, index, memo(_recompute, section, how, input_kept, exported), again=True)
             back = memo(_back, section, mode.fresh_grads, given, input_kept, exported, not links.chained[index])
             given = given if back.given <= given else given | back.given
-            events = memo(_outlived, mode.keep_logits, how, _Shared(back.events))
-            yield Chunk(BACKWARD, index, events, incoming)
-            pinned.append(Chunk(BACKWARD, index, memo(_pinned, mode.keep_logits, how, _Shared(back.events))))
+            yield Chunk(BACKWARD, index, memo(_outlived, mode.keep_logits, how, back), incoming)
+            left = memo(_pinned, mode.keep_logits, how, back)
+            if left:
+                pinned.append(Chunk(BACKWARD, index, left))
             if how != "none":
                 yield Chunk(BACKWARD, index, memo(_clean_up, section, how, input_kept, exported), incoming)
             chain = None if back.grad_in is None else _global(back.grad_in, index, incoming)
         if exported & held:
             yield Chunk(BACKWARD, index, _exported_deaths(section, exported & held, links))
-    yield from (chunk for chunk in pinned if chunk.events)
+    yield from pinned
 
 
 def _back(
@@ -263,32 +272,19 @@ def _back(
     )
 
 
-class _Shared:
-    """A list as a key: by identity."""
-
-    def __init__(self, items: list[Any]) -> None:
-        self.items = items
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Shared) and other.items is self.items
-
-    def __hash__(self) -> int:
-        return id(self.items)
-
-
-def _outlived(held: bool, how: str, back: _Shared) -> list[Event]:
+def _outlived(held: bool, how: str, back: Backward) -> list[Event]:
     """With `outputs` held by a variable, past_key_values outlives backward. What custom Functions pinned lives as long
     as the graph does, which for a recomputed block is its own backward."""
     stays = {*(("kv cache",) if held else ()), *(("pinned",) if how == "none" else ())}
-    left = [event for event in back.items if event.sign > 0 or event.kind not in stays]
-    return left if len(left) < len(back.items) else back.items  # one list, so its sums are taken once
+    left = [event for event in back.events if event.sign > 0 or event.kind not in stays]
+    return left if len(left) < len(back.events) else back.events  # one list, so its sums are taken once
 
 
-def _pinned(held: bool, how: str, back: _Shared) -> list[Event]:
+def _pinned(held: bool, how: str, back: Backward) -> list[Event]:
     """What goes with the graph, when the loss is dropped behind backward; `outputs` would hold the graph longer."""
     if held or how != "none":
         return []
-    return [event for event in back.items if event.sign < 0 and event.kind == "pinned"]
+    return [event for event in back.events if event.sign < 0 and event.kind == "pinned"]
 
 
 def _recompute(section: Section, how: str, input_kept: bool, exported: frozenset[int]) -> list[Event]:
@@ -412,26 +408,59 @@ class Fold:
     left: Number
 
 
+Sums = tuple[Number, Number, Number]  # how far above the start, what is added in all, and beside gradients
+LONGEST_PERIOD = 8  # chunks that a layer has in a phase
+
+
 def fold(program: Program, mode: Mode) -> Fold:
     level: Number = 0
     left: Number = 0
     peaks: dict[str, Number] = {}
     memo = _Memo(program.folded)
-    for chunk in passes(program, mode):
-        above, net, beside = memo(_sums, _Shared(chunk.events))
-        top = level + above
-        peaks[chunk.phase] = maximum(peaks[chunk.phase], top) if chunk.phase in peaks else top
-        level, left = level + net, left + beside
+    made = list(passes(program, mode))
+    for at, length, times in repetitions([(chunk.phase, id(chunk.events)) for chunk in made]):
+        above, net, beside = _joined([memo.of_list(_sums, chunk.events) for chunk in made[at : at + length]])
+        top, phase = level + above, made[at].phase
+        if times > 1:  # alike layers change the level evenly, so that the first or the last of them is the highest
+            top = maximum(top, top + (times - 1) * net)
+        peaks[phase] = maximum(peaks[phase], top) if phase in peaks else top
+        level, left = level + times * net, left + times * beside
     return Fold(peaks=peaks, left=left)
 
 
-def _sums(events: _Shared) -> tuple[Number, Number, Number]:
+def repetitions(keys: Sequence[tuple[str, int]]) -> Iterator[tuple[int, int, int]]:
+    """The list from left to right as (start, length, times); what is repeated lies in one phase."""
+    at = 0
+    while at < len(keys):
+        length, times = 1, 1
+        for period in range(1, LONGEST_PERIOD + 1):
+            first, count = keys[at : at + period], 1
+            if first[-1][0] != first[0][0]:
+                break
+            while keys[at + count * period : at + (count + 1) * period] == first:
+                count += 1
+            if count > 1 and count * period > length * times:
+                length, times = period, count
+        yield at, length, times
+        at += length * times
+
+
+def _joined(parts: list[Sums]) -> Sums:
+    """One after the other."""
+    above, net, beside = parts[0]
+    for more, adds, beside_adds in parts[1:]:
+        above = maximum(above, net + more)
+        net, beside = net + adds, beside + beside_adds
+    return above, net, beside
+
+
+def _sums(events: list[Event]) -> Sums:
     """How far the events rise above where they start; what they add in all, and beside gradients."""
     level: Number = 0
     top: Number = 0
     gradients: Number = 0
     rising = False
-    for event in events.items:
+    for event in events:
         if event.sign < 0 and rising:  # a sum is largest before something dies
             top = maximum(top, level)
         rising = event.sign > 0

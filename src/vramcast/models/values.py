@@ -6,7 +6,7 @@ Plain records without rules: what autograd keeps is decided where an op is recor
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 
 from vramcast.models.dims import Number
@@ -42,10 +42,13 @@ class Param:
     trainable: bool = True
     tied_to: str | None = None
     stored_bytes: int | None = None  # where quantisation stores it in other than numel × dtype
+    _numel: int = field(default=-1, init=False, repr=False, compare=False)  # once it was asked for
 
     @property
     def numel(self) -> int:
-        return prod(map(int, self.shape))
+        if self._numel < 0:
+            object.__setattr__(self, "_numel", prod(map(int, self.shape)))
+        return self._numel
 
     @property
     def nbytes(self) -> int:
@@ -67,6 +70,7 @@ class Value:
     is_cache: bool = False  # held by past_key_values as well
     scattered: bool = False  # split along the sequence over the tensor-parallel ranks
     is_pinned: bool = False  # an attribute of a custom autograd Function: lives as long as the graph, backward or not
+    _nbytes: Number = field(default=None, init=False, repr=False)  # once it was asked for: a shape never changes
 
     @property
     def storage(self) -> Value:
@@ -74,7 +78,9 @@ class Value:
 
     @property
     def nbytes(self) -> Number:
-        return prod(self.shape) * self.dtype.nbytes
+        if self._nbytes is None:
+            self._nbytes = prod(self.shape) * self.dtype.nbytes
+        return self._nbytes
 
 
 @dataclass(slots=True, eq=False)
@@ -121,7 +127,15 @@ class Placed:
 
     def params(self) -> Iterator[Param]:
         for param in self.section.params:
-            yield param if self.index is None else replace(param, name=numbered(param.name, self.index))
+            yield param if self.index is None else _named(param, numbered(param.name, self.index))
+
+
+def _named(param: Param, name: str) -> Param:
+    """`replace`, written out: a model has thousands."""
+    return Param(
+        name=name, shape=param.shape, kind=param.kind, dtype=param.dtype, trainable=param.trainable,
+        tied_to=param.tied_to, stored_bytes=param.stored_bytes,
+    )  # fmt: skip
 
 
 def numbered(name: str, index: int | None) -> str:
