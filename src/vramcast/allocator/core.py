@@ -22,7 +22,9 @@ from vramcast.errors import InputError, InvariantError
 
 
 class Allocator:
-    """One device. `context_bytes` belong to this process outside torch, `other_bytes` to other processes."""
+    """One device. `context_bytes` belong to this process outside torch, `other_bytes` to other processes. Without
+    `size_classes` only their sum is counted: a fifth faster, where no statistics are asked for but allocated and
+    reserved bytes."""
 
     def __init__(
         self,
@@ -33,11 +35,12 @@ class Allocator:
         context_bytes: int = 0,
         other_bytes: int = 0,
         driver: Driver | None = None,
+        size_classes: bool = True,
     ) -> None:
         self.settings = settings or AllocatorSettings()
         self.device = device
         self.driver: Driver = driver or SimulatedDriver(capacity_bytes, context_bytes + other_bytes)
-        self.segments = SegmentStore(self.settings, self.driver)
+        self.segments = SegmentStore(self.settings, self.driver, size_classes)
         self._tally = self.segments.all
         self._context_bytes = context_bytes
         self._small, self._large = self.segments.default_small, self.segments.default_large
@@ -301,7 +304,7 @@ class Allocator:
                 if was_split:
                     tally.inactive_split_bytes -= size
                 else:
-                    tally.raise_by("inactive_split", 1)
+                    tally.change_splits(1)
                     tally.raise_by("inactive_split_bytes", whole.size)
         return block
 
@@ -340,7 +343,7 @@ class Allocator:
             tally.requested_bytes -= requested_bytes
             if block.expandable is None:
                 if split_change:
-                    tally.change("inactive_split", split_change)
+                    tally.change_splits(split_change)
                 tally.inactive_split_bytes = value = tally.inactive_split_bytes + split_bytes_change
                 if split_bytes_change > 0:
                     tally.total_inactive_split_bytes += split_bytes_change

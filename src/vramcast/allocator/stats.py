@@ -30,10 +30,12 @@ class Tally:
     peak_active_bytes: int
     peak_requested_bytes: int
     peak_reserved_bytes: int
+    peak_inactive_split: int
     peak_inactive_split_bytes: int
     total_allocation: int
     total_allocated_bytes: int
     total_requested_bytes: int
+    total_inactive_split: int
     total_inactive_split_bytes: int
 
     def __init__(self) -> None:
@@ -54,6 +56,14 @@ class Tally:
             self.raise_by(metric, amount)
         elif amount:
             setattr(self, metric, getattr(self, metric) + amount)
+
+    def change_splits(self, amount: int) -> None:
+        """`change` of inactive_split, written out: every third free is one."""
+        self.inactive_split = value = self.inactive_split + amount
+        if amount > 0:
+            self.total_inactive_split += amount
+            if value > self.peak_inactive_split:
+                self.peak_inactive_split = value
 
     def reset_peaks(self) -> None:
         for metric in _METRICS:
