@@ -19,6 +19,7 @@ from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.peaks import MOMENTS, ByPhase, Recording
 from vramcast.formulas.regime import kv_cache, regime_of
 from vramcast.job import Job
+from vramcast.ledger import NEXT_BACKWARD, NEXT_FORWARD, NEXT_STEP
 from vramcast.models.config import Config
 from vramcast.models.program import Sizes
 from vramcast.plan.cost import StepCost, Work, pass_seconds, update_seconds, work_of
@@ -30,6 +31,7 @@ Floats = NDArray[numpy.float64]
 Index = tuple[int, ...]
 
 IMPOSSIBLE = numpy.iinfo(numpy.int64).max  # the peak of a combination that does not exist
+EVER = [MOMENTS.index(phase) for phase in (NEXT_FORWARD, NEXT_BACKWARD, NEXT_STEP)]  # what every step has
 LAST_AXES = ("optimizer", "optimizer-impl", "alloc-conf", "batch", "seq")  # cheap to combine; the others make regimes
 
 
@@ -111,9 +113,9 @@ class Table:
             job = self._applied(self._chosen(self.regimes, index))
             if job is None:
                 continue
-            recording = self._recording(job)
-            if sum(map(bool, index)) > 1 and self._hopeless(recording, job):
+            if sum(map(bool, index)) > 1 and self._hopeless(job):
                 continue
+            recording = self._recording(job)
             seconds = self._pass_seconds(recording, job)
             for at in numpy.ndindex(*self.shape[len(self.regimes) : -3]):
                 changed = self._applied(self._chosen([*self.regimes, *self.last[:2]], (*index, *at)))
@@ -128,10 +130,10 @@ class Table:
             self._jobs[key] = None if before is None else moves[-1].apply(before)
         return self._jobs[key]
 
-    def _hopeless(self, recording: Recording, job: Job) -> bool:
+    def _hopeless(self, job: Job) -> bool:
         key = _stored(job)
         if key not in self._weights:
-            self._weights[key] = sum(param.nbytes for param in recording.params)
+            self._weights[key] = sum(param.nbytes for param in self._recording(job).params)
         return self.most_bytes is not None and self._weights[key] > self.most_bytes
 
     def _fill_grid(self, at: Index, recording: Recording, job: Job, seconds: tuple[Floats, Floats]) -> None:
@@ -142,16 +144,22 @@ class Table:
             if passes > 1 and implementation(job) == "in-backward":
                 continue
             if (passes > 1) not in peaks:
-                peaks[passes > 1] = self._peaks(recording, _accumulating(job) if passes > 1 else job)
+                alone = sum(map(bool, at)) <= 1
+                peaks[passes > 1] = self._peaks(recording, _accumulating(job) if passes > 1 else job, alone)
             where: tuple[int | slice, ...] = (*at, slice(None), row)  # whatever the allocator's setting
             self.allocated[where] = peaks[passes > 1][row]
             for end in (0, 1):
                 per_token = (seconds[end][row] * passes + update[end]) / (self.tokens[row] * passes)
                 self.slowdown[end][where] = per_token / self.base.seconds_per_token[end]
 
-    def _peaks(self, recording: Recording, job: Job) -> Bytes:
-        """The largest sum over the moments, at every point of the grid."""
-        peaks: Bytes = (self._moving(recording, job) + self._lying(recording, job)[:, None, None]).max(axis=0)
+    def _peaks(self, recording: Recording, job: Job, alone: bool) -> Bytes:
+        """The largest sum over the moments, at every point of the grid. Where what lies there is too much by itself,
+        that much, except for a change `alone`, which is shown with what it frees."""
+        lying = self._lying(recording, job)
+        least = int(lying[EVER].max())
+        if self.most_bytes is not None and least > self.most_bytes and not alone:
+            return numpy.full(self.grid.batch.shape, least, numpy.int64)
+        peaks: Bytes = (self._moving(recording, job) + lying[:, None, None]).max(axis=0)
         return peaks
 
     def _moving(self, recording: Recording, job: Job) -> Bytes:
