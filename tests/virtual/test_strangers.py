@@ -238,3 +238,15 @@ def test_safetensors_of_a_run_are_loaded_in_the_same_run(tmp_path: Path) -> None
         model.load_state_dict(state)
         assert load_model(model, path, device="cuda:0") == (set(), [])
     assert not path.exists()
+
+
+def test_values_are_read_under_a_default_device() -> None:
+    before = torch.get_default_device()
+    with virtual_gpu("rtx4090"):
+        torch.set_default_device("cuda")
+        try:
+            losses = torch.stack([torch.randn(300, 300).mean() for _ in range(3)])
+            assert losses.tolist() == [1.0] * 3
+            assert torch.cuda.get_rng_state_all()[0].device.type == "cpu"
+        finally:
+            torch.set_default_device(before)

@@ -156,7 +156,7 @@ def _cuda(gpu: VirtualGpu) -> dict[str, Any]:
         "seed_all": lambda: None,
         "initial_seed": lambda: 0,
         "get_rng_state": lambda device="cuda": torch.zeros(16, dtype=torch.uint8),
-        "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8) for _ in range(gpu.count)],
+        "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8, device="cpu") for _ in range(gpu.count)],
         "set_rng_state": lambda state, device="cuda": None,
         "set_rng_state_all": lambda states: None,
         "cudart": lambda: SimpleNamespace(

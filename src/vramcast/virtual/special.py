@@ -78,7 +78,7 @@ def stand_in(gpu: VirtualGpu, tensor: torch.Tensor) -> torch.Tensor:
             f"{kind} {list(tensor.shape)} read at {format_line(source_line()) or 'an unknown line'}: {value} stood in"
         )
     with torch._C._DisableTorchDispatch():
-        return torch.full(tuple(tensor.shape), value, dtype=tensor.dtype)
+        return torch.full(tuple(tensor.shape), value, dtype=tensor.dtype, device="cpu")
 
 
 def _initializing() -> bool:
