@@ -285,6 +285,7 @@ class Job:
     bitsandbytes_version: str = option("bitsandbytes of a quantised job", "0.49", group="versions")
     liger_version: str = option("Liger of a fused loss", "0.8.5", group="versions")
     alloc_conf: str = option("PYTORCH_ALLOC_CONF of the job", "", group="versions")
+    cublas_workspace: str = option("CUBLAS_WORKSPACE_CONFIG of the job (:4096:8)", "", group="versions")
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from vramcast.catalog.gpus import Gpu, eager_context
+from vramcast.errors import InputError
 from vramcast.formulas.optimizers import version
 from vramcast.job import Job
 from vramcast.ledger import PHASES, Category, Entry, Level, Origin
@@ -16,7 +18,15 @@ HANDLES = 2  # the thread that runs forward and autograd's device thread each ho
 
 
 def cublas_workspace_bytes(job: Job, gpu: Gpu | None) -> int:
-    """One cuBLAS workspace: 4 MiB before torch 2.0, then 8.125 MiB (:4096:2:16:8); 32 MiB on Hopper and Blackwell."""
+    """One cuBLAS workspace: 4 MiB before torch 2.0, then 8.125 MiB (:4096:2:16:8); 32 MiB on Hopper and Blackwell. Or
+    as CUBLAS_WORKSPACE_CONFIG says, which deterministic jobs must set: pairs of KiB and how many."""
+    if job.cublas_workspace:
+        pairs = re.findall(r":([0-9]+):([0-9]+)", job.cublas_workspace)
+        if "".join(f":{size}:{count}" for size, count in pairs) != job.cublas_workspace:
+            raise InputError(
+                f"cublas-workspace must be pairs of KiB and a count, such as :4096:8 or :16:8, not {job.cublas_workspace!r}"
+            )
+        return sum(int(size) * int(count) * 1024 for size, count in pairs)
     if version(job.torch_version) < (2, 0):
         return 4 * MiB
     major = gpu.compute_capability[0] if gpu and gpu.compute_capability else 8
