@@ -85,10 +85,10 @@ def _compiles_loss(job: Job) -> bool:
     return job.framework != "torchtitan" or (torch >= (2, 6) and torch != (2, 7))
 
 
-def _loss_sums_copies(job: Job) -> bool:
-    """Liger before 0.8.1: `grad_weight += torch.mm(…).float()` (ops/fused_linear_cross_entropy.py), then addmm."""
-    numbers = [int("".join(filter(str.isdigit, part)) or 0) for part in job.liger_version.split(".")]
-    return numbers < [0, 8, 1]
+def _liger(job: Job) -> tuple[int, ...]:
+    """ops/fused_linear_cross_entropy.py: before 0.8.1 `grad_weight += torch.mm(…).float()`, then addmm; before 0.8.3 a
+    chunk's logits were alive while the next ones were made."""
+    return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in job.liger_version.split("."))
 
 
 def kv_cache(job: Job, config: Config) -> str:
@@ -125,7 +125,8 @@ def attention_kernel(job: Job, config: Config, gpu: Gpu | None) -> str:
     if torch < (2, 0) or not (own or supports_sdpa(config.model_type, transformers, torch)):
         return "eager"
     recipe = RECIPES[job.precision]
-    compute = recipe.autocast or recipe.weights
+    raised = job.quantize != "none" and raises_to_fp32(job)  # hidden states then, and so queries and keys
+    compute = recipe.autocast or (F32 if raised else recipe.weights)
     ampere = gpu is None or gpu.compute_capability is None or gpu.compute_capability >= (8, 0)
     bare = job.longest_seq is None and config.model_type not in ALWAYS_MASKED
     return "flash" if compute in (BF16, F16) and ampere and bare else "efficient"
@@ -180,6 +181,7 @@ def _quantized(job: Job) -> Quantized | None:
         matches=lambda name, kind: kind in kinds, stored_bytes=STORED[job.quantize], compute=compute,
         pins_input=job.quantize != "int8" and version(job.bitsandbytes_version) < PINS_INPUT_BEFORE,
         via_half=job.quantize != "int8" and compute != F16 and _quantised_from_half(job),
+        clones=job.quantize != "int8" and job.framework not in OWN_CODE,  # peft 0.21 tuners/lora/bnb.py
     )  # fmt: skip
 
 
@@ -195,8 +197,12 @@ STORED: dict[str, Callable[[int], int]] = {
 }
 
 
+def raises_to_fp32(job: Job) -> bool:
+    """prepare_model_for_kbit_training turns what is not quantised to fp32; who wants 16-bit adapters does without."""
+    return job.framework in ("plain", "hf", "trl", "accelerate", "lightning") and job.lora_dtype in (None, "fp32")
+
+
 def _upcast(job: Job) -> Callable[[str, str], bool]:
-    """prepare_model_for_kbit_training turns what is not quantised to fp32."""
-    if job.quantize == "none" or job.framework not in ("plain", "hf", "trl", "accelerate", "lightning"):
+    if job.quantize == "none" or not raises_to_fp32(job):
         return lambda name, kind: False
     return lambda name, kind: kind not in ("linear", "adapter")

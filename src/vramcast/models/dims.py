@@ -115,3 +115,12 @@ def ceil_to(number: Number, multiple: int) -> Number:
     if isinstance(number, int) and int(number) % multiple == 0:
         return number
     return -(-number // multiple) * multiple
+
+
+def power_of_two_from(number: Number) -> Number:
+    """The smallest power of two that is not below it."""
+    if isinstance(number, int):
+        return 1 << max(int(number) - 1, 0).bit_length()
+    import numpy
+
+    return 2 ** numpy.ceil(numpy.log2(number)).astype(numpy.int64)

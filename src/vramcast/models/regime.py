@@ -28,6 +28,7 @@ class Quantized:
     compute: Dtype
     pins_input: bool = False  # bitsandbytes before 0.44 wrote the input into ctx.tensors
     via_half: bool = False  # dequantised to fp16 and then cast: two tensors of the weight's size
+    clones: bool = False  # PEFT clones what a 4-bit layer gives before it adds the adapter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class Regime:
     attention: str = "flash"
     mask: bool = False  # a padding mask reaches attention
     loss_sums_copies: bool = False  # the fused loss adds to the head's gradient through a 16-bit and an fp32 copy of it
+    loss_chunks: int = 1  # chunks of logits that the fused loss has at once
     fused: frozenset[str] = frozenset()  # of "norm", "rope", "mlp": kernels that keep inputs only (Liger and alike)
     gqa_in_kernel: bool = True  # grouped heads reach the kernel unrepeated
     kv_cache: str = "none"  # transformers fills a cache in training too: "alias" of keys and values, or "copy"

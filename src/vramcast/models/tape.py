@@ -17,7 +17,7 @@ from typing import Any
 
 from vramcast.errors import InvariantError
 from vramcast.models.activations import activate
-from vramcast.models.dims import Number
+from vramcast.models.dims import Number, minimum, power_of_two_from
 from vramcast.models.regime import WHOLE, Lora, Quantized, Regime, Split
 from vramcast.models.values import (
     BF16,
@@ -345,18 +345,29 @@ class Tape:
     def _fused_loss(self, x: Value, w: Value) -> Value:
         """Linear and cross entropy in one kernel (Liger's fused_linear_cross_entropy): gradients are made in the
         forward, chunk by chunk, so that the logits never exist whole."""
-        rows, vocab = prod(x.shape[:-1]), w.shape[0]
-        chunks = 1 << max(int(-(-int(vocab) // int(x.shape[-1]))) - 1, 0).bit_length()
-        chunk_bytes = -(-rows // chunks) * vocab * (2 * x.dtype.nbytes)
+        rows, vocab, width = prod(x.shape[:-1]), w.shape[0], int(x.shape[-1])
+        chunk = minimum(power_of_two_from(-(-rows // -(-int(vocab) // width))), rows)
+        compute = self.regime.autocast or x.dtype
+        logits = chunk * vocab * compute.nbytes * self.regime.loss_chunks
         saves = [Value(x.shape, x.dtype, label="gradient of the last hidden state")] if x.requires_grad else []
         if w.requires_grad:
             saves.append(Value(w.shape, w.dtype, label="gradient of the head"))
-        summed = w.requires_grad and self.regime.loss_sums_copies
-        copies = prod(w.shape) * (w.dtype.nbytes + F32.nbytes) if summed else 0
         return self.op(
-            "fused linear cross entropy", (self.autocasted(x), w), (), F32, saves=tuple(saves), label="loss",
-            forward_temp_bytes=chunk_bytes + copies, flops=2 * prod(x.shape) * vocab,
+            "fused linear cross entropy", (x, w), (), F32, saves=tuple(saves), label="loss",
+            forward_temp_bytes=logits + self._head_copies(w, compute), flops=2 * prod(x.shape) * vocab,
         )  # fmt: skip
+
+    def _head_copies(self, w: Value, compute: Dtype) -> Number:
+        """Autocast casts the head's transpose for every chunk and keeps a cast of a trained head until it ends; a
+        product that is not added up in place is a tensor of the head's size."""
+        numel = prod(w.shape)
+        cast = numel * compute.nbytes if w.dtype != compute else 0
+        if not w.requires_grad:
+            return cast
+        product = 0 if compute.nbytes == 2 else numel * F32.nbytes
+        if self.regime.loss_sums_copies:
+            product = numel * (compute.nbytes + (F32.nbytes if compute != F32 else 0))
+        return cast + max(cast, product)
 
     def _weight(self, size: tuple[int, int], full: str, kind: str) -> Value:
         quantized = self.regime.quantized
@@ -373,24 +384,26 @@ class Tape:
         quantized = w.param is not None and w.param.stored_bytes is not None
         via_half = self.regime.quantized is not None and self.regime.quantized.via_half
         dequantized = w.nbytes * (1 + via_half) if quantized else 0
-        if quantized and self.regime.autocast is None:
-            x = self.cast(x, w.dtype)
-        x, w = self.autocasted(x), w if quantized else self.autocasted(w)
+        given = x.dtype
+        x, w = (self.cast(x, w.dtype), w) if quantized else (self.autocasted(x), self.autocasted(w))
         saves = tuple(kept for kept, other in ((x, w), (w, x)) if other.requires_grad)
         if quantized and self.regime.quantized and self.regime.quantized.pins_input and x.requires_grad:
             saves = (x,)
             x.storage.is_pinned = True
-        return self.op(
+        y = self.op(
             "linear", (x, w) if b is None else (x, w, b), (*x.shape[:-1], out), promote(x.dtype, w.dtype),
             saves=saves, label=label, flops=2 * prod(x.shape) * out,
             forward_temp_bytes=dequantized, backward_temp_bytes=dequantized,
         )  # fmt: skip
+        return self.cast(y, given) if quantized else y  # bitsandbytes' Linear4bit.forward ends with .to(x.dtype)
 
     def _adapted(self, x: Value, y: Value, out: int) -> Value:
         """PEFT's LoRA beside a frozen linear: cast, dropout, A, B, scale, add (peft 0.21 lora/layer.py, bnb.py)."""
         lora = self.regime.lora
         assert lora is not None
         keeps_dtype = self.regime.quantized is not None and self.regime.autocast is not None
+        if self.regime.quantized is not None and self.regime.quantized.clones:
+            y = self.copy(y, label=f"{y.label} cloned")
         h = x if keeps_dtype else self.cast(x, lora.dtype)
         h = self.dropout(h, lora.dropout, "lora dropout")
         a = self._adapter("lora_A.default", h, lora.rank)

@@ -92,9 +92,8 @@ def _environment(job: Job) -> Iterator[None]:
 
 def _import_bitsandbytes(job: Job) -> None:
     """Outside the virtual GPU, where it does not look for CUDA's libraries. PEFT imports it wherever it is."""
-    if job.quantize != "none" or job.optimizer in BITSANDBYTES:
-        bitsandbytes()
-    elif job.lora_rank is not None and find_spec("bitsandbytes") is not None:
+    adapters = job.lora_rank is not None and find_spec("bitsandbytes") is not None
+    if adapters or job.quantize != "none" or job.optimizer in BITSANDBYTES:
         bitsandbytes()
 
 
