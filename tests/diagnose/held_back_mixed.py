@@ -414,11 +414,6 @@ LATER_MIXED: tuple[Wording, ...] = (
         says=(failed("cuda_runtime_oom", ""),),
     ),
     Wording(
-        source="xingchensong/TouchNet#100: NPU 3",
-        text="RuntimeError: NPU out of memory. Tried to allocate 5.03 GiB (NPU 3; 60.96 GiB total capacity; 49.47 GiB already allocated; 49.47 GiB current active; 1.32 GiB free; 57.55 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.\n",
-        says=(failed("torch_npu_oom", "npu:3", requested="5.03 GiB", capacity="60.96 GiB", allocated="49.47 GiB", free="1.32 GiB", reserved="57.55 GiB"),),
-    ),
-    Wording(
         source="vllm-project/vllm-omni#1199: NPU, cut in a title",
         text="[Bug]: RuntimeError: NPU out of memory. Tried to allocate 52.00 MiB (NPU 0; 60.96 GiB total capacity; 59.36 GiB already allocated;",
         says=(failed("torch_npu_oom", "npu:0", requested="52 MiB", capacity="60.96 GiB", allocated="59.36 GiB"),),

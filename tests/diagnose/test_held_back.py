@@ -9,8 +9,8 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from held_back_mixed import MIXED
-from held_back_more_threads import MIXED_THREADS
+from held_back_mixed import LATER_MIXED, MIXED
+from held_back_more_threads import LATER_MIXED_THREADS, MIXED_THREADS
 from held_back_same_kinds import LATER_SAME_KINDS, SAME_KINDS
 from held_back_threads import LAST_THREADS, LATER_THREADS, THREADS, Thread
 from held_back_wordings import LATER_WORDINGS, WORDINGS, Statement, Wording
@@ -71,8 +71,8 @@ def agreeing(item: Observation, statement: Statement) -> set[str]:
     return found | {f"figure {text}" for text in statement.also if size(text) in printed}
 
 
-ALL_THREADS = (*THREADS, *LATER_THREADS, *LAST_THREADS, *MIXED_THREADS)
-OF_THE_KINDS = (*SAME_KINDS, *LATER_SAME_KINDS, *MIXED)
+ALL_THREADS = (*THREADS, *LATER_THREADS, *LAST_THREADS, *MIXED_THREADS, *LATER_MIXED_THREADS)
+OF_THE_KINDS = (*SAME_KINDS, *LATER_SAME_KINDS, *MIXED, *LATER_MIXED)
 ALL_WORDINGS = (*WORDINGS, *LATER_WORDINGS, *OF_THE_KINDS)
 # Failures that say the same without a number are one observation with a count, also where their words differ.
 STILL_MISREAD = {"ultralytics/ultralytics#1238: no space, then bus errors"}
@@ -80,6 +80,7 @@ STILL_MISREAD = {"ultralytics/ultralytics#1238: no space, then bus errors"}
 STILL_MISSED = {
     "MAGICS-LAB/DNABERT_2#78", "pytorch/pytorch#18313", "merveenoyan/smol-vision#22", "OpenMOSS/MOSS#328",
     "InternLM/InternLM#79", "NVIDIA-NeMo/RL#2859", "meta-pytorch/torchtune#1603",
+    "yikang-li/FactorizableNet#22",
 }  # fmt: skip
 
 
@@ -103,5 +104,5 @@ def test_nine_of_ten_numbers_are_read_right() -> None:
 
 def test_texts_of_the_samples_kinds_are_read_but_for_those_named() -> None:
     scores = {wording.source: right_numbers(wording) for wording in OF_THE_KINDS}
-    assert len(scores) >= 100
+    assert len(scores) >= 140
     assert {source for source, (right, total, _) in scores.items() if right < total} == STILL_MISREAD, scores

@@ -12,7 +12,9 @@ from vramcast.diagnose.findings import BARE_CONTEXT_MAX_BYTES, DEVICE_RULES, Fin
 from vramcast.diagnose.observation import Moment, Observation
 from vramcast.diagnose.reading import Reading
 from vramcast.diagnose.smi import NOBODY_LISTED
+from vramcast.diagnose.xla import OUTSIDE_POOL
 
+STEPS_THAT_SETTLE = 10  # after so many steps gradients, optimizer states and caches are there
 LEAST_PEAKS = 10  # readings of a peak before its growth counts as growth
 
 
@@ -56,7 +58,7 @@ def masked(observation: Observation) -> Finding | None:
     name = next(iter(observation.marks), "")
     if name == "NCCL":
         return fact("masked_nccl")
-    return fact("masked_uncertain" if name.endswith("NOT_INITIALIZED") else "masked", name=name)
+    return fact("masked" if "ALLOC" in name or name.endswith("MEMORY_ERROR") else "masked_uncertain", name=name)
 
 
 def runtime_error(observation: Observation) -> Finding | None:
@@ -144,6 +146,10 @@ def stray_contexts(observation: Observation) -> Finding | None:
     return fact("stray_contexts", count=len(bare), total_bytes=total, place=observation.place)
 
 
+def outside_jax_pool(observation: Observation) -> Finding | None:
+    return fact("outside_jax_pool") if OUTSIDE_POOL in observation.marks else None
+
+
 def nobody_listed(observation: Observation) -> Finding | None:
     """nvidia-smi shows memory in use and no process: somebody it cannot see, or one that died without letting go."""
     used = observation.used_bytes or 0
@@ -155,7 +161,7 @@ def nobody_listed(observation: Observation) -> Finding | None:
 ANY_RULES = (
     killed, killed_holding, host_limit, host_allocation, shared_memory, masked, runtime_error, not_a_failure,
     compile_time, vllm_share, vllm_no_room, xla_need, tensor_shape, snapshot, retries, windows_driver, unified_memory,
-    stray_contexts, nobody_listed,
+    stray_contexts, nobody_listed, outside_jax_pool,
 )  # fmt: skip
 
 
@@ -209,6 +215,13 @@ def peak_growing(reading: Reading) -> Finding | None:
     return fact("growing", count=len(peaks), first_bytes=peaks[0], last_bytes=peaks[-1])
 
 
+def ran_before(reading: Reading) -> Finding | None:
+    """A need that is the same at every step shows in the first ones."""
+    if reading.progress is None or reading.progress < STEPS_THAT_SETTLE:
+        return None
+    return fact("ran_before", count=reading.progress)
+
+
 def highest(reading: Reading) -> Finding | None:
     """The most that any counter in the log showed, when nothing in it failed."""
     if any(item.is_failure() for item in reading.observations):
@@ -222,7 +235,7 @@ def highest(reading: Reading) -> Finding | None:
     return None
 
 
-READING_RULES = (highest, host_before_the_end, failing_ranks, theory_only, growing, peak_growing)
+READING_RULES = (highest, host_before_the_end, failing_ranks, theory_only, growing, peak_growing, ran_before)
 
 
 def find(reading: Reading) -> tuple[Finding, ...]:

@@ -71,13 +71,15 @@ def read_shm(passage: Passage) -> Iterator[Read]:
 KILLED_ABROAD = ("已杀死", "已砍掉", "強制終了", "убито", "getötet")
 _KILLED = re.compile(
     r"return code ?[=:]? ?-9\b|exit[ _]?(?:code|status)['\"]?\s*[:=(]?\s*(?:-9|137)\b"
-    r"|exited with (?:code |status )?(?:-9|137)\b|Signal 9 \(SIGKILL\)|Signals\.SIGKILL|OOMKilled|oom[-_]kill"
+    r"|exit(?:ed)? with (?:exit )?(?:status )?(?:code )?(?:-9|137)\b"
+    r"|Signal 9 \(SIGKILL\)|Signals\.SIGKILL|OOMKilled|oom[-_]kill"
     r"|Out of memory: Kill|Killed process \d+ \(|tasks? [\d,-]+: Out Of Memory|killed by signal: Killed"
     r"|^Killed$|(?<![\w\s'\"`])Killed$"
     r"|: line \d+:\s+\d+ Killed\b|\[\d+\]\s*[+-]?\s*\d+ killed\b|^(?:已杀死|已砍掉|強制終了|Убито|Getötet)$"
     r"|node was low on resource: memory|zsh: killed|"
     r"terminated by signal 9|node running low on memory|(?<![A-Z_])OUT_OF_ME(?:MORY|\+)"
-    r"|exceeded (?:job |step )?memory limit|received signal 9",
+    r"|exceeded (?:job |step )?memory limit|received signal 9|killed due to memory pressure"
+    r"|exceeds the memory usage threshold|Memory cgroup out of memory",
     re.IGNORECASE,
 )
 _MENTIONS_ONLY = re.compile(r"OOMKilled\W{1,4}false|oom_kill\s+0\b|oom_kill_disable", re.IGNORECASE)
@@ -86,6 +88,7 @@ _KERNEL_PID = re.compile(r"Kill(?:ed)? process (\d{1,10}) \(([^)]{1,40})\)", re.
 _CGROUP_LIMIT = re.compile(r"memory: usage (\d{1,15})kB, limit (\d{1,15})kB", re.IGNORECASE)
 _SLURM_LIMIT = re.compile(r"exceeded (?:job |step )?memory limit \((\d{1,15}) > (\d{1,15})\)", re.IGNORECASE)  # KiB
 _RAY = re.compile(rf"was ({NUMBER})({UNIT}) / ({NUMBER})({UNIT})", re.IGNORECASE)
+_RAY_TASK = re.compile(rf"memory used=({NUMBER})({UNIT})", re.IGNORECASE)
 _PID = re.compile(r"(?:Killing subprocess|\bpid[:=]? ?|received by PID |StepId=|step )(\d{1,12})", re.IGNORECASE)
 
 
@@ -115,7 +118,9 @@ def _limits(text: str) -> dict[str, Any]:
         # ray/_private/memory_monitor divides by 1024**3 and prints GB.
         used = to_bytes(ray.group(1), ray.group(2), binary=True)
         total = to_bytes(ray.group(3), ray.group(4), binary=True)
-        return {"used_bytes": used, "capacity_bytes": total, "notes": ("gb_is_gib",)}
+        task = _RAY_TASK.search(text)
+        own = {"process_bytes": to_bytes(task.group(1), task.group(2), binary=True)} if task else {}
+        return {"used_bytes": used, "capacity_bytes": total, "notes": ("gb_is_gib",), **own}
     return {}
 
 
@@ -194,7 +199,7 @@ READERS = (
         words=(
             "return code", "exitcode", "exit code", "sigkill", "oomkilled", "oom-kill", "oom_kill", "out of memory",
             "killed", "signal 9", "running low on memory", "memory limit", "out_of_me", "exited with",
-            "exit status", "low on resource", *KILLED_ABROAD,
+            "exit status", "exit with", "low on resource", "memory pressure", "memory on the node", *KILLED_ABROAD,
         ),
         read=read_killed,
     ),

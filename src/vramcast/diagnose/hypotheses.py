@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from vramcast.diagnose.findings import DRIVER_MARGIN_BYTES, Finding
 from vramcast.diagnose.observation import Observation
-from vramcast.diagnose.reading import Reading
+from vramcast.diagnose.reading import Frame, Reading
 from vramcast.units import GiB
 
 if TYPE_CHECKING:  # the formula engine is loaded only where a job is given
@@ -192,14 +192,42 @@ _WITHOUT_GRADIENTS = re.compile(
 )
 
 
+_RUNS_THE_MODEL = re.compile(r"^(?:forward|__call__|_(?:wrapped_)?call_impl)$")
+
+
+def _evaluating(case: Case) -> tuple[str, tuple[Frame, ...]] | None:
+    """The first frame of an evaluation, by its function or by the script's own name, and the frames inside of it."""
+    for index, frame in enumerate(case.reading.frames):
+        script = re.split(r"[/\\]", frame.file)[-1].removesuffix(".py")
+        name = script if frame.function == "<module>" else frame.function
+        if _EVALUATES.search(f" {name}"):
+            return name, case.reading.frames[index + 1 :]
+    return None
+
+
 def evaluation_keeps_graph(case: Case) -> Hypothesis | None:
     """It failed in a hand-written evaluation, and nothing in the trace turns gradients off."""
-    frames = case.reading.frames
-    traces = [f"{frame.function} {frame.file} {frame.source}" for frame in frames]
-    seen = next((frame.function for frame in frames if _EVALUATES.search(f" {frame.function}")), None)
-    if seen is None or any(_WITHOUT_GRADIENTS.search(text) for text in traces) or not case.failed_on_device():
+    traces = [f"{frame.function} {frame.file} {frame.source}" for frame in case.reading.frames]
+    found = _evaluating(case)
+    if found is None or any(_WITHOUT_GRADIENTS.search(text) for text in traces) or not case.failed_on_device():
         return None
-    return Hypothesis(name="evaluation_keeps_graph", plausibility=LIKELY - 5, evidence=(seen,))
+    return Hypothesis(name="evaluation_keeps_graph", plausibility=LIKELY - 5, evidence=(found[0],))
+
+
+def evaluation_of_results(case: Case) -> Hypothesis | None:
+    """It failed in an evaluation while no model ran: what is handled there are the results of many batches."""
+    found = _evaluating(case)
+    if found is None or any(_RUNS_THE_MODEL.match(frame.function) for frame in found[1]) or not case.failed_on_device():
+        return None
+    strength = LIKELY if case.has("one_large_tensor", *TOO_LARGE) else LIKELY - 6
+    return Hypothesis(name="evaluation_gathers", plausibility=strength, evidence=(found[0],))
+
+
+def grown_or_longer(case: Case) -> Hypothesis | None:
+    """It ran for a while: what fails late has grown, unless this batch was larger than those before."""
+    if not case.has("ran_before") or not case.failed_on_device():
+        return None
+    return Hypothesis(name="memory_grows", plausibility=POSSIBLE + 15, evidence=("ran_before",))
 
 
 def fragmented(case: Case) -> Hypothesis | None:
@@ -231,13 +259,16 @@ HYPOTHESES: tuple[Rule, ...] = (
     _from_findings("driver_or_runtime_limit", SEEN, "free_yet_refused", "block_limit"),
     host_memory,
     _from_findings("shared_memory", PROVEN, "shared_memory"),
+    _from_findings("card_full_elsewhere", LIKELY, "outside_jax_pool"),
     _from_findings("card_full_elsewhere", LIKELY + 10, "masked", "masked_nccl", "runtime_error", "masked_uncertain"),
     _from_findings("vllm_share", SEEN, "vllm_share", "vllm_no_room"),
     _from_findings("outside_pytorch", LIKELY, "large_outside", "outside_async_pool", "mps_limit"),
     _from_findings("memory_grows", LIKELY, "growing"),
+    grown_or_longer,
     _from_findings("loading_the_model", LIKELY, "as_much_again"),
     dense_attention,
     evaluation_keeps_graph,
+    evaluation_of_results,
     _from_findings("one_large_tensor", LIKELY - 5, "one_large_tensor"),
     *(_from_code(name, pattern, plausibility) for name, plausibility, pattern in CODE),
     too_much_for_the_card,

@@ -16,6 +16,7 @@ from vramcast.diagnose.stream import Passage
 
 _MASKED = re.compile(
     r"(?P<name>CUBLAS_STATUS_ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED|CUDNN_STATUS_ALLOC_FAILED|CUDNN_STATUS_NOT_INITIALIZED"
+    r"|CUDNN_STATUS_EXECUTION_FAILED|CUDNN_STATUS_INTERNAL_ERROR(?!_)|best cudnn convolution algorithm"
     r"|CUDNN_STATUS_INTERNAL_ERROR_(?:DEVICE|HOST)_ALLOCATION_FAILED|CUSOLVER_STATUS_ALLOC_FAILED|CUSPARSE_STATUS_ALLOC_FAILED"
     r"|CUFFT_ALLOC_FAILED|HIPBLAS_STATUS_ALLOC_FAILED|ROCBLAS_STATUS_MEMORY_ERROR|Create cu\w+ handle failed)",
     re.IGNORECASE,
@@ -81,6 +82,15 @@ def read_runtime(passage: Passage) -> Iterator[Read]:
     # Up to torch 0.4 this is how its own allocator says that the card is full.
     kind = "torch_cuda_oom_truncated" if _THC.search(text) else "cuda_runtime_oom"
     yield _failure(passage, kind=kind, requested_bytes=requested, place=device_of(text, "cuda"))
+
+
+_METAL = re.compile(r"\[METAL\].{0,80}Insufficient Memory|kIOGPUCommandBufferCallbackErrorOutOfMemory", re.IGNORECASE)
+
+
+def read_metal(passage: Passage) -> Iterator[Read]:
+    """Metal refuses a command buffer, not an allocation: no size is known."""
+    if _METAL.search(passage.text()):
+        yield _failure(passage, kind="mlx_oom", place="mps")
 
 
 _VLLM = re.compile(
@@ -187,6 +197,10 @@ VLLM_ACCOUNT = Form(
     ),
     needs=("capacity_bytes", "allowed_bytes"),
 )  # fmt: skip
+VLLM_WEIGHTS = Form(
+    kind="vllm_startup", words=("model loading took", "model weights took"),
+    clauses=(clause("+model weights", r"(?:Model loading|Loading model weights) took {q}"),),
+)  # fmt: skip
 MLX_REFUSED = Form(
     kind="mlx_oom", words=("attempting to allocate", "[malloc"), moment=Moment.FAILURE, place="mps",
     clauses=(
@@ -204,6 +218,9 @@ READERS = (
             "allocation_failed",
             "status_memory_error",
             "handle failed",
+            "_execution_failed",
+            "_internal_error",
+            "best cudnn",
         ),
         read=read_masked,
     ),
@@ -225,5 +242,7 @@ READERS = (
     GAUDI.reader(),
     NEURON.reader(),
     MLX_REFUSED.reader(),
+    Reader(words=("insufficient memory", "erroroutofmemory"), read=read_metal),
     VLLM_ACCOUNT.reader(),
+    VLLM_WEIGHTS.reader(),
 )

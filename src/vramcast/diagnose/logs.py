@@ -210,6 +210,15 @@ FAIRSEQ = Form(
     kind="fairseq_log", words=("gb_free",),
     clauses=(clause("free_bytes", r"gb_free['\"]?[=: ]+['\"]?{n}", "GB"),),
 )  # fmt: skip
+CGROUP = Form(
+    kind="cgroup_counters", words=("memory.peak", "memory.max", "memory.current", "_in_bytes"), place="host", span=4,
+    clauses=(
+        clause("used_bytes", r"memory\.(?:peak|max_usage_in_bytes)\s*[=:]?\s*{q}"),
+        clause("used_bytes", r"memory\.(?:peak|max_usage_in_bytes|current|usage_in_bytes)\s*[=:]?\s*{n}", "B"),
+        clause("allowed_bytes", r"memory\.(?:max|limit_in_bytes)\s*[=:]?\s*{q}"),
+        clause("allowed_bytes", r"memory\.(?:max|limit_in_bytes)\s*[=:]?\s*{n}", "B"),
+    ),
+)  # fmt: skip
 SEFF = Form(
     kind="slurm_seff", words=("memory utilized", "memory efficiency"), place="host", span=2, moment=Moment.PEAK,
     clauses=(
@@ -280,6 +289,25 @@ MEMORY_STATS = Form(
         clause("+requested", r"requested_bytes\.all\.current['\"]?\s*[,:]\s*{n}", "B"),
     ),
 )  # fmt: skip
+# Composer and LLM Foundry divide by 10^9 (composer/callbacks/memory_monitor.py); the unit stands in no name.
+COMPOSER = Form(
+    kind="composer_log", words=("allocated_mem", "reserved_mem"), binary=False, span=8,
+    clauses=(
+        clause("allocated_bytes", r"current_allocated_mem['\"]?[:= ]+{n}", "GB"),
+        clause("peak_allocated_bytes", r"peak_allocated_mem['\"]?[:= ]+{n}", "GB"),
+        clause("reserved_bytes", r"current_reserved_mem['\"]?[:= ]+{n}", "GB"),
+        clause("peak_reserved_bytes", r"peak_reserved_mem['\"]?[:= ]+{n}", "GB"),
+    ),
+)  # fmt: skip
+# Metrics whose name ends with the unit, whoever wrote them.
+NAMED_GIB = Form(
+    kind="torch_counters", words=("_gib",), is_fallback=True, span=4,
+    clauses=tuple(
+        clause(f"{moment}{level}_bytes", rf"{word}(?:mem(?:ory)?_)?{level[:5]}\w{{0,6}}_gib['\"]?[:= ]+{{n}}", "GiB")
+        for moment, word in (("peak_", r"(?:max|peak)_"), ("", r"(?<![a-z_])(?<!max_)(?<!peak_)"))
+        for level in ("allocated", "reserved")
+    ),
+)  # fmt: skip
 # Scripts print torch's counters under torch's names; what they divided by is not known: the unit is as printed.
 COUNTERS = Form(
     kind="torch_counters", binary=False, span=4,
@@ -300,6 +328,6 @@ READERS = tuple(
         TORCHTITAN_CARD, AXOLOTL, AXOLOTL_EARLY, AXOLOTL_METRICS, LLAMA_RECIPES, LLAMA_RECIPES_STEP, NANOTRON,
         NANOTRON_PARAMETERS, TORCHTUNE, TORCHTUNE_EARLY, TORCHTUNE_METRICS, UNSLOTH, GAUDI, SWIFT, LLAMA_FACTORY,
         VERL, MLX, DETECTRON, MMENGINE, FAIRSEQ, SEFF, ROCM_SMI, COMFYUI, METRIC_LOGGER, LLAMA_CPP, LITGPT, SGLANG,
-        AUTOBATCH, HF_DOCS, MEMORY_STATS, COUNTERS,
+        AUTOBATCH, HF_DOCS, MEMORY_STATS, CGROUP, COMPOSER, NAMED_GIB, COUNTERS,
     )
 )  # fmt: skip

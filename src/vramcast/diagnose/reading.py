@@ -29,7 +29,8 @@ GATES = (
     "mem", "alloc", "mib", "gib(", "kill", "exit", "nccl", "capac", "cache", "vram", "/shm/", "</torch", "gb_free",
     "limit:", "segments", "param", "winerror", "_not_init", "resource_ex", "return code", "signal 9", "not supported",
     "max_m", " hbm", " mb", "bus error", "cuda fail", "out_of_me", "_bytes.all", "of size", "handle fail", "l: bus",
-    "low on res", "autobatch", "buffer size", *host.KILLED_ABROAD,
+    "low on res", "autobatch", "buffer size", "_execution_f", "_internal_e", "best cudnn", "ng took", "ts took",
+    "_gib", "_in_bytes", "内存", *host.KILLED_ABROAD,
 )  # fmt: skip
 # word → the readers that asked for it, in their order.
 _ASKED = {word: [index for index, reader in enumerate(READERS) if word in reader.words] for word in WORDS}
@@ -58,6 +59,7 @@ class Reading:
     frames: tuple[Frame, ...] = ()  # the last frames before the first failure, outermost first
     context: tuple[str, ...] = ()  # the last lines before it (or the first below), for pastes without frames
     omitted: tuple[tuple[str, int], ...] = ()  # kind → observations read but not kept
+    progress: int | None = None  # how many steps the last counter beside the first failure showed
 
 
 def read_text(text: str) -> Reading:
@@ -81,7 +83,10 @@ def read_stream(stream: BinaryIO) -> Reading:
         return Reading(observations=tuple(chosen), omitted=omitted)
     around = first.before[-MAX_CONTEXT_LINES:] or first.after[:MAX_LINES_BELOW]  # some quote the message first
     context = tuple(clean(line.raw)[:MAX_CONTEXT_CHARS] for line in (*around, first.line))
-    return Reading(observations=tuple(chosen), omitted=omitted, frames=frames_of(first), context=context)
+    return Reading(
+        observations=tuple(chosen), omitted=omitted, frames=frames_of(first), context=context,
+        progress=progress_of(first),
+    )  # fmt: skip
 
 
 class _Scan:
@@ -171,6 +176,24 @@ def _height(observation: Observation) -> int:
         observation.allocated_bytes, observation.used_bytes, observation.requested_bytes,
     )  # fmt: skip
     return max((value for value in candidates if value is not None), default=0)
+
+
+# tqdm's counter, one in brackets, and a word before a number.
+_PROGRESS = re.compile(
+    r"\b(\d{1,9})/ ?\d{1,9} \[\d|\[ ?(\d{1,9})/ ?\d{1,9}\]|\b(?:iter|iteration|step):? +(\d{1,9})\b", re.I
+)
+_NOT_STEPS = re.compile(r"load|shard|download|map\b|token|cach|fetch|extract|convert|compil", re.IGNORECASE)
+_LINES_AFTER_FAILURE = 3
+
+
+def progress_of(passage: Passage) -> int | None:
+    """Steps done before the failure, by the last counter printed above it, or just below where bars are drawn late."""
+    above = (*passage.before[-MAX_CONTEXT_LINES:], passage.line)
+    for line in (*reversed(above), *passage.after[:_LINES_AFTER_FAILURE]):
+        text = clean(line.raw)[:MAX_CONTEXT_CHARS]
+        if not _NOT_STEPS.search(text) and (match := _PROGRESS.search(text)) is not None:
+            return int(next(filter(None, match.groups())))
+    return None
 
 
 # Python's own traceback, rich's, IPython's, pytest's.

@@ -155,6 +155,28 @@ def _mib(cell: str) -> int | None:
     return to_bytes(match.group(1), "MiB") if match else None
 
 
+_TYPED_HEAD = re.compile(r"^PID\s.{0,40}\bMemory\b", re.IGNORECASE)
+_TYPED_ROW = re.compile(r"^(\d{2,10})\s+(?:(\S.{0,60}?)\s+)?(\d{1,9}) ?MiB$")
+
+
+def read_typed_list(passage: Passage) -> Iterator[Read]:
+    """A heading with PID and memory, and rows below it that people copied out of a table."""
+    if not _TYPED_HEAD.match(passage.text()):
+        return
+    processes, last = list[ProcessUse](), passage.line.number
+    for line in passage.after[:64]:
+        if (row := _TYPED_ROW.match(line.clean())) is None:
+            break
+        use = ProcessUse(pid=int(row.group(1)), nbytes=_size(row.group(3)), name=(row.group(2) or "")[:40])
+        processes.append(use)
+        last = line.number
+    if processes:
+        observation = observe(
+            passage, kind="nvidia_smi_text", moment=Moment.NOW, place="cuda", other_processes=tuple(processes)
+        )
+        yield Read(observation=observation, last_line=last)
+
+
 MAX_ROW_CHARS = 2_000  # a card and all its users; longer lines are something else
 _GPUSTAT = re.compile(r"\[(\d{1,3})\] ?(.{2,60}?)\|.{0,60}?\|\s*(\d{1,9}|\?\?)\s*/\s*(\d{1,9}|\?\?)\s*MB")
 _GPUSTAT_USER = re.compile(r"([\w.-]{1,32})(?::[\w.-]{1,40})?(?:/(\d{1,10}))?\((\d{1,9})M\)")
@@ -201,4 +223,5 @@ READERS = (
     Reader(words=("memory.used", "memory.total", "memory.free", "used_gpu_memory", "used_memory"), read=read_csv),
     Reader(words=(" mb |", " mb|"), read=read_gpustat),
     Reader(words=("fb memory usage",), read=read_query),
+    Reader(words=("gpu memory", "memory usage"), read=read_typed_list),
 )

@@ -23,7 +23,7 @@ MAX_MESSAGES_PER_LINE = 16
 
 # What begins a message. The name of the exception class is not one: it stands before a message that says it again.
 _START = re.compile(
-    r"(?:(?P<backend>cuda|hip|xpu|npu|mps|mlu|hpu|musa|gcu|dcu|privateuseone)(?:backend)?outof(?:the)?memory(?!error))"
+    r"(?:(?P<backend>cuda|hip|xpu|npu|mps|mlu|hpu|musa|gcu|dcu|privateuseone)(?:backend)?(?:outof(?:the)?memory(?!error)|内存不足))"
     r"|(?P<block>cannotallocatememoryblock)"
     r"|(?P<async>(?:memoryerror:)?allocationondevice(?P<async_device>\d{1,4})?wouldexceedallowedmemory"
     r"|(?:memoryerror|exceptionmessage):allocationondevice)"  # ComfyUI keeps the first words
@@ -39,6 +39,11 @@ _END = re.compile(
     r"|suppliedmemoryfraction\)?n?:[\d.]+[a-z]{1,5}|morethan1ebmemory",
     re.IGNORECASE,
 )
+# A browser that translates threads translates the message with them.
+_TRANSLATED = (
+    ("requested_bytes", r"尝试分配{q}"), ("capacity_bytes", r"{q}总容量"), ("allocated_bytes", r"已分配{q}"),
+    ("free_bytes", r"{q}可用"), ("reserved_bytes", r"总共保留{q}"),
+)  # fmt: skip
 _FIELDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (field, re.compile(pattern.replace("{q}", SQUEEZED_QUANTITY), re.IGNORECASE))
     for field, pattern in (
@@ -48,7 +53,7 @@ _FIELDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("capacity_bytes", r"totalcapaci?ty(?:of)?{q}"),
         ("capacity_bytes", r"devicelimit:{q}"),
         ("allocated_bytes", r"{q}alreadyallocated"),
-        ("allocated_bytes", r"{q}isallocatedbypytorch"),
+        ("allocated_bytes", r"{q}isallocated(?:bypytorch|$)"),
         ("allocated_bytes", r"(?:currentlyallocated|mpsallocated):{q}"),
         ("free_bytes", r"free\(accordingtocuda\):{q}"),
         ("free_bytes", r"{q}(?:is)?free"),
@@ -60,6 +65,7 @@ _FIELDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("allowed_bytes", r"maxallowed:{q}"),
         ("allowed_bytes", r"suppliedmemoryfraction\)?n?:{q}"),
         ("+current active", r"{q}currentactive"),
+        *_TRANSLATED,
         ("+other allocations", r"otherallocations:{q}"),
         ("+allocated in private pools", r"with{q}allocatedinprivatepools"),
     )
@@ -76,9 +82,12 @@ _HINTS = (
 _DECORATION = re.compile(r"[\s\u00a0│┃║|*`\"'\\^~]+")
 
 
+_WIDE = str.maketrans("（）；：，", "();:,")
+
+
 def squeeze(text: str) -> str:
     """What it says, without how it was pasted: blanks, table borders, markdown and quotes go."""
-    return _DECORATION.sub("", text)
+    return _DECORATION.sub("", text if text.isascii() else text.translate(_WIDE))
 
 
 def read(passage: Passage) -> Iterator[Read]:
@@ -196,7 +205,7 @@ def _kind(backend: str, start: re.Match[str], generation: str) -> str:
 
 
 def _generation(text: str, printed: dict[str, tuple[str, str]]) -> str:
-    if "alreadyallocated" in text or "totalcapacity;" in text:
+    if any(word in text for word in ("alreadyallocated", "totalcapacity;", "总容量;")):
         return "legacy_cached" if "unallocated_bytes" in printed else "v1"
     return "v2" if "capacity_bytes" in printed or "allocated_bytes" in printed else "truncated"
 
@@ -252,7 +261,7 @@ READER = Reader(
     words=(
         "out of memory", "out of the memory", "memory. tried to", "allocation on device", "tried to allocate",
         "total capac", "exceed allowed memory", "allocate memory block", "outofmemoryerror", "is allocated by pytorch",
-        "memory in use",
+        "memory in use", "内存不足",
     ),
     read=read,
 )  # fmt: skip

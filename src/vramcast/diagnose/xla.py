@@ -28,6 +28,9 @@ _IS_GPU = re.compile(
     r"|reservable|Attempting to allocate .{0,60}(?:HBM|free)",
     re.IGNORECASE,
 )
+# What a library's search for algorithms asks the driver for, beside the pool that JAX took in advance.
+_OUTSIDE_POOL = re.compile(r"Original error: RESOURCE_EXHAUSTED: Failed to allocate request", re.IGNORECASE)
+OUTSIDE_POOL = "outside the pool"
 _PART = re.compile(rf"^\s*([A-Za-z_][A-Za-z_ ]{{2,40}}):\s+{_SIZE}")
 _RESERVABLE = re.compile(rf"There are {_SIZE} free, {_SIZE} reserved,? and {_SIZE} reservable", re.IGNORECASE)
 
@@ -50,6 +53,8 @@ def read_gpu(passage: Passage) -> Iterator[Read]:
             Figure(label=label, value=to_bytes(room.group(at), room.group(at + 1), binary=True) or 0)
             for label, at in (("reserved", 3), ("reservable", 5))
         )
+    if _OUTSIDE_POOL.search(text):
+        fields["marks"] = (OUTSIDE_POOL,)
     parts, last = _parts(passage) if room is None else _hbm_account(passage, fields)
     fields["figures"] = (*fields.get("figures", ()), *parts)
     yield _failure(passage, last, kind=kind, place=place, **fields)

@@ -294,6 +294,16 @@ FINDINGS: dict[str, tuple[str, str]] = {
         "keeps tensors alive.",
         "已分配显存连续 {count} 次读数只增不减，从 {first_bytes} 到 {last_bytes}：有东西一直持有张量。",
     ),
+    "ran_before": (
+        "{count} steps had been done before it failed: what is needed at every step shows in the first ones. Either this "
+        "batch was larger than those before it, or something grows.",
+        "失败之前已完成 {count} 步：每一步都需要的显存在最初几步就会显现。要么这一批比之前的更大，要么有东西在不断增长。",
+    ),
+    "outside_jax_pool": (
+        "The driver refused this, not JAX's own pool: a library searched for algorithms in what JAX had left of the card. "
+        "Lower XLA_PYTHON_CLIENT_MEM_FRACTION.",
+        "拒绝的是驱动而不是 JAX 自己的内存池：库在 JAX 预占之后剩余的显存里搜索算法。请调低 XLA_PYTHON_CLIENT_MEM_FRACTION。",
+    ),
     "highest": (
         "Nothing failed in this text; the highest {level} memory it shows is {size_bytes}.",
         "这段文本中没有失败；其中最高的 {level} 显存为 {size_bytes}。",
