@@ -25,7 +25,7 @@ from vramcast.runtime.stores import GroupReader
 
 def facts_of(groups: list[int], row_bytes: int = 100) -> ParquetFacts:
     return ParquetFacts(
-        files=(DataFile(path="x", size_bytes=0, modified_ns=0),), columns=(), schema_text="", footer_bytes=0,
+        files=(DataFile(path="x", size_bytes=0, modified_ns=0),), columns=(), schema_text="", opened_bytes=0,
         row_groups=tuple(
             RowGroup(file=0, group=n, num_rows=rows, encoded_bytes=rows, decoded_bytes=rows * row_bytes)
             for n, rows in enumerate(groups)

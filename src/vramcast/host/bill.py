@@ -22,7 +22,7 @@ from vramcast.host.libraries import (
     Library,
     libraries,
 )  # fmt: skip
-from vramcast.host.parquet import FOOTER_OPENED, FOOTER_READ, SLICE_BYTES, ParquetFacts
+from vramcast.host.parquet import SLICE_BYTES, ParquetFacts
 from vramcast.ledger import (
     BACKWARD,
     FORWARD,
@@ -259,11 +259,10 @@ def _data_entry(component: str, count: int, nbytes: int) -> Entry:
 
 
 def _footer_entries(job: HostJob, data: HostData) -> Iterator[Entry]:
-    """Every rank reads the footers; every reader of parquet opens them again."""
-    workers = job.loader.workers if job.loader else 0
-    yield _data_entry("parquet footers", job.ranks, FOOTER_READ * data.facts.footer_bytes)
-    if workers and data.mode in ("row-groups", "ultra"):
-        yield _data_entry("parquet footers in workers", job.ranks * workers, FOOTER_OPENED * data.facts.footer_bytes)
+    """Every rank reads the footers and keeps what it needs of them; every reader of parquet opens the files again."""
+    yield _data_entry("row groups, as records", job.ranks, data.facts.records_bytes)
+    if data.mode in ("row-groups", "ultra"):
+        yield _data_entry("parquet footers, opened", readers(job), data.facts.opened_bytes)
 
 
 def _table_entry(job: HostJob, data: HostData) -> Entry:

@@ -25,10 +25,7 @@ Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 POOL_SEGMENT_BYTES = 32 * MiB
 READ_BUFFER_BYTES = MiB  # of a column chunk, as `vramcast.runtime` opens files
 PAGE_BYTES = MiB  # pages as pyarrow, Spark and DuckDB write them; a footer does not say
-# Measured with pyarrow 26 on files of 200 and 2000 row groups of 1 MB: RSS per byte of footer, of a process that has
-# read and opened a file, and of a worker that only opens it.
-FOOTER_READ = 7
-FOOTER_OPENED = 3
+RECORD_BYTES = 320  # a RowGroup with its numbers and its place in two tuples, CPython on 64 bits
 SLICE_BYTES = 8 * MiB  # what mode `ultra` holds of a row group that is larger than this
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -87,7 +84,7 @@ class ParquetFacts:
     row_groups: tuple[RowGroup, ...]
     columns: tuple[ColumnSize, ...]
     schema_text: str
-    footer_bytes: int  # of the file with the longest footer: pyarrow holds one file's footer at a time
+    opened_bytes: int  # pyarrow's objects of the longest footer: a reader keeps one file open at a time
     ends: tuple[int, ...] = field(repr=False)  # rows up to and including each row group
 
     @property
@@ -111,9 +108,14 @@ class ParquetFacts:
         return all(column.exact for column in self.columns)
 
     @property
+    def records_bytes(self) -> int:
+        """This object itself, which every process of a job has."""
+        return len(self.row_groups) * RECORD_BYTES
+
+    @property
     def scratch_bytes(self) -> int:
         """What reading takes besides decoded tables: pyarrow's decoding buffers, and the footer as objects."""
-        return self.decoding_bytes + FOOTER_READ * self.footer_bytes
+        return self.decoding_bytes + self.opened_bytes
 
     @property
     def decoding_bytes(self) -> int:
@@ -137,17 +139,24 @@ class ParquetFacts:
 def read_facts(source: Source, columns: Sequence[str] | None = None) -> ParquetFacts:
     """Read every footer, check that all files agree on the chosen columns, and add up."""
     files = find_files(source)
-    footers = [_Footer(file.path) for file in files]
-    names = _chosen(footers[0], columns)
-    _check_same_schema(files, footers, names)
-    groups = tuple(group for index, footer in enumerate(footers) for group in footer.row_groups(index, names))
-    if not any(group.num_rows for group in groups):
+    first = _Footer(files[0].path)
+    names = _chosen(first, columns)
+    groups: list[RowGroup] = []
+    sizes = {name: ColumnSize(name=name, encoded_bytes=0, decoded_bytes=0, exact=True) for name in names}
+    opened = 0
+    for index, file in enumerate(files):
+        footer = _Footer(file.path) if index else first  # one at a time: a footer's records outweigh its row groups'
+        _check_same_schema(first, footer, file, names)
+        groups += footer.row_groups(index, names)
+        sizes = {name: footer.added_to(size) for name, size in sizes.items()}
+        opened = max(opened, footer.opened_bytes)
+        footer.groups = ()
+    groups = [group for group in groups if group.num_rows]
+    if not groups:
         raise InputError(f"{_summary(files)}: no rows. An empty dataset cannot be trained on.")
-    groups = tuple(group for group in groups if group.num_rows)
     return ParquetFacts(
-        files=files, row_groups=groups, columns=tuple(_column_size(footers, name) for name in names),
-        schema_text="; ".join(f"{name}: {footers[0].types[name]}" for name in names),
-        footer_bytes=max(footer.nbytes for footer in footers),
+        files=files, row_groups=tuple(groups), columns=tuple(sizes.values()),
+        schema_text="; ".join(f"{name}: {first.types[name]}" for name in names), opened_bytes=opened,
         ends=tuple(accumulate(group.num_rows for group in groups)),
     )  # fmt: skip
 
@@ -228,9 +237,9 @@ class _Footer:
 
         self.path = path
         footer = read_footer(Path(path))  # also says in plain words when the file is truncated
-        self.nbytes, self.groups = footer.nbytes, footer.groups
+        self.opened_bytes, self.groups = footer.opened_bytes, footer.groups
         try:
-            schema = pq.read_schema(path)
+            schema = pq.read_schema(pa.BufferReader(footer.schema_file))
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: not readable as parquet: {error}") from error
         self.types: dict[str, Any] = {item.name: item.type for item in schema}
@@ -258,6 +267,15 @@ class _Footer:
                 widest_bytes=max(size[1] for size in sizes),
                 pages_bytes=sum(self.pages_bytes(group, name) for name in names),
             )  # fmt: skip
+
+    def added_to(self, size: ColumnSize) -> ColumnSize:
+        """A column's size with this file's share."""
+        chunks = [self.chunk_size(group, size.name) for group in self.groups]
+        return ColumnSize(
+            name=size.name, encoded_bytes=size.encoded_bytes + sum(chunk[0] for chunk in chunks),
+            decoded_bytes=size.decoded_bytes + sum(chunk[1] for chunk in chunks),
+            exact=size.exact and all(chunk[2] for chunk in chunks),
+        )  # fmt: skip
 
     def pages_bytes(self, group: GroupFooter, name: str) -> int:
         """Per leaf the read buffer, the dictionary's page and the copy its decoder makes, and a page of data."""
@@ -343,27 +361,15 @@ def _chosen(footer: _Footer, columns: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def _check_same_schema(files: Sequence[DataFile], footers: Sequence[_Footer], names: Sequence[str]) -> None:
-    first = footers[0]
-    for footer in footers[1:]:
-        for name in names:
-            if name not in footer.types:
-                raise InputError(
-                    f"{footer.path}: column {name!r} is missing; {first.path} has it as {first.types[name]}"
-                )
-            if footer.types[name] != first.types[name]:
-                raise InputError(
-                    f"{footer.path}: column {name!r} is {footer.types[name]}, but {first.types[name]} in {first.path}. "
-                    "Rewrite one of them, or choose columns= that agree."
-                )
-    clash = {key for file in files for key, _ in file.partition}.intersection(names)
+def _check_same_schema(first: _Footer, footer: _Footer, file: DataFile, names: Sequence[str]) -> None:
+    for name in names:
+        if name not in footer.types:
+            raise InputError(f"{footer.path}: column {name!r} is missing; {first.path} has it as {first.types[name]}")
+        if footer.types[name] != first.types[name]:
+            raise InputError(
+                f"{footer.path}: column {name!r} is {footer.types[name]}, but {first.types[name]} in {first.path}. "
+                "Rewrite one of them, or choose columns= that agree."
+            )
+    clash = {key for key, _ in file.partition}.intersection(names)
     if clash:
-        raise InputError(f"{files[0].path}: {sorted(clash)} occur both as a partition folder and as a column")
-
-
-def _column_size(footers: Sequence[_Footer], name: str) -> ColumnSize:
-    sizes = [footer.chunk_size(group, name) for footer in footers for group in footer.groups]
-    return ColumnSize(
-        name=name, encoded_bytes=sum(size[0] for size in sizes), decoded_bytes=sum(size[1] for size in sizes),
-        exact=all(size[2] for size in sizes),
-    )  # fmt: skip
+        raise InputError(f"{file.path}: {sorted(clash)} occur both as a partition folder and as a column")
