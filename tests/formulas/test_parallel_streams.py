@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from vramcast.formulas.estimate import estimate
 from vramcast.formulas.events import Event
-from vramcast.formulas.parallel.rank_replay import RankRun, Wrapping
+from vramcast.formulas.parallel.rank_replay import RankRun, RankScript, Wrapping
+from vramcast.formulas.parallel.rank_script import filled
 from vramcast.formulas.parallel.windows import GATHERED, JOINED
 from vramcast.formulas.timeline import Stamped
 from vramcast.job import job_from
@@ -17,8 +18,16 @@ def event(sign: int, kind: str, name: str) -> Stamped:
     return Stamped("forward", 0, Event(sign, name, SIZE, kind, name), name)
 
 
+def run_of(strategy: str, wrapping: tuple[Wrapping, ...] = (), buckets: tuple[int, ...] = ()) -> RankRun:
+    script = RankScript(
+        weights=(), first=[], later=[], states=(), step_temporaries=(), zero_grad_first=True, strategy=strategy,
+        wrapping=wrapping, broadcast=buckets, buckets=buckets, rebuilt=(SIZE,),
+    )  # fmt: skip
+    return RankRun(script, capacity_bytes=None, conf="")
+
+
 def reserved(strategy: str, *events: Stamped) -> int:
-    run = RankRun(capacity_bytes=None, conf="", strategy=strategy)
+    run = run_of(strategy)
     run.play(list(events))
     return run.allocator.peak_reserved_bytes // SIZE
 
@@ -56,11 +65,12 @@ def test_a_gradient_waits_for_the_reduction_behind_it() -> None:
 
 
 def test_the_end_of_a_step_waits_for_all_streams() -> None:
-    run = RankRun(capacity_bytes=None, conf="", strategy="fsdp1")
+    run = run_of("fsdp1")
     events = gathered_one_by_one(2)
+    run.is_rebuilt = True
     for _ in range(3):
         run.play(events)
-        run.end_step(events)
+        run.end_step(gradients=True)
     assert run.allocator.peak_reserved_bytes == 2 * SIZE
     assert run.allocator.active_bytes == 0
 
@@ -68,10 +78,32 @@ def test_the_end_of_a_step_waits_for_all_streams() -> None:
 def test_wrapping_leaves_holes_of_the_size_of_parameters() -> None:
     """Two parameters and their vector, of which half stays: it takes the place of a parameter, in which the next unit's
     first one then has no room."""
-    run = RankRun(capacity_bytes=None, conf="", strategy="fsdp1")
-    run.wrap([Wrapping(params=(SIZE, SIZE), stays=SIZE)] * 3)
+    run = run_of("fsdp1", (Wrapping(params=(SIZE, SIZE), stays=(SIZE,)),) * 3)
+    run.wrap()
     assert run.allocator.allocated_bytes == 3 * SIZE
     assert run.allocator.reserved_bytes == 6 * SIZE
+
+
+def test_fully_shard_makes_no_vector() -> None:
+    """Two parameters and the shard of each, which go in the moved ones' place from the second unit on."""
+    run = run_of("fsdp2", (Wrapping(params=(SIZE, SIZE), stays=(SIZE // 2, SIZE // 2), joins=False),) * 3)
+    run.wrap()
+    assert run.allocator.allocated_bytes == 3 * SIZE
+    assert run.allocator.peak_allocated_bytes == 5 * SIZE
+
+
+def test_ddp_sends_two_vectors_at_once_and_makes_its_buckets_anew_after_one_backward() -> None:
+    run = run_of("ddp", buckets=(SIZE,) * 4)
+    run.load()
+    assert run.allocator.peak_allocated_bytes == 4 * SIZE
+    run.end_step(gradients=True)
+    run.end_step(gradients=True)
+    assert run.allocator.allocated_bytes == SIZE
+
+
+def test_a_bucket_is_closed_by_the_gradient_that_fills_it() -> None:
+    """1 MiB for the first, 25 MiB for the others; a large gradient does not get a bucket of its own."""
+    assert list(filled([MiB, 10 * MiB, 125 * MiB, 20 * MiB], (MiB, 25 * MiB))) == [MiB, 135 * MiB, 20 * MiB]
 
 
 def test_statistics_of_4_bit_weights_stay_whole_on_every_rank() -> None:

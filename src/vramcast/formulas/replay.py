@@ -30,44 +30,62 @@ class Script:
     old_until: str = BACKWARD  # the phase before which a variable lets go of the last step's outputs
     zero_grad_first: bool  # gradients are dropped before the next forward
     accumulates: bool = False  # further micro-batches come before the first optimizer step
-    earlier: tuple[list[Stamped], ...] = ()  # steps with batches of other lengths
+    earlier: tuple[list[Stamped], ...] = ()  # batches of other lengths, before the longest
+    stepped_after: int | None = None  # of those; None: the optimizer's first step comes behind the longest
     small: tuple[int, ...] = ()  # workspaces and inputs
 
 
 def replay(script: Script, *, capacity_bytes: int | None, conf: str) -> Replayed:
+    return Run(script, capacity_bytes=capacity_bytes, conf=conf).whole()
+
+
+HELD = ("weights", "small", "states", "old", "shard", "bucket")
+
+
+class Run:
     """Load, steps of other lengths if there are any, one whole step, a second one."""
-    allocator = Allocator(capacity_bytes=capacity_bytes, settings=AllocatorSettings.parse(conf))
-    zeroed = not script.zero_grad_first and script.later is script.first  # after the forward, all at once
-    run = _Run(allocator, script.old_until, zeroed_before_backward=zeroed)
-    try:
-        run.hold("weights", script.weights)
-        run.hold("small", script.small)
-        for stream in script.earlier:
-            run.play(stream)
-            run.end_step(gradients=script.zero_grad_first)
-        run.play(script.first)
-        if script.accumulates:
-            run.end_step(gradients=False)
-            run.play(script.later)
-        run.hold("states", script.states)
-        run.flash(script.step_temporaries)
-        run.end_step(gradients=script.zero_grad_first)
-        run.play(script.later)
-        run.flash(script.step_temporaries)
-    except OutOfMemory:
-        return run.result(out_of_memory=True)
-    return run.result(out_of_memory=False)
 
-
-HELD = ("weights", "small", "states", "old")
-
-
-class _Run:
-    def __init__(self, allocator: Allocator, old_until: str, *, zeroed_before_backward: bool) -> None:
-        self.allocator, self.old_until, self.zeroed_before_backward = allocator, old_until, zeroed_before_backward
+    def __init__(self, script: Script, *, capacity_bytes: int | None, conf: str) -> None:
+        self.script = script
+        self.allocator = Allocator(capacity_bytes=capacity_bytes, settings=AllocatorSettings.parse(conf))
         self.blocks: dict[Hashable, tuple[Block, int]] = {}  # with the bytes asked for
         self.requested = self.peak_requested = 0
         self.old: list[Hashable] = []
+        self.has_states = False
+
+    def whole(self) -> Replayed:
+        try:
+            self.load()
+            self.steps()
+        except OutOfMemory:
+            return self.result(out_of_memory=True)
+        return self.result(out_of_memory=False)
+
+    def load(self) -> None:
+        self.hold("weights", self.script.weights)
+        self.hold("small", self.script.small)
+
+    def steps(self) -> None:
+        script = self.script
+        for count, stream in enumerate(script.earlier, 1):
+            self.play(stream)
+            if count == script.stepped_after:
+                self.optimizer_step()
+            self.end_step(gradients=script.zero_grad_first)
+        self.play(script.first)
+        if script.accumulates:
+            self.end_step(gradients=False)
+            self.play(script.later)
+        self.optimizer_step()
+        self.end_step(gradients=script.zero_grad_first)
+        self.play(script.later)
+        self.flash(script.step_temporaries)
+
+    def optimizer_step(self) -> None:
+        if not self.has_states:
+            self.hold("states", self.script.states)
+            self.has_states = True
+        self.flash(self.script.step_temporaries)
 
     def take(self, key: Hashable, nbytes: int) -> None:
         if nbytes:
@@ -96,18 +114,24 @@ class _Run:
                 self.drop(("temporary", index))
 
     def play(self, stream: list[Stamped]) -> None:
-        take, drop = self.take, self.drop
-        zeroes = self.zeroed_before_backward
+        born, dies, old_until = self.born, self.dies, self.script.old_until
+        zeroes = not self.script.zero_grad_first and self.script.later is self.script.first  # behind forward, at once
         for item in stream:
             if zeroes and item.phase == BACKWARD:
                 self.drop_gradients()
                 zeroes = False
-            if self.old and item.phase in (self.old_until, BACKWARD):
+            if self.old and item.phase in (old_until, BACKWARD):
                 self.drop_old()
             if item.event.sign > 0:
-                take(item.key, int(item.event.nbytes))
+                born(item)
             else:
-                drop(item.key)
+                dies(item)
+
+    def born(self, item: Stamped) -> None:
+        self.take(item.key, int(item.event.nbytes))
+
+    def dies(self, item: Stamped) -> None:
+        self.drop(item.key)
 
     def end_step(self, *, gradients: bool) -> None:
         """Gradients go if zero_grad comes before the next forward. What a variable holds (outputs, the loss) goes when
@@ -136,4 +160,7 @@ class _Run:
 
 
 def _is_gradient(key: Hashable) -> bool:
-    return isinstance(key, tuple) and len(key) == 2 and isinstance(key[1], tuple) and key[1][0] == "gradient"
+    """Of a parameter, or of a unit of sharded ones."""
+    if not isinstance(key, tuple) or len(key) < 2:
+        return False
+    return key[:2] == ("outer", "gradient") or (isinstance(key[1], tuple) and key[1][0] == "gradient")

@@ -40,7 +40,10 @@ NEXT = {FORWARD: NEXT_FORWARD, LOSS: NEXT_LOSS, BACKWARD: NEXT_BACKWARD}
 
 LOGITS = (Category.LOGITS, "logits")
 ACROSS = {  # what many GPUs add to the stream (see `parallel`)
-    **dict.fromkeys(("gathered", "gather buffer", "reduce buffer", "unsharded gradient"), Category.COMMUNICATION),
+    **dict.fromkeys(
+        ("gathered", "gather input", "gather buffer", "reduce buffer", "reduce output", "unsharded gradient"),
+        Category.COMMUNICATION,
+    ),
     "in flight": Category.ACTIVATIONS,
 }
 LEFTOVERS = {

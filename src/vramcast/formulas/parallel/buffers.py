@@ -74,6 +74,11 @@ def statistics_entry(states: RankStates, place: str) -> Iterator[Entry]:
         )  # fmt: skip
 
 
+def is_bucketed(job: Job, topology: Topology) -> bool:
+    """Does torch's DDP reduce gradients in buckets?"""
+    return topology.strategy == "ddp" and topology.data * topology.cp > 1 and job.framework != "megatron"
+
+
 def is_bucket_view(job: Job, topology: Topology) -> bool:
     """With gradient_as_bucket_view gradients are the buckets, which zero_grad leaves where they are."""
     return job.bucket_view and topology.strategy == "ddp" and topology.data * topology.cp > 1

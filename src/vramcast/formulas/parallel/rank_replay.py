@@ -9,22 +9,33 @@ host runs ahead of the GPU and waits for such an event only where the rate limit
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 
-from vramcast.allocator import Allocator, AllocatorSettings, Block, OutOfMemory
-from vramcast.formulas.parallel.windows import ARRIVING, BUFFER, GATHERED, JOINED, REDUCED
-from vramcast.formulas.replay import Replayed
+from vramcast.formulas.parallel.windows import (
+    ARRIVING,
+    BUFFER,
+    GATHERED,
+    INPUT,
+    JOINED,
+    LABELS,
+    REDUCED,
+    SCATTERED,
+    UNSHARDED,
+)
+from vramcast.formulas.replay import Replayed, Run, Script
 from vramcast.formulas.timeline import Stamped
+from vramcast.ledger import BACKWARD
 
 MAIN, GATHER, REDUCE, ARRIVE = 0, 1, 2, 3
 EVENTS = 100  # numbers from here on stand for events that blocks wait for
 INFLIGHT = 2  # _FreeEventQueue._max_num_inflight_all_gathers
+BROADCASTS = 2  # torch/csrc/distributed/c10d/comm.cpp broadcast_coalesced: max_in_flight
 
 
 STREAMS = {  # where a strategy makes what, if not on the main stream
     "fsdp1": {GATHERED: GATHER, REDUCED: REDUCE, "gradient": REDUCE, ARRIVING: ARRIVE},
-    "fsdp2": {BUFFER: GATHER, "gradient": REDUCE},
+    "fsdp2": {INPUT: GATHER, BUFFER: GATHER, SCATTERED: REDUCE, "gradient": REDUCE},
     "zero3": {GATHERED: GATHER, BUFFER: GATHER, REDUCED: REDUCE},
 }
 # What FSDP1 marks with record_stream: the gathered vector, which the main stream uses; its gradient, which the
@@ -38,20 +49,41 @@ def stream_of(item: Stamped, strategy: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrapping:
-    """FSDP1 makes a vector of parameters: their bytes, and what stays of it."""
+    """A unit's parameters as they are moved to the GPU, and the shards that stay of them. FSDP1 joins them into a
+    vector before it cuts that."""
 
     params: tuple[int, ...]
-    stays: int
+    stays: tuple[int, ...]
+    joins: bool = True
 
 
-class RankRun:
-    def __init__(self, *, capacity_bytes: int | None, conf: str, strategy: str) -> None:
-        self.allocator = Allocator(capacity_bytes=capacity_bytes, settings=AllocatorSettings.parse(conf))
-        self.strategy = strategy
-        self.blocks: dict[Hashable, tuple[Block, int]] = {}
-        self.requested = self.peak_requested = 0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankScript(Script):
+    """What a strategy adds to the steps of a job."""
+
+    strategy: str = "none"
+    workspaces: tuple[int, ...] = ()  # of cuBLAS: forward's thread asks for one with the first block, autograd's behind
+    last_section: int = 0  # the loss, which multiplies nothing
+    wrapping: tuple[Wrapping, ...] = ()
+    pieces: Mapping[Hashable, tuple[int, ...]] = field(default_factory=dict)  # tensors that one event stands for
+    broadcast: tuple[int, ...] = ()  # vectors in which DDP sends the model from rank 0
+    buckets: tuple[int, ...] = ()  # DDP's, until the order of gradients is known
+    rebuilt: tuple[int, ...] = ()  # and from the second step on
+
+
+def replay_rank(script: RankScript, *, capacity_bytes: int | None, conf: str) -> Replayed:
+    return RankRun(script, capacity_bytes=capacity_bytes, conf=conf).whole()
+
+
+class RankRun(Run):
+    script: RankScript
+
+    def __init__(self, script: RankScript, *, capacity_bytes: int | None, conf: str) -> None:
+        super().__init__(script, capacity_bytes=capacity_bytes, conf=conf)
         self.inflight: deque[int] = deque()  # events behind freed vectors that the host has not waited for
         self.events = 0
+        self.is_rebuilt = False
+        self.handles = 0
 
     def take(self, key: Hashable, nbytes: int, stream: int = MAIN) -> None:
         if nbytes:
@@ -60,83 +92,81 @@ class RankRun:
             self.requested += nbytes
             self.peak_requested = max(self.peak_requested, self.requested)
 
-    def drop(self, key: Hashable, event: int | None = None) -> None:
-        """Free it; with an `event` the block can be used again once that has passed."""
-        if key in self.blocks:
-            block, nbytes = self.blocks.pop(key)
-            if event is not None:
-                self.allocator.record_stream(block, EVENTS + event)
-            self.allocator.free(block)
-            self.requested -= nbytes
+    def load(self) -> None:
+        self.wrap()
+        super().load()
+        for index, nbytes in enumerate(self.script.broadcast):
+            self.take(("broadcast", index), nbytes)
+            self.drop(("broadcast", index + 1 - BROADCASTS))
+        self.drop(("broadcast", len(self.script.broadcast) - 1))
+        self.hold("bucket", self.script.buckets)
 
-    def hold(self, name: str, sizes: Iterable[int]) -> None:
-        for index, nbytes in enumerate(sizes):
-            self.take((name, index), nbytes)
-
-    def wrap(self, wrapping: Iterable[Wrapping]) -> None:
-        """_init_param_handle_from_module: a unit's parameters are moved to the GPU and joined into a vector; the rank's
-        part of it is cloned (`_flat_param.py` shard), the rest goes."""
-        for number, unit in enumerate(wrapping):
+    def wrap(self) -> None:
+        """A unit's parameters are moved to the GPU, what the rank keeps is copied, the rest goes: `_flat_param.py`
+        shard, `_fsdp_param.py` _init_sharded_param."""
+        for number, unit in enumerate(self.script.wrapping):
             self.hold("moved", unit.params)
-            self.take("vector", sum(unit.params))
-            for index in range(len(unit.params)):
-                self.drop(("moved", index))
-            self.take(("shard", number), unit.stays)
+            if unit.joins:
+                self.take("vector", sum(unit.params))
+                self._drop_moved(unit)
+            for index, nbytes in enumerate(unit.stays):
+                self.take(("shard", number, index), nbytes)
             self.drop("vector")
+            self._drop_moved(unit)
 
-    def play(self, stream: list[Stamped]) -> None:
-        for item in stream:
-            if item.event.sign > 0:
-                self._limit(item)
-                self.take(item.key, int(item.event.nbytes), stream_of(item, self.strategy))
-            else:
-                self._let_go(item)
+    def _drop_moved(self, unit: Wrapping) -> None:
+        for index in range(len(unit.params)):
+            self.drop(("moved", index))
+
+    def born(self, item: Stamped) -> None:
+        self._limit(item)
+        if len(self.script.workspaces) > self.handles and self._multiplies(item):
+            self.take(("small", "workspace", self.handles), self.script.workspaces[self.handles])
+            self.handles += 1
+        stream = stream_of(item, self.script.strategy)
+        pieces = self.script.pieces.get(item.key)
+        if pieces is None:
+            return self.take(item.key, int(item.event.nbytes), stream)
+        for index, nbytes in enumerate(pieces):
+            self.take((item.key, index), nbytes, stream)
+
+    def _multiplies(self, item: Stamped) -> bool:
+        """Is this the first tensor that one of the two threads makes where there are matrix products?"""
+        if item.event.kind in LABELS and item.event.kind != UNSHARDED:
+            return False
+        backward = item.phase == BACKWARD
+        return backward == bool(self.handles) and (
+            item.section < self.script.last_section if backward else item.section > 0
+        )
 
     def _limit(self, item: Stamped) -> None:
         """_unshard: before a vector is gathered, the host waits for the oldest of the frees under way."""
         if item.event.kind == GATHERED and len(self.inflight) >= INFLIGHT:
             self.allocator.complete_pending(EVENTS + self.inflight.popleft())
 
-    def _let_go(self, item: Stamped) -> None:
+    def dies(self, item: Stamped) -> None:
         """A marked block waits for the event behind the next free of a vector; the vector's own free is that."""
-        if self.strategy != "fsdp1" or item.event.kind not in MARKED:
-            return self.drop(item.key)
-        self.drop(item.key, self.events)
+        if self.script.strategy == "fsdp1" and item.event.kind in MARKED:
+            return self._let_go(item)
+        for index in range(len(self.script.pieces.get(item.key, ()))):
+            self.drop((item.key, index))
+        self.drop(item.key)
+
+    def _let_go(self, item: Stamped) -> None:
+        if item.key in self.blocks:
+            self.allocator.record_stream(self.blocks[item.key][0], EVENTS + self.events)
+            self.drop(item.key)
         if item.event.kind == GATHERED:
             self.inflight.append(self.events)
             self.events += 1
 
-    def end_step(self, stream: list[Stamped]) -> None:
-        """zero_grad and the end of the iteration: nothing of the step is left, and every stream has been waited for."""
-        for key in {item.key for item in stream}:
-            self.drop(key)
+    def end_step(self, *, gradients: bool) -> None:
+        """Every stream has been waited for. DDP's buckets are made anew once, in the order gradients came in."""
+        super().end_step(gradients=gradients)
         self.allocator.complete_pending()
         self.inflight.clear()
-
-    def result(self, *, out_of_memory: bool) -> Replayed:
-        return Replayed(
-            peak_requested_bytes=self.peak_requested, peak_allocated_bytes=self.allocator.peak_allocated_bytes,
-            peak_reserved_bytes=self.allocator.peak_reserved_bytes, out_of_memory=out_of_memory,
-        )  # fmt: skip
-
-
-def replay_rank(
-    *, lying: Iterable[int], first: list[Stamped], states: Iterable[int], temporaries: tuple[int, ...],
-    capacity_bytes: int | None, conf: str, strategy: str, wrapping: Iterable[Wrapping] = (),
-) -> Replayed:  # fmt: skip
-    """Load, a step, the states it leaves, a second step."""
-    run = RankRun(capacity_bytes=capacity_bytes, conf=conf, strategy=strategy)
-    try:
-        run.wrap(wrapping)
-        run.hold("lying", lying)
-        run.play(first)
-        run.hold("states", states)
-        run.hold("temporary", temporaries)
-        for index in range(len(temporaries)):
-            run.drop(("temporary", index))
-        run.end_step(first)
-        run.play(first)
-        run.hold("temporary", temporaries)
-    except OutOfMemory:
-        return run.result(out_of_memory=True)
-    return run.result(out_of_memory=False)
+        if not self.is_rebuilt:
+            self.is_rebuilt = True
+            for index in range(len(self.script.buckets)):
+                self.drop(("bucket", index))
+            self.hold("bucket", self.script.rebuilt)

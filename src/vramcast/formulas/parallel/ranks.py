@@ -16,7 +16,7 @@ from vramcast.errors import UnsupportedError
 from vramcast.forecast import Forecast, ModelSummary, RankPeak
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.estimate import DEVICE, _slack, _within, add_loss_to, assumptions, job_phases, recorded, sizes_of
-from vramcast.formulas.optimizers import implementation, state_bytes, temporaries
+from vramcast.formulas.optimizers import implementation, temporaries
 from vramcast.formulas.overheads import context_entries, workspace_entries
 from vramcast.formulas.parallel.accompany import RankSetting, accompany
 from vramcast.formulas.parallel.buffers import (
@@ -38,8 +38,9 @@ from vramcast.formulas.parallel.layout import (
     stage_program,
 )
 from vramcast.formulas.parallel.pipeline import chunks_in_flight, in_flight_change, kept_bytes, stages_of_rank
-from vramcast.formulas.parallel.rank_replay import Wrapping, replay_rank
-from vramcast.formulas.parallel.sharding import RankStates, count_states, rank_states, wrapped_vectors
+from vramcast.formulas.parallel.rank_replay import replay_rank
+from vramcast.formulas.parallel.rank_script import rank_script
+from vramcast.formulas.parallel.sharding import RankStates, count_states, rank_states
 from vramcast.formulas.parallel.topology import Topology, check_model, hints, topology_of
 from vramcast.formulas.parallel.windows import Unit, units_of, window_change
 from vramcast.formulas.replay import Replayed
@@ -142,7 +143,7 @@ def forecast_ranks(job: Job, gpu: Gpu | None, source: ModelSource, config: Confi
         *offloaded_inputs(job, fullest.step.program, topology),
     )  # fmt: skip
     extra = _beside(job, config, gpu, topology, fullest, sizes)
-    ledger = _ledger(job, gpu, topology, fullest, (*host, *_of_node(extra, topology)), whole)
+    ledger = _ledger(job, gpu, topology, fullest, (*host, *_of_node(extra, topology)), extra, whole)
     if extra.resident:
         peaks[fullest.stage] = ledger.peak(DEVICE).allocated_bytes
     return Forecast(
@@ -281,7 +282,7 @@ def lying_entries(job: Job, gpu: Gpu | None, topology: Topology, states: RankSta
 
 
 def _ledger(
-    job: Job, gpu: Gpu | None, topology: Topology, rank: Rank, host: tuple[Entry, ...], whole: States
+    job: Job, gpu: Gpu | None, topology: Topology, rank: Rank, host: tuple[Entry, ...], extra: Beside, whole: States
 ) -> Ledger:
     lines, stream = rank.step.lines()
     texts = dict(describe_activations(rank.step.program, job))
@@ -289,7 +290,7 @@ def _ledger(
         line.formula = line.formula or texts.get(line.component, "")
     made = tuple(entries_of(lines))
     outside = (*context_entries(job, gpu, DEVICE), *nccl_entries(job, topology, DEVICE)) if gpu else ()
-    replayed = _replayed(rank, stream, gpu, sum(entry.nbytes for entry in outside))
+    replayed = _replayed(rank, stream, extra, gpu, sum(entry.nbytes for entry in outside))
     slack = _slack(replayed)
     if loads_whole(job, topology):  # and empties the cache when it has been partitioned (zero/utils.py defragment)
         slack = [replace(entry, phases=PHASES[1:]) for entry in slack]
@@ -300,35 +301,13 @@ def _ledger(
     return ledger
 
 
-def _replayed(rank: Rank, stream: list[Stamped], gpu: Gpu | None, outside_bytes: int) -> Replayed:
-    states, job = on_device(rank.step.job, rank.states), rank.step.job
-    wrapped = rank.step.topology.strategy == "fsdp1"
-    lying = [] if offloads_params(job) or wrapped else [param.nbytes for param in states.weights]
-    lying.append(states.statistics_bytes)
-    always = (Category.COMMUNICATION, Category.MASTER)
-    lying += [e.nbytes for e in rank.lying if e.category in always and e.phases == PHASES]
-    if rank.step.accumulates_apart:
-        lying.append(states.gradient_bytes)
-    item = states.recipe.states.nbytes if states.recipe.states else None
-    halves = [state_bytes(param, job, item) // 2 for param in states.trained]
+def _replayed(rank: Rank, stream: list[Stamped], extra: Beside, gpu: Gpu | None, outside_bytes: int) -> Replayed:
+    step, states = rank.step, on_device(rank.step.job, rank.states)
+    script = rank_script(step, states, step.topology, rank.lying, stream, gpu)
+    script = replace(script, weights=(*script.weights, *extra.resident))
     capacity = gpu.total_bytes - outside_bytes if gpu and gpu.total_bytes else None
-    facts = {
-        "lying": lying, "first": stream, "states": [half for each in halves for half in (each, each)],
-        "temporaries": (temporary_bytes(states),), "conf": job.alloc_conf,
-        "strategy": rank.step.topology.strategy,
-        "wrapping": _wrapping(rank) if wrapped else (),
-    }  # fmt: skip
-    replayed = replay_rank(capacity_bytes=capacity, **facts)  # type: ignore[arg-type]
-    return replay_rank(capacity_bytes=None, **facts) if replayed.out_of_memory else replayed  # type: ignore[arg-type]
-
-
-def _wrapping(rank: Rank) -> list[Wrapping]:
-    job, topology = rank.step.job, rank.step.topology
-    shards = 0 if offloads_params(job) else topology.shard
-    return [
-        Wrapping(params=sizes, stays=-(-sum(sizes) // shards) if shards else 0)
-        for sizes in wrapped_vectors(job, rank.step.program, topology)
-    ]
+    replayed = replay_rank(script, capacity_bytes=capacity, conf=step.job.alloc_conf)
+    return replay_rank(script, capacity_bytes=None, conf=step.job.alloc_conf) if replayed.out_of_memory else replayed
 
 
 def temporary_bytes(states: States) -> int:

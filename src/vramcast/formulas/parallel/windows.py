@@ -34,11 +34,12 @@ from vramcast.models.program import Program
 from vramcast.models.tape import F32, Param
 
 GATHERED, BUFFER, REDUCED, UNSHARDED = "gathered", "gather buffer", "reduce buffer", "unsharded gradient"
-ARRIVING, JOINED = "arriving shard", "joined gradient"
+ARRIVING, JOINED, INPUT, SCATTERED = "arriving shard", "joined gradient", "gather input", "reduce output"
 LABELS = {
     GATHERED: "gathered parameters", BUFFER: "all-gather output", REDUCED: "reduce-scatter input",
     UNSHARDED: "gradients before they are reduced", JOINED: "gradients of FSDP1's vectors",
-    ARRIVING: "shards on their way from the host",
+    ARRIVING: "shards on their way from the host", INPUT: "shards in the dtype they are gathered in",
+    SCATTERED: "reduced gradients before their cast",
 }  # fmt: skip
 COMMUNICATION = tuple(LABELS)
 MIXED_VECTORS = (
@@ -61,6 +62,9 @@ class Unit:
     reshards: bool
     vector_bytes: int = 0  # of the gradient of a vector that holds frozen parameters too
     arriving_bytes: int = 0  # of an offloaded shard that is copied to the GPU before it is gathered
+    input_bytes: int = 0  # of the shards that FSDP2 casts, or fetches, before it gathers
+    scattered_bytes: int = 0  # of the reduce-scatter's output, where the gradient has another dtype
+    pieces: tuple[int, ...] = ()  # gathered bytes, parameter by parameter
     numels: tuple[int, ...] = ()  # of the parameters that are trained, in the order forward uses them
     is_root: bool = False  # the parts around the blocks, gathered together: finished last in forward
 
@@ -101,7 +105,9 @@ def _fetches_ends(job: Job, topology: Topology) -> bool:
 def _unit(job: Job, program: Program, topology: Topology, number: int, sections: tuple[int, ...]) -> Unit:
     params = [p for index in sections for p in program.placed[index].section.params if p.tied_to is None]
     trained = [param for param in params if param.trainable]
-    gathered = sum(_padded(param, topology) for param in params)
+    pieces = tuple(_padded(param, topology) for param in params)
+    gathered, share = sum(pieces), _shared_bytes(trained, job, topology, _gradient_item)
+    scattered = _shared_bytes(trained, job, topology, _reduce_item)
     last_block = max((i for i, placed in enumerate(program.placed) if placed.section.is_block), default=-1)
     is_root = not program.placed[sections[0]].section.is_block
     kept = is_root or topology.pp > 1 or (job.framework == "torchtitan" and sections[0] == last_block)
@@ -109,13 +115,19 @@ def _unit(job: Job, program: Program, topology: Topology, number: int, sections:
         number=number, sections=sections, elements=sum(param.numel for param in params),
         gathered_bytes=gathered,
         reduced_bytes=sum(_reduced(param, job, topology) for param in trained),
-        share_bytes=sum(-(-_padded(param, topology) // ranks_of(param, topology)) // param.dtype.nbytes
-                        * _gradient_item(param, job) for param in trained),
+        share_bytes=share, scattered_bytes=scattered if scattered != share else 0, pieces=pieces,
+        input_bytes=gathered // topology.shard if RECIPES[job.precision].autocast or offloads_params(job) else 0,
         arriving_bytes=gathered // topology.shard if offloads_params(job) else 0,
         vector_bytes=gathered if job.framework in MIXED_VECTORS and 0 < len(trained) < len(params) else 0,
         numels=tuple(param.numel for param in trained), reshards=job.reshard and not kept,
         is_root=is_root and len(sections) > 1,
     )  # fmt: skip
+
+
+def _shared_bytes(params: list[Param], job: Job, topology: Topology, item: Callable[[Param, Job], int]) -> int:
+    """Of the rank's part of gradients."""
+    shares = ((param, -(-_padded(param, topology) // ranks_of(param, topology))) for param in params)
+    return sum(nbytes // param.dtype.nbytes * item(param, job) for param, nbytes in shares)
 
 
 def _padded(param: Param, topology: Topology) -> int:
@@ -189,12 +201,19 @@ class _Fsdp2:
             )
             yield _event(-1, kind, unit, size)
 
+    def all_gather(self, unit: Unit) -> Iterator[Event]:
+        """foreach_all_gather: shards are cast into one vector, which goes when it has been copied into the output."""
+        if (BUFFER, unit.number) not in self.live:
+            yield from self.born(INPUT, unit, unit.input_bytes)
+            yield from self.born(BUFFER, unit, unit.gathered_bytes)
+            yield from self.dies(INPUT, unit, unit.input_bytes)
+
     def before_forward(self, unit: Unit) -> Iterator[Event]:
         if (GATHERED, unit.number) in self.live:
             return
-        yield from self.born(BUFFER, unit, unit.gathered_bytes)
-        yield from self.dies(BUFFER, self.last_buffer)
+        yield from self.all_gather(unit)
         yield from self.born(GATHERED, unit, unit.gathered_bytes)
+        yield from self.dies(BUFFER, self.last_buffer)  # held by a variable of wait_for_unshard until it returns
         self.last_buffer = unit
 
     def after_forward(self, unit: Unit) -> Iterator[Event]:
@@ -221,20 +240,22 @@ class _Fsdp2:
 
     def before_backward(self, unit: Unit) -> Iterator[Event]:
         if (GATHERED, unit.number) not in self.live:
-            yield from self.born(BUFFER, unit, unit.gathered_bytes)
+            yield from self.all_gather(unit)
             yield from self.born(GATHERED, unit, unit.gathered_bytes)
             yield from self.dies(BUFFER, unit)
         before = self.prefetched(unit)
         if before is not None and (GATHERED, before.number) not in self.live:
-            yield from self.born(BUFFER, before, before.gathered_bytes)
+            yield from self.all_gather(before)
 
     def after_backward(self, unit: Unit, gradients: list[Event]) -> Iterator[Event]:
         yield from self.dies(GATHERED, unit)
         yield from self.dies(REDUCED, self.last_reduced)
         yield from self.born(REDUCED, unit, unit.reduced_bytes)
         yield from (Event(-1, event.key, event.nbytes, UNSHARDED, event.label) for event in gradients)
+        yield from self.born(SCATTERED, unit, unit.scattered_bytes)
         if self.fresh and unit.share_bytes:
             yield Event(1, ("outer", "gradient", unit.number), unit.share_bytes, "gradient", "sharded gradients")
+        yield from self.dies(SCATTERED, unit, unit.scattered_bytes)
         self.last_reduced = unit
 
     def end_backward(self) -> Iterator[Event]:
@@ -381,7 +402,7 @@ class _Weaver:
         self.unit_of = {section: unit for unit in units for section in unit.sections}
         self.gradients: dict[int, list[Event]] = {unit.number: [] for unit in units}
         self.at: tuple[str, int] | None = None
-        self.forward_over = False
+        self.forward_over = self.backward_begun = False
 
     def run(self, stream: Iterator[Chunk]) -> Iterator[Chunk]:
         for chunk in stream:
@@ -400,7 +421,8 @@ class _Weaver:
 
     def _moved(self, chunk: Chunk, place: tuple[str, int]) -> Iterator[Chunk]:
         yield from self._left(chunk.phase)
-        if place[0] == BACKWARD and (self.at is None or self.at[0] != BACKWARD):
+        if place[0] == BACKWARD and not self.backward_begun:
+            self.backward_begun = True
             yield self._chunk(BACKWARD, chunk.section, self.strategy.end_forward())
             yield self._chunk(BACKWARD, chunk.section, self.strategy.begin_backward())
         self.at = place
@@ -430,12 +452,17 @@ class _Weaver:
         """Gradients of parameters are not there to stay."""
         if not any(event.kind == "gradient" for event in chunk.events):
             return chunk
-        events, unit = [], self.unit_of.get(chunk.section)
-        for event in chunk.events:
-            if event.kind == "gradient":
-                key = ("outer", "unsharded", chunk.section, event.key)
-                event = Event(event.sign, key, event.nbytes, UNSHARDED, LABELS[UNSHARDED])
-                if unit is not None and event.sign > 0:
-                    self.gradients[unit.number].append(event)
-            events.append(event)
+        events = [self._marked(event, chunk.section) if event.kind == "gradient" else event for event in chunk.events]
         return Chunk(chunk.phase, chunk.section, events, chunk.incoming, chunk.again)
+
+    def _marked(self, event: Event, section: int) -> Event:
+        """A tied parameter's first share is made in one section and goes in another, where it is added."""
+        is_share = isinstance(event.key, tuple) and event.key[0] == "outer"
+        key = ("outer", "unsharded", None if is_share else section, event.key)
+        made, unit = Event(event.sign, key, event.nbytes, UNSHARDED, LABELS[UNSHARDED]), self.unit_of.get(section)
+        if made.sign < 0:
+            for number, births in self.gradients.items():
+                self.gradients[number] = [birth for birth in births if birth.key != key]
+        elif unit is not None:
+            self.gradients[unit.number].append(made)
+        return made

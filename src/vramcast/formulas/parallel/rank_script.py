@@ -1,0 +1,110 @@
+"""One rank's step, tensor by tensor, as the allocator is asked for it: what is loaded, wrapped, sent, stepped.
+
+A rank's states and the stream of its step go in, a RankScript comes out. Sums are the bill's business (see `ranks`);
+here each tensor is a block of its own, because that is what decides which cached block fits the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from vramcast.catalog.gpus import Gpu
+from vramcast.formulas.inputs import batch_values
+from vramcast.formulas.optimizers import implementation, is_paged, state_bytes, temporary_lists
+from vramcast.formulas.overheads import workspaces
+from vramcast.formulas.parallel.buffers import is_bucketed
+from vramcast.formulas.parallel.host import offloads_params
+from vramcast.formulas.parallel.rank_replay import RankScript, Wrapping
+from vramcast.formulas.parallel.sharding import RankStates, wrapped_vectors
+from vramcast.formulas.parallel.topology import Topology
+from vramcast.formulas.parallel.windows import GATHERED, units_of
+from vramcast.formulas.step import Step, loss_apart
+from vramcast.formulas.timeline import Stamped, step_events
+from vramcast.ledger import BACKWARD, LOSS, PHASES, Category, Entry
+from vramcast.units import MiB
+
+BROADCAST = 250 * MiB  # torch/nn/parallel/distributed.py broadcast_bucket_size
+FIRST_BUCKET, BUCKET = MiB, 25 * MiB  # its _DEFAULT_FIRST_BUCKET_BYTES and bucket_cap_mb
+ON_META = ("torchtitan", "torchtune", "hf", "trl", "accelerate")  # they shard a model without data, then fill it
+
+
+def rank_script(
+    step: Step, states: RankStates, topology: Topology, lying: Iterable[Entry], stream: list[Stamped], gpu: Gpu | None
+) -> RankScript:
+    """`states` are those on the GPU."""
+    job, program = step.job, step.program
+    item = states.recipe.states.nbytes if states.recipe.states else None
+    halves = (state_bytes(param, job, item) // 2 for param in states.trained if not is_paged(job, param))
+    wrapping = tuple(_wrapping(step, states, topology))
+    bucketed = is_bucketed(job, topology)
+    later = stream if job.accumulate == 1 and not step.zeroed_in_place else step.stream(fresh=False)
+    return RankScript(
+        strategy=topology.strategy, first=stream, later=later, wrapping=wrapping,
+        weights=(*(() if wrapping else _weights(step, states)), *_beside(step, states, lying, bucketed=bucketed)),
+        small=tuple(int(value.nbytes) for value in batch_values(program, job)), workspaces=workspaces(job, gpu),
+        last_section=len(program.placed) - 1,
+        states=tuple(half for each in halves for half in (each, each)),
+        step_temporaries=() if implementation(job) == "in-backward" else temporary_lists(states.trained, job, item),
+        old_until=LOSS if loss_apart(job) else BACKWARD, accumulates=job.accumulate > 1,
+        zero_grad_first=not step.grads_in_forward and job.accumulate == 1,
+        pieces=_pieces(step, topology) if topology.strategy == "fsdp2" else {},
+        broadcast=tuple(filled((param.nbytes for param in states.weights), (BROADCAST,))) if bucketed else (),
+        buckets=(states.gradient_bytes,) if bucketed else (),
+        rebuilt=tuple(filled(_as_they_come(step), (FIRST_BUCKET, BUCKET))) if bucketed else (),
+    )  # fmt: skip
+
+
+def _weights(step: Step, states: RankStates) -> Iterator[int]:
+    if not offloads_params(step.job):
+        yield from (param.nbytes for param in states.weights)
+
+
+def _beside(step: Step, states: RankStates, lying: Iterable[Entry], *, bucketed: bool) -> Iterator[int]:
+    """What lies there all the time beside weights: statistics, master weights, buffers, gradients' own buffer."""
+    yield states.statistics_bytes
+    always = (Category.MASTER,) if bucketed else (Category.MASTER, Category.COMMUNICATION)
+    yield from (entry.nbytes for entry in lying if entry.category in always and entry.phases == PHASES)
+    if step.accumulates_apart and not bucketed:
+        yield states.gradient_bytes
+
+
+def _wrapping(step: Step, states: RankStates, topology: Topology) -> Iterator[Wrapping]:
+    """FSDP1 wraps a model with data in it, and a plain loop calls fully_shard on one."""
+    job, shards = step.job, 0 if offloads_params(step.job) else topology.shard
+    if topology.strategy == "fsdp1":
+        for sizes in wrapped_vectors(job, step.program, topology):
+            yield Wrapping(params=sizes, stays=(-(-sum(sizes) // shards),) if shards else ())
+    elif topology.strategy == "fsdp2" and job.framework not in ON_META:
+        shares = {param.name: param.nbytes for param in states.weights}
+        for unit in sorted(units_of(job, step.program, topology), key=lambda unit: (unit.is_root, unit.number)):
+            params = [p for at in unit.sections for p in step.program.placed[at].params() if p.name in shares]
+            whole = tuple(param.numel * states.recipe.weights.nbytes for param in params)
+            yield Wrapping(
+                params=whole, stays=tuple(shares[param.name] for param in params) if shards else (), joins=False
+            )
+
+
+def _pieces(step: Step, topology: Topology) -> dict[object, tuple[int, ...]]:
+    """Gathered parameters are copied out of the all-gather's output one by one."""
+    return {("outer", GATHERED, unit.number): unit.pieces for unit in units_of(step.job, step.program, topology)}
+
+
+def _as_they_come(step: Step) -> Iterator[int]:
+    """Gradients in the order backward makes them, which is that of DDP's buckets from the second step on."""
+    for item in step_events(step.program, replace(step.mode(fresh=True), fresh_grads=True)):
+        if item.event.kind == "gradient" and item.event.sign > 0:
+            yield int(item.event.nbytes)
+
+
+def filled(sizes: Iterable[int], limits: tuple[int, ...]) -> Iterator[int]:
+    """compute_bucket_assignment_by_size in torch's reducer.cpp: a bucket is closed once it reaches its limit; the last
+    limit serves all further ones."""
+    total, number = 0, 0
+    for nbytes in sizes:
+        total += nbytes
+        if total >= limits[min(number, len(limits) - 1)]:
+            yield total
+            total, number = 0, number + 1
+    if total:
+        yield total
