@@ -24,7 +24,7 @@ def cublas_workspace_bytes(job: Job, gpu: Gpu | None) -> int:
         pairs = re.findall(r":([0-9]+):([0-9]+)", job.cublas_workspace)
         if "".join(f":{size}:{count}" for size, count in pairs) != job.cublas_workspace:
             raise InputError(
-                f"cublas-workspace must be pairs of KiB and a count, such as :4096:8 or :16:8, not {job.cublas_workspace!r}"
+                f"cublas-workspace must be pairs of KiB and a count (:4096:8, :16:8), not {job.cublas_workspace!r}"
             )
         return sum(int(size) * int(count) * 1024 for size, count in pairs)
     if version(job.torch_version) < (2, 0):

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from math import prod
 
 from vramcast.catalog.gpus import Gpu
+from vramcast.formulas.parallel.megatron_fsdp import is_megatron_fsdp
+from vramcast.formulas.parallel.topology import Topology
+from vramcast.job import Job
 from vramcast.ledger import BACKWARD, PHASES, Category, Entry, Origin
 from vramcast.models.program import Program
 from vramcast.models.tape import Value
@@ -37,6 +40,21 @@ def engine_entries(program: Program, gpu: Gpu | None, place: str) -> Iterator[En
             phases=PHASES[PHASES.index(BACKWARD) :], nbytes=nbytes, origin=Origin.FORMULA,
             formula=f"{len(shapes)} shapes of weights", source=STAND_INS,
         )  # fmt: skip
+
+
+def engine_texts(job: Job, topology: Topology, program: Program) -> Iterator[str]:
+    """What was taken for granted about a job of Megatron's."""
+    regime = program.regime
+    if regime.code != "megatron":
+        return
+    if any(param.kind == "experts" for param in program.params()):
+        how = "one grouped product" if regime.experts == "grouped" else "one after the other"
+        yield f"rows reach experts by {regime.dispatch} (expert-dispatch), which run as {how} (expert-gemm)"
+    if regime.grad_fusion:
+        yield "products add weight gradients to main gradients themselves (grad-fusion)"
+    if is_megatron_fsdp(job, topology):
+        kind = "optim_grads_params" if topology.strategy == "zero3" else "optim_grads"
+        yield f"{topology.strategy} under megatron is Megatron-FSDP ({kind})"
 
 
 def _workspace_bytes(gpu: Gpu | None) -> int:

@@ -27,7 +27,7 @@ from vramcast.formulas.parallel.buffers import (
     nccl_entries,
     statistics_entry,
 )
-from vramcast.formulas.parallel.engine import engine_entries
+from vramcast.formulas.parallel.engine import engine_entries, engine_texts
 from vramcast.formulas.parallel.host import node_entries, offloaded_inputs, offloads_optimizer, offloads_params
 from vramcast.formulas.parallel.layout import (
     layers_of_stages,
@@ -149,7 +149,7 @@ def forecast_ranks(job: Job, gpu: Gpu | None, source: ModelSource, config: Confi
     return Forecast(
         model=_summary(source, config, whole, program), job=job, gpu=gpu, ledger=ledger,
         assumptions=(*assumptions(job, config), f"{topology.text}; {topology.strategy}", *_how(job, topology),
-                     *extra.assumptions),
+                     *engine_texts(job, topology, program), *extra.assumptions),
         warnings=(*source.notes, *source.warnings, *hints(topology)),
         ranks=tuple(_rank_peak(topology, rank.stage, peak) for rank, peak in zip(ranks, peaks, strict=True)),
         nodes=topology.nodes,

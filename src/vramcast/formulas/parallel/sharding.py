@@ -6,7 +6,8 @@ Params with this rank's shapes. The first rank of a group is meant: padding make
 Rules: FSDP2 cuts each parameter along its first axis into rows of ⌈rows / n⌉ (torch.chunk); FSDP1 flattens the
 parameters of a unit and pads the whole to a multiple of n; ZeRO-3 cuts each flattened parameter and keeps those of up
 to 100,000 elements whole on top; ZeRO-1 and 2 flatten all parameters into one vector; Megatron's distributed optimizer
-shards its gradient buffer the same way. Experts are shared by fewer ranks than the rest.
+shards its gradient buffer the same way, Megatron-FSDP the vectors of units as FSDP1 does. Experts are shared by fewer
+ranks than the rest.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def _shared(job: Job, program: Program, topology: Topology, whole: tuple[Param, 
     cut, strategy = _cutter(topology), topology.strategy
     if strategy in ("none", "ddp"):
         return RankStates(params=whole, job=job, weights=whole, gradients=whole)
-    if strategy == "fsdp1":
+    if strategy == "fsdp1" or (strategy == "zero3" and job.framework == "megatron"):
         flat = _flat_units(program, whole, topology)
         return RankStates(params=flat, job=job, weights=flat, gradients=flat)
     if strategy == "fsdp2":

@@ -99,7 +99,7 @@ def _alike(job: Job, program: Program, topology: Topology, groups: list[tuple[in
 def _fetches_ends(job: Job, topology: Topology) -> bool:
     """ZeRO-3 fetches module by module; torchtitan wraps embedding and head since 2025."""
     titan = job.framework == "torchtitan" and version(job.torch_version) >= (2, 8)
-    return topology.strategy == "zero3" or titan
+    return (topology.strategy == "zero3" and job.framework != "megatron") or titan
 
 
 def _unit(job: Job, program: Program, topology: Topology, number: int, sections: tuple[int, ...]) -> Unit:
@@ -161,6 +161,10 @@ def _gradient_item(param: Param, job: Job) -> int:
 
 def window_change(job: Job, program: Program, topology: Topology, *, fresh: bool) -> tuple[Change, ...]:
     """What the strategy does to the stream of one micro-batch; `fresh`: sharded gradients do not exist yet."""
+    from vramcast.formulas.parallel.megatron_fsdp import is_megatron_fsdp, megatron_change  # which builds on this
+
+    if is_megatron_fsdp(job, topology):
+        return (megatron_change(job, units_of(job, program, topology), topology),)
     if topology.strategy not in ("fsdp1", "fsdp2", "zero3") or topology.shard == 1:
         return ()
     units = units_of(job, program, topology)

@@ -1,0 +1,205 @@
+"""Megatron's mixtures of experts, latent attention, recompute-modules and Megatron-FSDP against arithmetic on paper."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramcast.catalog.gpus import find_gpu
+from vramcast.errors import InputError
+from vramcast.forecast import Forecast
+from vramcast.formulas.estimate import estimate, sizes_of
+from vramcast.formulas.parallel.ranks import Rank, rank_of_stage, rank_program
+from vramcast.formulas.parallel.topology import topology_of
+from vramcast.job import job_from
+from vramcast.models.config import Config
+from vramcast.models.tape import Section
+from vramcast.units import MiB
+
+MIXTRAL = {
+    "model_type": "mixtral", "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "intermediate_size": 4096, "vocab_size": 32000, "num_local_experts": 8,
+    "num_experts_per_tok": 2, "tie_word_embeddings": False,
+}  # fmt: skip
+DEEPSEEK = {
+    "model_type": "deepseek_v3", "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16,
+    "intermediate_size": 4096, "vocab_size": 32000, "q_lora_rank": 512, "kv_lora_rank": 256, "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32, "v_head_dim": 64, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 2,
+    "moe_intermediate_size": 1024, "n_shared_experts": 1, "first_k_dense_replace": 1, "tie_word_embeddings": False,
+    "num_nextn_predict_layers": 1,
+}  # fmt: skip
+JOB = {
+    "framework": "megatron", "precision": "megatron-bf16", "seq": 2048, "gpus": 8, "strategy": "zero1",
+    "gpu": "h100-80gb", "expert-dispatch": "alltoall", "attention": "flash",
+}  # fmt: skip
+
+
+def rank(config: dict[str, Any], stage: int = 0, **values: object) -> Rank:
+    job = job_from({"model": "m", **JOB, **{name.replace("_", "-"): value for name, value in values.items()}})
+    topology, gpu, c = topology_of(job), find_gpu("h100-80gb"), Config(config)
+    program = rank_program(job, c, gpu, topology, sizes_of(job, c))
+    return rank_of_stage(job, gpu, topology, program, stage)
+
+
+def layer(of: Rank, index: int = -1) -> Section:
+    return [placed.section for placed in of.step.program.placed if placed.section.is_block][index]
+
+
+def kept(section: Section) -> dict[str, int]:
+    """Bytes kept for backward, by label."""
+    values = {id(value): value for op in section.ops for value in op.saved}
+    found: dict[str, int] = {}
+    for value in values.values():
+        found[value.label] = found.get(value.label, 0) + int(value.nbytes)
+    return found
+
+
+def bill(tmp_path: Path, config: dict[str, Any], **values: object) -> Forecast:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    given = {name.replace("_", "-"): value for name, value in values.items()}
+    return estimate(job_from({**JOB, "model": str(path), **given}))
+
+
+def test_experts_are_spread_over_ep_and_their_states_over_what_is_left() -> None:
+    """8 experts over ep 4: two on each GPU; 8 GPUs share the rest, two the same experts."""
+    states = rank(MIXTRAL, ep=4).states
+    experts = [param for param in states.weights if param.kind == "experts"]
+    assert sum(param.numel for param in experts) == 4 * 2 * 3 * 1024 * 4096
+    rest = sum(param.numel for param in states.weights) - sum(param.numel for param in experts)
+    shares = {param.kind == "experts": param.numel for param in states.params}
+    assert shares == {True: 4 * 2 * 3 * 1024 * 4096 // 2, False: -(-rest // 8)}
+
+
+def test_expert_tp_narrows_experts_and_widens_what_they_are_given() -> None:
+    whole, narrow = (
+        kept(layer(rank(MIXTRAL, tp=2, ep=4, expert_tp=1, sequence_parallel=True))),
+        kept(layer(rank(MIXTRAL, tp=2, ep=4, expert_tp=2, sequence_parallel=True))),
+    )
+    rows = 2048 // 2 * 2  # tokens of a sequence-parallel rank, two experts each
+    assert whole["rows by expert"] == rows * 1024 * 2
+    assert narrow["rows by expert"] == 2 * whole["rows by expert"]
+    assert whole["linear_fc1"] == narrow["linear_fc1"] == rows * 2 * 4096 * 2
+
+
+@pytest.mark.parametrize("dispatch", ["allgather", "alltoall", "flex"])
+def test_every_dispatcher_keeps_what_the_products_need(dispatch: str) -> None:
+    """Rows, the wide product and the activation; what is on its way is not kept."""
+    found = kept(layer(rank(MIXTRAL, ep=4, expert_dispatch=dispatch)))
+    rows = 2048 * 2
+    wide = sum(nbytes for label, nbytes in found.items() if "row" in label or label == "linear_fc1")
+    least = rows * (1024 + 3 * 4096) * 2
+    assert least <= wide <= least * 1.01
+
+
+def test_an_uneven_load_adds_rows() -> None:
+    even, uneven = (kept(layer(rank(MIXTRAL, ep=4, expert_load=load))) for load in (100, 150))
+    assert uneven["linear_fc1"] == even["linear_fc1"] * 3 // 2
+
+
+def test_recomputed_parts_are_not_kept() -> None:
+    full = kept(layer(rank(DEEPSEEK, tp=2, sequence_parallel=True)))
+    less = kept(layer(rank(DEEPSEEK, tp=2, sequence_parallel=True, recompute=["moe_act", "mla_up_proj", "layernorm"])))
+    gone = {"activated rows", "q", "k", "v", "q_layernorm", "input_layernorm", "pre_mlp_layernorm"}
+    assert gone <= full.keys()
+    assert not gone & less.keys()
+    assert less["linear_fc1"] == full["linear_fc1"]
+
+
+def test_what_is_recomputed_comes_back_in_backward() -> None:
+    """A whole mixture computed again: its rows are gone after forward, and there at its backward."""
+    plain, again = rank(MIXTRAL, ep=4), rank(MIXTRAL, ep=4, recompute=["moe"])
+    gone = sum(kept(layer(plain)).values()) - sum(kept(layer(again)).values())
+    needs = max(int(op.backward_temp_bytes) for op in layer(again).ops)
+    assert gone == needs > 2048 * 2 * (1024 + 3 * 4096) * 2
+    assert again.passes()["forward"] < plain.passes()["forward"] - 3 * gone
+
+
+def test_prediction_ahead_has_a_layer_a_loss_and_the_tables_on_the_last_stage() -> None:
+    first, last = (rank(DEEPSEEK, stage, pp=2) for stage in (0, 1))
+    names = [param.name for param in last.states.weights]
+    assert sum(name.endswith("word_embeddings.weight") for name in names) == 1
+    assert sum(name.endswith("output_layer.weight") for name in names) == 1
+    assert not any("mtp" in param.name for param in first.states.weights)
+    logits = 2048 * 32000 * 4
+    mtp = next(placed.section for placed in last.step.program.placed if placed.name == "mtp")
+    assert kept(mtp)["logits fp32"] == logits
+    without = rank({**DEEPSEEK, "num_nextn_predict_layers": 0}, 1, pp=2)
+    assert last.passes()["loss"] - without.passes()["loss"] > logits
+
+
+def test_given_stages_hold_their_layers() -> None:
+    for stage, layers in ((0, 3), (1, 1)):
+        placed = rank(MIXTRAL, stage, pp=2, stage_layers=["3", "1"]).step.program.placed
+        assert sum(place.section.is_block for place in placed) == layers
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"stage_layers": ["3", "2"]}, "add up to 4"),
+        ({"stage_layers": ["4"]}, "Give 2"),
+        ({"stage_layers": ["a", "b"]}, "whole numbers"),
+        ({"stage_layers": ["2", "2"], "first_stage_layers": 2}, "leave out first-stage-layers"),
+        ({"cublas_workspace": "4096:8"}, "such as|pairs of KiB"),
+    ],
+)
+def test_wrong_words_are_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        rank(MIXTRAL, pp=2, **values)
+
+
+def test_engine_workspaces_and_stand_ins_are_lines() -> None:
+    """Grouped experts bring four more workspaces; each shape of weights one stand-in, where gradients are fused."""
+    entries = {entry.component: entry.nbytes for entry in rank(MIXTRAL, ep=4).lying}
+    assert entries["Transformer Engine's workspaces"] == 5 * (32 * MiB + 1024)
+    shapes = 1536 * 1024 + 1024 * 1024 + 8192 * 1024 + 1024 * 4096 + 32000 * 1024
+    assert entries["stand-ins for weight gradients"] == 2 * shapes
+    apart = {entry.component for entry in rank(MIXTRAL, ep=4, grad_fusion=False, expert_gemm="loop").lying}
+    assert "stand-ins for weight gradients" not in apart
+
+
+def test_without_fusion_a_weight_gradient_passes_by() -> None:
+    small = {**MIXTRAL, "vocab_size": 1024}
+    fused, apart = (rank(small, ep=8, seq=256, grad_fusion=fusion, accumulate=2).passes() for fusion in (True, False))
+    assert apart["backward"] - fused["backward"] > MiB
+    assert fused["forward"] == apart["forward"]
+
+
+def test_megatron_fsdp_shards_everything_and_gathers_units_ahead() -> None:
+    llama = {**MIXTRAL, "model_type": "llama", "num_local_experts": None, "num_hidden_layers": 12}
+    sharded = rank(llama, strategy="zero3")
+    numel = sum(param.numel for param in rank(llama, strategy="ddp").states.weights)
+    share = sum(param.numel for param in sharded.states.weights)
+    assert numel / 8 <= share <= numel / 8 + 13
+    assert sharded.states.gradient_bytes == 4 * share
+    alone = rank(llama, strategy="ddp").passes()["forward"]
+    unit = sum(param.numel for param in layer(sharded).params)
+    root = numel - 12 * unit
+    assert 2 * (root + unit) <= sharded.passes()["forward"] - alone <= 2 * (root + 3 * unit)
+
+
+def test_the_report_says_how_rows_travel(tmp_path: Path) -> None:
+    forecast = bill(tmp_path, MIXTRAL, ep=4)
+    assert any("alltoall (expert-dispatch)" in text for text in forecast.assumptions)
+    gathered = bill(tmp_path, MIXTRAL, ep=4, strategy="zero3")
+    assert any("Megatron-FSDP (optim_grads_params)" in text for text in gathered.assumptions)
+
+
+def test_normed_heads_of_qwen3_are_kept() -> None:
+    qwen = {**MIXTRAL, "model_type": "qwen3_moe", "moe_intermediate_size": 512, "head_dim": 128}
+    assert {"q_layernorm", "k_layernorm"} <= kept(layer(rank(qwen))).keys()
+    assert "q_layernorm" not in kept(layer(rank({**qwen, "model_type": "qwen2_moe"})))
+
+
+def test_a_mixture_of_a_gpt_counts_its_experts(tmp_path: Path) -> None:
+    gpt = {
+        "model_type": "gpt2", "n_embd": 256, "n_layer": 2, "n_head": 4, "n_positions": 512, "vocab_size": 1024,
+        "num_experts": 4, "num_experts_per_tok": 1, "add_bias_linear": False,
+    }  # fmt: skip
+    few, many = (bill(tmp_path, {**gpt, "num_experts": number}, seq=512, gpus=4, ep=2) for number in (4, 8))
+    more = 2 * 4 * (2 * 256 * 1024 + 256)
+    assert many.model.params_total - few.model.params_total == more
