@@ -33,6 +33,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--verify", action="store_true", help="run the plans for two steps on the virtual GPU (needs torch)"
     )
+    group.add_argument(
+        "--try", action="append", default=[], metavar="CHANGE", dest="advice",
+        help="price this change alone instead of searching: a change's name or key=value,key=value; "
+        "a + in front adds it to the one before; may be given several times",
+    )  # fmt: skip
     group.add_argument("--write", type=Path, metavar="FILE", help="write the first plan as a job file")
     add_output_flags(parser)
 
@@ -43,7 +48,10 @@ def run(args: argparse.Namespace) -> int:
     from vramcast.report.plan_report import plans_json, render
 
     gc.set_threshold(COLLECT_EVERY)
-    plans = plan(_with_global_batch(job_of(args, args.model), args.global_batch), _limits(args))
+    job, limits = _with_global_batch(job_of(args, args.model), args.global_batch), _limits(args)
+    if args.advice:
+        return _price(args, job)
+    plans = plan(job, limits)
     fits = bool(plans.base.verdict().fits)
     if args.write:
         _write(args.write, plans.base.job if fits else plans.fitting[0].job if plans.fitting else None)
@@ -53,6 +61,27 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(render(plans, traced, markdown=args.markdown, lang=args.lang))
     return 0 if fits or plans.fitting else 1
+
+
+def _price(args: argparse.Namespace, job: Job) -> int:
+    """Somebody's advice instead of a search; 0 where a line of it fits."""
+    from vramcast.formulas.estimate import estimate
+    from vramcast.plan.advice import price_advice
+    from vramcast.plan.order import fits_surely
+    from vramcast.plan.search import about
+    from vramcast.report.advice import advice_json, render_advice
+
+    about(job)
+    base = estimate(job)
+    priced = price_advice(base, args.advice)
+    fitting = [line.job for line in priced if line.forecast is not None and fits_surely(line.forecast)]
+    if args.write:
+        _write(args.write, fitting[0] if fitting else None)
+    if args.json:
+        print_json(advice_json(base, priced))
+    else:
+        print(render_advice(base, priced, markdown=args.markdown, lang=args.lang))
+    return 0 if fitting else 1
 
 
 def _limits(args: argparse.Namespace) -> Limits:

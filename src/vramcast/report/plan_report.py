@@ -69,7 +69,7 @@ def _sheets(plans: Plans, lang: str) -> list[Sheet]:
     return sheets
 
 
-def _columns(lang: str, *titles: str) -> tuple[Column, ...]:
+def columns(lang: str, *titles: str) -> tuple[Column, ...]:
     numeric = ("#", "process", "allocated", "left", "frees", "time per token")
     return tuple(Column(title=plan_word(title, lang), right=title in numeric) for title in titles)
 
@@ -80,14 +80,14 @@ def _plan_sheet(title: str, found: tuple[Plan, ...], plans: Plans, lang: str) ->
         verdict = plan.forecast.verdict()
         cells = (
             str(number), format_gib(peak_bytes(plan.forecast)), f"{(verdict.headroom_bytes or 0) / GiB:+,.2f}",
-            plan_word(str(plan.kind), lang), _ratio(plan.slowdown), _names(plan.moves, lang),
+            plan_word(str(plan.kind), lang), ratio(plan.slowdown), _names(plan.moves, lang),
         )  # fmt: skip
         rows.append(Row(cells=cells))
     below: tuple[str, ...] = ()
     if plans.fewest is not None and plans.fewest is not found[0]:
         below = (f"{plan_word('fewest changes', lang)}: {_names(plans.fewest.moves, lang)}",)
-    columns = _columns(lang, "#", "process", "left", "kind", "time per token", "changes")
-    return Sheet(title=plan_word(title, lang), columns=columns, rows=tuple(rows), below=below)
+    titles = columns(lang, "#", "process", "left", "kind", "time per token", "changes")
+    return Sheet(title=plan_word(title, lang), columns=titles, rows=tuple(rows), below=below)
 
 
 def _how_sheet(plan: Plan, lang: str) -> Sheet:
@@ -95,32 +95,32 @@ def _how_sheet(plan: Plan, lang: str) -> Sheet:
     rows = [
         Row(cells=(plan_word(move.name, lang), where, text)) for move in plan.moves for where, text in move.how.items()
     ]
-    return Sheet(title=f"{plan_word('how', lang)} (1)", columns=_columns(lang, "changes", "", "how"), rows=tuple(rows))
+    return Sheet(title=f"{plan_word('how', lang)} (1)", columns=columns(lang, "changes", "", "how"), rows=tuple(rows))
 
 
 def _single_sheet(plans: Plans, lang: str) -> Sheet:
     useful = [single for single in plans.singles if single.frees_bytes >= SHOWN_FROM]
     rows = tuple(
         Row(cells=(
-            format_gib(single.frees_bytes), _ratio(single.slowdown), plan_word(str(single.move.kind), lang),
+            format_gib(single.frees_bytes), ratio(single.slowdown), plan_word(str(single.move.kind), lang),
             plan_word(single.move.name, lang), plan_word(single.move.why, lang),
         ))
         for single in useful
     )  # fmt: skip
     rest = [plan_word(single.move.name, lang) for single in plans.singles if single not in useful]
     below = (f"{plan_word('frees nothing here', lang)}: {', '.join(rest)}",) if rest else ()
-    columns = _columns(lang, "frees", "time per token", "kind", "changes", "why")
-    return Sheet(title=plan_word("single changes", lang), columns=columns, rows=rows, below=below)
+    titles = columns(lang, "frees", "time per token", "kind", "changes", "why")
+    return Sheet(title=plan_word("single changes", lang), columns=titles, rows=rows, below=below)
 
 
 def _front_sheet(front: tuple[Candidate, ...], lang: str) -> Sheet:
     every = -(-len(front) // FRONT_SHOWN)
     rows = [
-        Row(cells=(format_gib(point.allocated_bytes), _ratio(point.slowdown), _names(point.moves, lang)))
+        Row(cells=(format_gib(point.allocated_bytes), ratio(point.slowdown), _names(point.moves, lang)))
         for point in front[::every]
     ]
-    columns = _columns(lang, "allocated", "time per token", "changes")
-    return Sheet(title=plan_word("memory against time", lang), columns=columns, rows=tuple(rows))
+    titles = columns(lang, "allocated", "time per token", "changes")
+    return Sheet(title=plan_word("memory against time", lang), columns=titles, rows=tuple(rows))
 
 
 def _last_lines(plans: Plans, lang: str) -> list[str]:
@@ -164,7 +164,7 @@ def _names(moves: Moves, lang: str) -> str:
     return " + ".join(plan_word(move.name, lang) for move in moves) or plan_word("as given", lang)
 
 
-def _ratio(slowdown: tuple[float, float] | None) -> str:
+def ratio(slowdown: tuple[float, float] | None) -> str:
     if slowdown is None:
         return "–"
     low, high = sorted(slowdown)
