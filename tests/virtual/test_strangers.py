@@ -250,3 +250,30 @@ def test_values_are_read_under_a_default_device() -> None:
             assert torch.cuda.get_rng_state_all()[0].device.type == "cpu"
         finally:
             torch.set_default_device(before)
+
+
+class Filling(torch.autograd.Function):
+    """Its gradients are made in backward, as fused losses make them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, factor: int, hidden: torch.Tensor, constant: torch.Tensor, bias: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.bias = bias.shape
+        return (hidden * factor + constant).sum() + bias.sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        return None, torch.zeros(3, device="cuda"), None, torch.ones(ctx.bias, device="cuda").mul_(gradient)
+
+
+def test_a_function_of_the_script_fills_its_gradients_itself() -> None:
+    with virtual_gpu("rtx4090"):
+        hidden = torch.ones(3, device="cuda", requires_grad=True)
+        bias = nn.Parameter(torch.zeros(5, device="cuda"))
+        Filling.apply(2, hidden * 2, torch.ones(3, device="cuda"), bias).backward()
+        assert hidden.grad is not None
+        assert hidden.grad.shape == (3,)
+        assert bias.grad is not None
+        assert bias.grad.is_cuda
+        torch.optim.AdamW([hidden, bias]).step()

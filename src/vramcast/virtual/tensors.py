@@ -32,6 +32,7 @@ def install(gpu: VirtualGpu, patches: Patches) -> None:
     _install_parameters(gpu, patches)
     _install_factories(gpu, patches)
     _install_leaves(gpu, patches)
+    _install_functions(gpu, patches)
     _install_storages(gpu, patches)
 
 
@@ -339,6 +340,32 @@ def _drop_values(gpu: VirtualGpu, tensor: torch.Tensor) -> None:
         return
     twin = without_values(gpu, tensor)
     torch._C._swap_tensor_impl(tensor, twin)
+
+
+def _install_functions(gpu: VirtualGpu, patches: Patches) -> None:
+    """What a script's own backward fills in with known values loses them where autograd expects none."""
+    owner = torch.autograd.function.BackwardCFunction
+
+    def giving_up_values(apply: Any) -> Any:
+        def call(node: Any, *args: Any) -> Any:
+            given = apply(node, *args)
+            gradients = given if isinstance(given, tuple) else (given,)
+            edges = iter([edge for edge in node.next_functions if edge[0] is not None])
+            for gradient, needed in zip(gradients, node.needs_input_grad, strict=False):
+                wants_none = needed and _expects_no_values(*next(edges))
+                if wants_none and gradient is not None:
+                    _drop_values(gpu, gradient)
+            return given
+
+        return call
+
+    for name in ("apply", "apply_boxed"):
+        if hasattr(owner, name):
+            patches.set(owner, name, giving_up_values(getattr(owner, name)))
+
+
+def _expects_no_values(node: Any, index: int) -> bool:
+    return bool(node._input_metadata[index].device.type == "meta")
 
 
 def _install_factories(gpu: VirtualGpu, patches: Patches) -> None:
