@@ -46,7 +46,13 @@ def _shard(strategy: str) -> Callable[[Job], Job | None]:
 
 
 def _offload(what: str) -> Callable[[Job], Job | None]:
-    return lambda job: replace(job, offload=what) if job.strategy in SHARDED and job.offload == "none" else None
+    """FSDP's policy moves weights, gradients and states together; DeepSpeed can leave the weights where they are."""
+
+    def apply(job: Job) -> Job | None:
+        possible = job.strategy in (ZERO if what == "optimizer" else SHARDED)
+        return replace(job, offload=what) if possible and job.offload == "none" else None
+
+    return apply
 
 
 def _tensor_parallel(size: int) -> Callable[[Job], Job | None]:

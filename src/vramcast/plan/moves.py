@@ -236,7 +236,7 @@ FREE = (
     Move(
         name="edited forwards one at a time", axis="edit-graph", kind=Kind.FREE, apply=_cut,
         why="the edited weights are leaves: each loss runs backward alone, their gradients are summed there",
-        how={"torch": "vramcast.runtime: leaves, then autograd.backward(new_weights, leaf.grad)"},
+        how={"torch": "with vramcast.runtime.GraphCut(edited) as cut: loss_of(cut.leaves).backward(); cut.replay()"},
     ),
     EXPANDABLE,
 )  # fmt: skip
@@ -256,7 +256,7 @@ SLOWER = (
         name="edited layers on the second GPU", axis="sub-device", kind=Kind.SLOWER, apply=_second_device,
         second_gpu=True,
         why="layers from the first edited one on, with what they keep, leave this GPU",
-        how={"torch": 'vramcast.runtime.EditSession(..., sub_device="cuda:1")'},
+        how={"torch": 'vramcast.runtime.FunctionalEdit(model, names).place("cuda:0", "cuda:1")'},
     ),
     Move(
         name="selective checkpointing", axis="checkpointing", kind=Kind.SLOWER, apply=_checkpointing("selective"),
@@ -321,10 +321,13 @@ CHANGES = (
         how={"torch": "peft.get_peft_model(model, LoraConfig(r=16, target_modules='all-linear'))"},
     ),
     Move(
-        name="QLoRA", axis="adapter", kind=Kind.CHANGES, price=6, apply=_adapters(Precision.BF16_TRUE, "nf4-double"),
+        name="QLoRA", axis="adapter", kind=Kind.CHANGES, price=6,
+        apply=_adapters(Precision.BF16_AUTOCAST, "nf4-double"),
         why="frozen weights in 4 bit, adapters on top",
         how={"torch": "BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', "
-                      "bnb_4bit_use_double_quant=True) and LoRA"},
+                      "bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16) and LoRA, "
+                      "under torch.autocast",
+             "trainer": "the same with bf16=True"},
     ),
     *(
         Move(

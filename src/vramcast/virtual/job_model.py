@@ -104,7 +104,8 @@ def bitsandbytes() -> Any:
 
 
 def _in_4_bit(model: Any, job: Job, compute: torch.dtype) -> Any:
-    """load_in_4bit and prepare_model_for_kbit_training: linear layers but the head; the rest in fp32."""
+    """load_in_4bit, and prepare_model_for_kbit_training where weights are not sharded: linear layers but the head are
+    packed, the rest is raised to fp32."""
     library = bitsandbytes()
     head = model.get_output_embeddings()
     for name, module in list(model.named_modules()):
@@ -112,7 +113,7 @@ def _in_4_bit(model: Any, job: Job, compute: torch.dtype) -> Any:
             parent, _, child = name.rpartition(".")
             setattr(model.get_submodule(parent), child, _packed(library, module, job, compute))
     model.requires_grad_(False)
-    for parameter in model.parameters():
+    for parameter in model.parameters() if job.strategy != "fsdp2" else ():
         if not isinstance(parameter, library.nn.Params4bit):
             parameter.data = parameter.data.float()
     model.is_loaded_in_4bit = True  # what PEFT asks before it chooses its 4-bit adapter
@@ -120,16 +121,26 @@ def _in_4_bit(model: Any, job: Job, compute: torch.dtype) -> Any:
 
 
 def _packed(library: Any, linear: torch.nn.Linear, job: Job, compute: torch.dtype) -> Any:
+    how: dict[str, Any] = {
+        "quant_type": "nf4", "compress_statistics": job.quantize == "nf4-double",
+        "quant_storage": compute if job.strategy == "fsdp2" else torch.uint8,  # shards want one dtype
+    }  # fmt: skip
     made = library.nn.Linear4bit(
-        linear.in_features, linear.out_features, bias=linear.bias is not None, compute_dtype=compute, quant_type="nf4",
-        compress_statistics=job.quantize == "nf4-double",
-    )  # fmt: skip
-    made.weight = library.nn.Params4bit(
-        linear.weight.data.to(compute), requires_grad=False, quant_type="nf4", module=made,
-        compress_statistics=job.quantize == "nf4-double",
-    )  # fmt: skip
+        linear.in_features, linear.out_features, bias=linear.bias is not None, compute_dtype=compute, **how
+    )
+    made.weight = library.nn.Params4bit(linear.weight.data.to(compute), requires_grad=False, module=made, **how)
     made.bias = linear.bias
     return made
+
+
+def pack_on_host(model: Any, device: torch.device) -> None:
+    """Before weights are divided: packed where they were loaded, their scales whole on every card."""
+    library = bitsandbytes()
+    for module in model.modules():
+        if isinstance(module, library.nn.Linear4bit):
+            module.weight = module.weight.to("cpu")
+            module.weight.quant_state.to(device)
+            module.quant_state = module.weight.quant_state
 
 
 # ---- checkpointing

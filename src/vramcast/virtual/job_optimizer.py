@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 from vramcast.job import Job
+from vramcast.virtual.gpu import VirtualGpu
 from vramcast.virtual.job_model import bitsandbytes
+from vramcast.virtual.storages import NOWHERE
 
 TORCH: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad,
@@ -45,12 +47,16 @@ def _of_bitsandbytes(params: list[Any], job: Job, embeddings: list[Any]) -> torc
 
 
 @contextlib.contextmanager
-def unified_memory() -> Iterator[None]:
+def unified_memory(gpu: VirtualGpu) -> Iterator[None]:
     """bitsandbytes asks the driver for managed memory by ctypes; here it gets tensors that lie nowhere."""
     functional = bitsandbytes().functional
 
     def nowhere(*shape: int, dtype: torch.dtype = torch.float32, device: Any = None) -> torch.Tensor:
-        made = torch.empty(shape, dtype=dtype, device="meta")
+        gpu.mode.target = NOWHERE  # said so, because inside backward a bare meta tensor is torch's own, on the card
+        try:
+            made = torch.empty(shape, dtype=dtype, device="meta")
+        finally:
+            gpu.mode.target = None
         made.is_paged, made.page_deviceid = True, getattr(device, "index", 0)
         return made
 

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from vramcast.job import Job
+from vramcast.virtual.job_model import pack_on_host
 
 
 def join() -> torch.device:
@@ -29,6 +30,8 @@ def divided(model: Any, job: Job, device: torch.device, compute: torch.dtype | N
         return torch.nn.parallel.DistributedDataParallel(
             model.to(device), device_ids=[device.index], gradient_as_bucket_view=job.bucket_view
         )
+    if job.quantize != "none":
+        pack_on_host(model, device)
     offload = CPUOffloadPolicy(pin_memory=True) if job.offload in ("params", "all") else OffloadPolicy()
     options: dict[str, Any] = {
         "mp_policy": MixedPrecisionPolicy(param_dtype=compute), "offload_policy": offload,

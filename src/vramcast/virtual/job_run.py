@@ -37,7 +37,7 @@ PLAIN = {  # keys that this loop does not carry out, and the only values it know
     "strategy": (None, "none", "ddp", "fsdp2"), "offload": ("none", "params"),
 }  # fmt: skip
 ON_MANY_GPUS = {"optimizer": ("adamw", "adam", "sgd", "sgd-momentum"), "reference": ("none", "precomputed"),
-                "precision": ("fp32", "bf16-true", "fp16-true", "bf16-mixed")}  # fmt: skip
+                "precision": ("fp32", "bf16-true", "fp16-true", "bf16-mixed", "bf16-autocast")}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +57,11 @@ def trace_job(job: Job, loop: Loop, config: Config, gpu: str) -> VirtualGpu:
     if job.gpus > 1:
         _check(job, ON_MANY_GPUS, "on many GPUs cannot be traced from a job")
     rank = 0 if job.gpus > 1 else None
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_environment(job))
-        with virtual_gpu(gpu, count=job.gpus, rank=rank) as traced, contextlib.suppress(torch.OutOfMemoryError):
-            _Run(job, loop, config).steps()
+    with _environment(job), virtual_gpu(gpu, count=job.gpus, rank=rank) as traced, contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.suppress(torch.OutOfMemoryError))
+        if job.optimizer.startswith("paged-"):
+            stack.enter_context(unified_memory(traced))
+        _Run(job, loop, config).steps()
     return traced
 
 
@@ -79,11 +80,9 @@ def _environment(job: Job) -> Iterator[None]:
     before = {name: os.environ.pop(name, None) for name in names}
     os.environ[names[0]] = job.alloc_conf
     try:
-        with warnings.catch_warnings(), contextlib.ExitStack() as stack:
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _import_bitsandbytes(job)
-            if job.optimizer.startswith("paged-"):
-                stack.enter_context(unified_memory())
             yield
     finally:
         os.environ.pop(names[0])
