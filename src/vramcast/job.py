@@ -257,6 +257,11 @@ class Job:
         choices=("cpu", "nvme"), group="many gpus",
     )  # fmt: skip
     bucket_view: bool = option("DDP's gradient_as_bucket_view", False, kind="flag", group="many gpus")
+    offload_modules: tuple[str, ...] = option(
+        "parts of a layer whose saved tensors go to the host, by the names of Megatron's offload-modules", (),
+        kind="list", group="many gpus",
+        choices=("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"),
+    )  # fmt: skip
     reshard: bool = option("FSDP reshards a block after its forward", True, kind="flag", group="many gpus")
     units: str | None = option(
         "FSDP units beside the blocks: one root, or embedding and head apart; default as the framework does",

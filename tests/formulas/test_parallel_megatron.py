@@ -113,9 +113,40 @@ def test_what_is_recomputed_comes_back_in_backward() -> None:
     """A whole mixture computed again: its rows are gone after forward, and there at its backward."""
     plain, again = rank(MIXTRAL, ep=4), rank(MIXTRAL, ep=4, recompute=["moe"])
     gone = sum(kept(layer(plain)).values()) - sum(kept(layer(again)).values())
-    needs = max(int(op.backward_temp_bytes) for op in layer(again).ops)
-    assert gone == needs > 2048 * 2 * (1024 + 3 * 4096) * 2
+    back = sum(int(value.nbytes) for op in layer(again).ops for value in op.returning)
+    assert gone == back > 2048 * 2 * (1024 + 3 * 4096) * 2
     assert again.passes()["forward"] < plain.passes()["forward"] - 3 * gone
+
+
+def test_offloaded_parts_are_on_the_host_and_come_back(tmp_path: Path) -> None:
+    """What experts are given goes to pinned memory, and is there again while their backward runs."""
+    parts = ["expert_fc1", "moe_act"]
+    plain, away = rank(MIXTRAL, ep=4), rank(MIXTRAL, ep=4, offload_modules=parts)
+    gone = sum(kept(layer(plain)).values()) - sum(kept(layer(away)).values())
+    assert gone == 2048 * 2 * (1024 + 2 * 4096) * 2
+    assert plain.passes()["forward"] - away.passes()["forward"] > 2 * gone
+    assert sum(int(value.nbytes) for op in layer(away).ops for value in op.returning) == gone
+    lines = {entry.component: entry for entry in bill(tmp_path, MIXTRAL, ep=4, offload_modules=parts).ledger.entries}
+    pinned = 8 * 4 * (8 * MiB + 64 * MiB)  # ranks, layers, rows and wide rows; powers of two already
+    assert lines["saved tensors of offload-modules"].nbytes == pinned
+
+
+def test_stages_with_as_many_sections_have_their_own_parameters() -> None:
+    """Embedding and three layers; what was received, one layer, head and loss: four sections each."""
+    first, last = (rank(MIXTRAL, stage, pp=2, stage_layers=["3", "1"]) for stage in (0, 1))
+    job = last.step.job
+    assert len(first.step.program.placed) == len(last.step.program.placed)
+    topology, gpu, c = topology_of(job), find_gpu("h100-80gb"), Config(MIXTRAL)
+    whole = rank_program(job, c, gpu, topology, sizes_of(job, c))
+    both = [rank_of_stage(job, gpu, topology, whole, stage) for stage in (0, 1)]  # from one recording
+    held = [sum(param.numel for param in each.states.weights) for each in both]
+    assert held == [sum(param.numel for param in each.states.weights) for each in (first, last)]
+
+
+@pytest.mark.parametrize("values", [{"recompute": ["moe_act"]}, {"offload_modules": ["core_attn"]}])
+def test_parts_of_megatrons_layers_are_refused_elsewhere(values: dict[str, object]) -> None:
+    with pytest.raises(InputError, match="parts of Megatron's layers"):
+        rank({**MIXTRAL, "model_type": "olmoe"}, **values)
 
 
 def test_prediction_ahead_has_a_layer_a_loss_and_the_tables_on_the_last_stage() -> None:
@@ -191,8 +222,9 @@ def test_the_report_says_how_rows_travel(tmp_path: Path) -> None:
 
 def test_normed_heads_of_qwen3_are_kept() -> None:
     qwen = {**MIXTRAL, "model_type": "qwen3_moe", "moe_intermediate_size": 512, "head_dim": 128}
-    assert {"q_layernorm", "k_layernorm"} <= kept(layer(rank(qwen))).keys()
-    assert "q_layernorm" not in kept(layer(rank({**qwen, "model_type": "qwen2_moe"})))
+    statistics = {"q_layernorm statistics", "k_layernorm statistics"}
+    assert statistics <= kept(layer(rank(qwen))).keys()
+    assert not statistics & kept(layer(rank({**qwen, "model_type": "qwen2_moe"}))).keys()
 
 
 def test_a_mixture_of_a_gpt_counts_its_experts(tmp_path: Path) -> None:

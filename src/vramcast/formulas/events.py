@@ -211,7 +211,10 @@ def backward_events(
         if id(param) in flow.exists:  # another section has left its share of a tied parameter's gradient
             key, kind = ("outer", id(param)), "gradient" if fresh_grads else "working"
             books.alive[key] = Event(1, key, param.nbytes, kind, f"gradient of {param.name}")
+    borrowed = Counter(id(value) for op in section.ops for value in op.borrowed)
     for op in reversed(section.ops):
+        for value in op.returning:
+            books.born(("again", id(value)), value.nbytes, "working", value.label)
         flowing = grads.pop(id(op.output), None)
         if op.grad_in_place_of_saved:
             books.workspace(op)
@@ -225,6 +228,10 @@ def backward_events(
             flow.release(flowing)
         if not op.grad_in_place_of_saved:
             _let_go(op, holds, books, entry)
+        for value in op.borrowed:
+            borrowed[id(value)] -= 1
+            if borrowed[id(value)] == 0:
+                books.dies(("again", id(value)))
     left = grads.get(id(entry))
     elsewhere = flow.exists.difference(has_grad, (id(param) for param in section.params))
     return Backward(events=books.events, grad_in=left.key if left else None, given=frozenset(elsewhere))

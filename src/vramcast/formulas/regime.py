@@ -41,7 +41,8 @@ def regime_of(job: Job, config: Config, gpu: Gpu | None) -> Regime:
         loss_sums_copies=_liger(job) < (0, 8, 1), loss_chunks=1 if _liger(job) >= (0, 8, 3) else 2,
         kv_cache=kv_cache(job, config),
         experts=_expert_gemm(job, transformers), dispatch=job.expert_dispatch or "allgather",
-        recompute=frozenset(job.recompute), grad_fusion=job.grad_fusion and _code(job, config) == "megatron",
+        recompute=_modules(job, config, "recompute"), away=_modules(job, config, "offload_modules"),
+        grad_fusion=job.grad_fusion and _code(job, config) == "megatron",
         compiled=_compiled(job), compiled_loss=job.compile and _compiles_loss(job), chunked_loss=job.loss == "chunked",
         softmax_keeps_input=torch < (1, 11),  # github.com/pytorch/pytorch/pull/65242
         code=_code(job, config), raises_logits=_raises_logits(job),
@@ -50,6 +51,17 @@ def regime_of(job: Job, config: Config, gpu: Gpu | None) -> Regime:
         early_upcast=upcasts_logits(config.model_type, transformers), input_grads=_input_grads(job, config),
         trainable=_trainable(job), lora=_lora(job), quantized=_quantized(job), upcast=_upcast(job),
     )  # fmt: skip
+
+
+def _modules(job: Job, config: Config, name: str) -> frozenset[str]:
+    """Parts of Megatron's layers; other code has no such names."""
+    asked: tuple[str, ...] = getattr(job, name)
+    if asked and _code(job, config) != "megatron":
+        raise InputError(
+            f"{name.replace('_', '-')} {', '.join(asked)}: these are parts of Megatron's layers. Say framework "
+            f"megatron and a model_type of {', '.join(MEGATRON)}; elsewhere checkpointing and offload say what is kept."
+        )
+    return frozenset(asked)
 
 
 def _expert_gemm(job: Job, transformers: tuple[int, int]) -> str:

@@ -83,10 +83,12 @@ class Program:
 
     def params(self, *, tied: bool = False) -> Iterator[Param]:
         """Every parameter tensor in order; tied names only when asked for."""
-        key = ("params", len(self.placed))  # each layer's are made from those of the recorded one
+        # Each layer's are made from those of the recorded one. Stages share what folds found, so that a key must tell
+        # them apart: by the sections themselves, which are held so that their ids stay theirs.
+        key = ("params", *map(id, self.placed))
         if key not in self.folded:
-            self.folded[key] = [param for placed in self.placed for param in placed.params()]
-        for param in self.folded[key]:
+            self.folded[key] = (list(self.placed), [param for placed in self.placed for param in placed.params()])
+        for param in self.folded[key][1]:
             if tied or param.tied_to is None:
                 yield param
 

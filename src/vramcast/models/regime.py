@@ -68,6 +68,7 @@ class Regime:
     experts: str = "grouped"  # grouped (one grouped matmul) or loop (expert by expert)
     code: str = "transformers"  # whose modelling code: transformers, litgpt or torchtune
     compiled: str = "none"  # torch.compile around the "blocks", or around the "model"
+    away: frozenset[str] = frozenset()  # parts of a layer whose saved tensors are on the host (Megatron's names)
     dispatch: str = "allgather"  # how Megatron moves rows to experts: allgather, alltoall or flex
     recompute: frozenset[str] = frozenset()  # parts of a layer that backward computes again (Megatron's names)
     grad_fusion: bool = False  # products add weight gradients to main gradients themselves

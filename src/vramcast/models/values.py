@@ -97,6 +97,10 @@ class Op:
     backward_temps: tuple[Number, ...] = ()  # the same as separate tensors, where it is more than one
     grad_in_place_of_saved: bool = False  # chunk by chunk: what is saved goes as the gradient of the input comes
     passes_grad: bool = False  # the gradient of each input is the gradient of the output, or a view of it
+    borrowed: tuple[Value, ...] = ()  # needed in backward and not kept: made again, or fetched from the host
+    returning: tuple[Value, ...] = ()  # those that come back when backward reaches this op
+    away: tuple[Value, ...] = ()  # of those, what is on the host
+    held: tuple[Value, ...] = ()  # by local variables of the code, until this op at least
     adds_weight_grad: bool = False  # the weight's gradient is summed into a buffer by the product, never on its own
     flops: Number = 0
     selected: bool | None = None  # selective checkpointing keeps the output; None: if it is a matrix product

@@ -105,6 +105,16 @@ def offloaded_inputs(job: Job, program: Program, topology: Topology) -> Iterator
             yield replace(entry, nbytes=entry.nbytes * topology.ranks_per_node)
 
 
+def offloaded_modules(program: Program, topology: Topology, chunks: int, of: int) -> Iterator[Entry]:
+    """Saved tensors of offload-modules, of `chunks` passes through one of the rank's `of` model chunks."""
+    each = [int(value.nbytes) for placed in program.placed for op in placed.section.ops for value in op.away]
+    if each:
+        yield _line(
+            "saved tensors of offload-modules", PINNED, PHASES[1:],
+            _pinned(each) * chunks // of * topology.ranks_per_node, Category.ACTIVATIONS, ROUNDING,
+        )  # fmt: skip
+
+
 def _optimizer(job: Job, states: RankStates, topology: Topology, ranks: int) -> Iterator[Entry]:
     """Master weights, moments and gradients of the rank's share: fp32, in flat tensors under ZeRO."""
     trained = [param for param in states.params if param.trainable]

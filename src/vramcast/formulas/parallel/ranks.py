@@ -28,7 +28,13 @@ from vramcast.formulas.parallel.buffers import (
     statistics_entry,
 )
 from vramcast.formulas.parallel.engine import engine_entries, engine_texts
-from vramcast.formulas.parallel.host import node_entries, offloaded_inputs, offloads_optimizer, offloads_params
+from vramcast.formulas.parallel.host import (
+    node_entries,
+    offloaded_inputs,
+    offloaded_modules,
+    offloads_optimizer,
+    offloads_params,
+)
 from vramcast.formulas.parallel.layout import (
     layers_of_stages,
     rank_config,
@@ -142,6 +148,8 @@ def forecast_ranks(job: Job, gpu: Gpu | None, source: ModelSource, config: Confi
         *node_entries(job, config, whole, fullest.states, topology, sizes),
         *offloaded_inputs(job, fullest.step.program, topology),
     )  # fmt: skip
+        *offloaded_modules(fullest.step.program, topology, job.virtual_stages + fullest.step.others(),
+                           job.virtual_stages),
     extra = _beside(job, config, gpu, topology, fullest, sizes)
     ledger = _ledger(job, gpu, topology, fullest, (*host, *_of_node(extra, topology)), extra, whole)
     if extra.resident:
@@ -319,7 +327,8 @@ def _whole_model(job: Job, config: Config, gpu: Gpu | None) -> States:
     """All parameters of the model, for what loading and saving move, and for its name plate."""
     own = job.framework == "megatron" and config.model_type == "gpt2" and config.data.get("num_experts")
     framework = "plain" if job.framework == "megatron" and not own else job.framework
-    alone = replace(job, gpus=1, tp=1, pp=1, cp=1, ep=1, strategy=None, offload="none", framework=framework)
+    alone = replace(job, gpus=1, tp=1, pp=1, cp=1, ep=1, strategy=None, offload="none", framework=framework,
+                    recompute=(), offload_modules=())  # fmt: skip
     return States(params=unique(recorded(alone, config, gpu, Sizes(batch=1, seq=16)).params()), job=job)
 
 

@@ -25,7 +25,7 @@ from vramcast.models.families.megatron_moe import TYPES as MIXTURES
 from vramcast.models.families.megatron_moe import Mixture, layer_kinds, mixture, read_mixture
 from vramcast.models.layers import Heads, attend, by_head
 from vramcast.models.program import Program, Sizes
-from vramcast.models.recompute import compute_again, let_go
+from vramcast.models.recompute import compute_again, let_go, module
 from vramcast.models.tape import BOOL, F32, I64, Tape, Value
 
 GPT, LLAMA = ("gpt2", "bert", "t5"), ("llama", "mistral", "qwen2", "qwen3", *MIXTURES)
@@ -172,7 +172,8 @@ def _embedded_again(t: Tape, shape: Shape, table: Value, ids: Value) -> Value:
 
 def _layer(t: Tape, shape: Shape, x: Value, kind: str = "dense", memory: Value | None = None) -> Value:
     start = len(t.ops())
-    y = normed = _norm(t, shape, "input_layernorm", x)
+    with module(t, "attn_norm" if shape.latent is not None else ""):  # elsewhere fused into the projection
+        y = normed = _norm(t, shape, "input_layernorm", x)
     y = _attention(t, shape, y) if shape.latent is None else _latent(t, shape, shape.latent, y)
     if shape.latent is not None and "layernorm" in t.regime.recompute:
         let_go(t, start, normed)
@@ -201,7 +202,8 @@ def _mlp(t: Tape, shape: Shape, x: Value) -> Value:
 def _experts(t: Tape, shape: Shape, sparse: Mixture, x: Value) -> Value:
     """The norm before experts is a module of its own, and can be computed again."""
     start = len(t.ops())
-    normed = _norm(t, shape, "pre_mlp_layernorm", x)
+    with module(t, "mlp_norm"):
+        normed = _norm(t, shape, "pre_mlp_layernorm", x)
     y = mixture(t, sparse, normed)
     if "layernorm" in t.regime.recompute:
         let_go(t, start, normed)
@@ -221,20 +223,29 @@ def _norm(t: Tape, shape: Shape, name: str, x: Value) -> Value:
 def _attention(t: Tape, shape: Shape, y: Value) -> Value:
     heads = shape.heads
     with t.scope("self_attention"):
-        widths = (heads.num * heads.width, heads.num_kv * heads.width, heads.num_kv * heads.width)
-        qkv = t.linear("linear_qkv", y, sum(widths), bias=shape.bias, label="qkv")
-        q, k, v = (t.slice(qkv, width) for width in widths)
-        q, k, v = by_head(t, q, heads.num), by_head(t, k, heads.num_kv), by_head(t, v, heads.num_kv)
-        if shape.rope:
-            q, k = t.op("rope", (q,), q.shape, q.dtype, label="q"), t.op("rope", (k,), k.shape, k.dtype, label="k")
-        if shape.normed_heads:
-            q, k = _norm(t, shape, "q_layernorm", q), _norm(t, shape, "k_layernorm", k)
+        with module(t, "qkv_linear"):
+            q, k, v = _queries_keys_values(t, shape, y)
         start = len(t.ops())
-        unfused = t.regime.attention == "eager"
-        y = _unfused(t, shape, q, k, v, heads) if unfused else attend(t, q, k, v, heads)
-        if "core_attn" in t.regime.recompute:
-            compute_again(t, start, q, k, v)
-        return t.linear("linear_proj", y, shape.h, bias=shape.bias, label="attention projected")
+        with module(t, "core_attn"):
+            unfused = t.regime.attention == "eager"
+            y = _unfused(t, shape, q, k, v, heads) if unfused else attend(t, q, k, v, heads)
+            if "core_attn" in t.regime.recompute:
+                compute_again(t, start, q, k, v)
+        with module(t, "attn_proj"):
+            return t.linear("linear_proj", y, shape.h, bias=shape.bias, label="attention projected")
+
+
+def _queries_keys_values(t: Tape, shape: Shape, y: Value) -> tuple[Value, Value, Value]:
+    heads = shape.heads
+    widths = (heads.num * heads.width, heads.num_kv * heads.width, heads.num_kv * heads.width)
+    qkv = t.linear("linear_qkv", y, sum(widths), bias=shape.bias, label="qkv")
+    q, k, v = (t.slice(qkv, width) for width in widths)
+    q, k, v = by_head(t, q, heads.num), by_head(t, k, heads.num_kv), by_head(t, v, heads.num_kv)
+    if shape.normed_heads:
+        q, k = _norm(t, shape, "q_layernorm", q), _norm(t, shape, "k_layernorm", k)
+    if shape.rope:
+        q, k = t.op("rope", (q,), q.shape, q.dtype, label="q"), t.op("rope", (k,), k.shape, k.dtype, label="k")
+    return q, k, v
 
 
 def _latent(t: Tape, shape: Shape, latent: Latent, y: Value) -> Value:

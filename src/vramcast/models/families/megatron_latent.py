@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from vramcast.models.config import Config, exact_division
 from vramcast.models.layers import Heads, attend, by_head
 from vramcast.models.loss import vocab_parallel_loss
-from vramcast.models.recompute import compute_again, let_go
+from vramcast.models.recompute import compute_again, let_go, module
 from vramcast.models.tape import Tape, Value
 
 Norm = Callable[[str, Value], Value]
@@ -47,28 +47,36 @@ def read_latent(c: Config, tp: int) -> Latent | None:
 
 def latent_attention(t: Tape, m: Latent, y: Value, norm: Norm, unfused: Unfused) -> Value:
     """y is the normed stream; the result is projected and scattered again."""
-    h = int(y.shape[-1])
+    h, again = int(y.shape[-1]), "mla_up_proj" in t.regime.recompute
     with t.scope("self_attention"):
-        low = None if m.q_rank is None else _whole(t, "linear_q_down_proj", y, m.q_rank, "compressed q")
-        both = _whole(t, "linear_kv_down_proj", y, m.kv_rank + m.turned, "compressed k, v")
-        kv, k_turned = t.slice(both, m.kv_rank), t.slice(both, m.turned)
-        if k_turned.scattered:
-            full = (y.shape[0], y.shape[1] * t.regime.split.tp, m.turned)
-            k_turned = t.copy(k_turned, full, "rotated part of k gathered")
-            k_turned.scattered = False
-        start = len(t.ops())
-        q, k, v = _expanded(t, m, y if low is None else low, kv, k_turned, norm)
-        again = "mla_up_proj" in t.regime.recompute
-        if again:
-            compute_again(t, start, *((kv, k_turned) if low is None else (low, kv, k_turned)))
+        with module(t, "qkv_linear"):
+            low, kv, k_turned = _compressed(t, m, y)
+            start = len(t.ops())
+            q, k, v = _expanded(t, m, low, kv, k_turned, norm)
+            if again:
+                compute_again(t, start, low, kv, k_turned)
         consumer = len(t.ops())
         heads = Heads(num=m.heads, num_kv=m.heads, width=m.still + m.turned, value_width=m.value)
-        out = unfused(q, k, v, heads) if t.regime.attention == "eager" else attend(t, q, k, v, heads)
-        if "core_attn" in t.regime.recompute:
-            compute_again(t, consumer, q, k, v)
-        if again:
-            let_go(t, consumer, q, k, v)
-        return t.linear("linear_proj", out, h, label="attention projected")
+        with module(t, "core_attn"):
+            out = unfused(q, k, v, heads) if t.regime.attention == "eager" else attend(t, q, k, v, heads)
+            if "core_attn" in t.regime.recompute:
+                compute_again(t, consumer, q, k, v)
+            if again:
+                let_go(t, consumer, q, k, v)
+        with module(t, "attn_proj"):
+            return t.linear("linear_proj", out, h, label="attention projected")
+
+
+def _compressed(t: Tape, m: Latent, y: Value) -> tuple[Value, Value, Value]:
+    """What queries (or y itself), keys and values are expanded from, and the part of k that is rotated, gathered."""
+    low = y if m.q_rank is None else _whole(t, "linear_q_down_proj", y, m.q_rank, "compressed q")
+    both = _whole(t, "linear_kv_down_proj", y, m.kv_rank + m.turned, "compressed k, v")
+    kv, k_turned = t.slice(both, m.kv_rank), t.slice(both, m.turned)
+    if k_turned.scattered:
+        full = (y.shape[0], y.shape[1] * t.regime.split.tp, m.turned)
+        k_turned = t.copy(k_turned, full, "rotated part of k gathered")
+        k_turned.scattered = False
+    return low, kv, k_turned
 
 
 def _whole(t: Tape, name: str, y: Value, out: int, label: str) -> Value:

@@ -14,7 +14,7 @@ from math import comb
 from vramcast.errors import InputError
 from vramcast.models.config import Config, exact_division
 from vramcast.models.dims import Number
-from vramcast.models.recompute import compute_again, let_go
+from vramcast.models.recompute import compute_again, let_go, module
 from vramcast.models.tape import BOOL, F32, I64, Dtype, Tape, Value, promote
 
 TYPES = ("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3")
@@ -218,11 +218,13 @@ def _run_experts(t: Tape, m: Mixture, rows: Value, p: Value) -> Value:
     """TEGroupedMLP, or SequentialMLP laid end to end: fc1, an activation that applies the probabilities, fc2."""
     h, wide = int(rows.shape[-1]), 2 * m.inner if m.gated else m.inner
     with t.scope("experts"):
-        y = _product(t, "linear_fc1", rows, m.local, (wide, h))
-        start = len(t.ops())
-        y = _weighted(t, m, y, p)
-        if "moe_act" in t.regime.recompute:
-            compute_again(t, start, *(op_input for op_input in t.ops()[start].inputs), p)
+        with module(t, "expert_fc1"):
+            y = _product(t, "linear_fc1", rows, m.local, (wide, h))
+        with module(t, "moe_act"):
+            start, before = len(t.ops()), y
+            y = _weighted(t, m, y, p)
+            if "moe_act" in t.regime.recompute:
+                compute_again(t, start, before, p)
         consumer = len(t.ops())
         out = _product(t, "linear_fc2", y, m.local, (h, m.inner))
         if "moe_act" in t.regime.recompute:
