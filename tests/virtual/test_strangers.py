@@ -241,7 +241,6 @@ def test_safetensors_of_a_run_are_loaded_in_the_same_run(tmp_path: Path) -> None
 
 
 def test_values_are_read_under_a_default_device() -> None:
-    before = torch.get_default_device()
     with virtual_gpu("rtx4090"):
         torch.set_default_device("cuda")
         try:
@@ -249,7 +248,7 @@ def test_values_are_read_under_a_default_device() -> None:
             assert losses.tolist() == [1.0] * 3
             assert torch.cuda.get_rng_state_all()[0].device.type == "cpu"
         finally:
-            torch.set_default_device(before)
+            torch.set_default_device(None)
 
 
 class Filling(torch.autograd.Function):
@@ -277,3 +276,11 @@ def test_a_function_of_the_script_fills_its_gradients_itself() -> None:
         assert bias.grad is not None
         assert bias.grad.is_cuda
         torch.optim.AdamW([hidden, bias]).step()
+
+
+def test_gradients_travel_between_cards_under_a_default_device() -> None:
+    with virtual_gpu("rtx4090", count=2), torch.device("cpu"):
+        weight = nn.Parameter(torch.randn(300, 300, device="cuda:0"))
+        (weight * 2).to("cuda:1").sum().backward()
+        assert weight.grad is not None
+        assert weight.grad.device == torch.device("cuda:0")

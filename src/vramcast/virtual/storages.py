@@ -23,7 +23,14 @@ HOST_PLACES = (HOST_PLACE, PINNED_PLACE)
 FROM_HOST = "copied from the host"  # the cause of a storage that a batch was moved to
 
 storage_of = torch._C.TensorBase.untyped_storage
-is_meta = torch._C.TensorBase.is_meta.__get__
+_true_is_meta = torch._C.TensorBase.is_meta.__get__
+
+
+def is_meta(tensor: torch.Tensor) -> bool:
+    """Whether it has no data, whatever `Tensor.is_meta` says: a function mode (`torch.device`) would ask that one."""
+    if torch._C._is_torch_function_mode_enabled():
+        return bool(torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Meta))
+    return bool(_true_is_meta(tensor))
 
 
 def has_storage(tensor: torch.Tensor) -> bool:
