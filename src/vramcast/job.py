@@ -239,6 +239,10 @@ class Job:
         group="many gpus",
     )  # fmt: skip
     expert_load: int = option(
+    overlap_experts: bool = option(
+        "a micro-batch's forward runs beside another's backward to hide expert-parallel communication", False,
+        kind="flag", group="many gpus",
+    )  # fmt: skip
         "rows on the fullest GPU's experts, in percent of an even share", 100, kind="int", least=100, group="many gpus"
     )
     expert_capacity: int | None = option(

@@ -131,6 +131,17 @@ def test_offloaded_parts_are_on_the_host_and_come_back(tmp_path: Path) -> None:
     assert lines["saved tensors of offload-modules"].nbytes == pinned
 
 
+def test_an_overlapped_forward_is_there_in_backward() -> None:
+    """One more pass in flight, and the most that a section needs in forward."""
+    values: dict[str, Any] = {"ep": 4, "pp": 2, "accumulate": 4}
+    apart, beside = rank(MIXTRAL, **values), rank(MIXTRAL, overlap_experts=True, **values)
+    assert beside.step.others() == apart.step.others() + 1
+    each = sum(kept(layer(apart)).values())
+    more = {phase: beside.passes()[phase] - apart.passes()[phase] for phase in ("forward", "backward")}
+    assert more["forward"] == pytest.approx(2 * each, rel=0.05)  # both layers of the stage
+    assert more["backward"] > more["forward"] + each
+
+
 def test_stages_with_as_many_sections_have_their_own_parameters() -> None:
     """Embedding and three layers; what was received, one layer, head and loss: four sections each."""
     first, last = (rank(MIXTRAL, stage, pp=2, stage_layers=["3", "1"]) for stage in (0, 1))
@@ -175,12 +186,19 @@ def test_given_stages_hold_their_layers() -> None:
         ({"stage_layers": ["4"]}, "Give 2"),
         ({"stage_layers": ["a", "b"]}, "whole numbers"),
         ({"stage_layers": ["2", "2"], "first_stage_layers": 2}, "leave out first-stage-layers"),
-        ({"cublas_workspace": "4096:8"}, "such as|pairs of KiB"),
+        ({"cublas_workspace": "4096:8"}, "pairs of KiB"),
+        ({"overlap_experts": True}, "needs ep"),
+        ({"framework": "plain"}, "expert-dispatch names Megatron's dispatchers"),
     ],
 )
-def test_wrong_words_are_refused(values: dict[str, object], message: str) -> None:
+def test_wrong_words_are_refused(tmp_path: Path, values: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        rank(MIXTRAL, pp=2, **values)
+        bill(tmp_path, MIXTRAL, pp=2, **values)
+
+
+def test_words_about_experts_need_experts(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no experts"):
+        bill(tmp_path, {**MIXTRAL, "model_type": "llama", "num_local_experts": None})
 
 
 def test_engine_workspaces_and_stand_ins_are_lines() -> None:

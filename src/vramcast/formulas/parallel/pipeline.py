@@ -2,18 +2,20 @@
 
 1F1B: stage i of p holds p - i. Interleaved (Megatron `forward_backward_pipelining_with_interleaving`): 2(p - i - 1) +
 (v - 1)p + 1 model chunks. GPipe: all. Zero-bubble (ZB-H1): weight gradients are put off, so that every stage holds p.
+Where expert-parallel communication is overlapped (Megatron `combined_1f1b.py`) the forward of one chunk runs beside the
+backward of another: one pass more is in flight, and what a section needs in forward is there in backward too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vramcast.formulas.events import Event
+from vramcast.formulas.events import Event, peak_above
 from vramcast.formulas.parallel.topology import Topology
 from vramcast.formulas.timeline import Change, Chunk, Mode, passes
 from vramcast.job import Job
 from vramcast.ledger import BACKWARD, FORWARD
-from vramcast.models.dims import Number
+from vramcast.models.dims import Number, maximum
 from vramcast.models.program import Program
 
 IN_FLIGHT = "in flight"
@@ -23,14 +25,14 @@ def chunks_in_flight(job: Job, topology: Topology, stage: int) -> int:
     """Passes through one model chunk that are alive at once; a chunk is the whole stage unless interleaved."""
     p, most = topology.pp, job.accumulate * job.virtual_stages
     if p == 1:
-        return 1
+        return min(1 + job.overlap_experts, most)
     wanted = {
         "gpipe": most,
         "1f1b": p - stage,
         "zero-bubble": p,
         "interleaved": 2 * (p - stage - 1) + (job.virtual_stages - 1) * p + 1,
     }[job.schedule]
-    return min(wanted, most)
+    return min(wanted + job.overlap_experts, most)
 
 
 def stages_of_rank(job: Job, topology: Topology, stage: int) -> tuple[int, ...]:
@@ -59,5 +61,32 @@ def in_flight_change(others: int, each_bytes: Number) -> Change:
         yield Chunk(FORWARD, 0, born)
         yield from stream
         yield Chunk(BACKWARD, 0, [Event(-1, e.key, e.nbytes, e.kind, e.label) for e in born])
+
+    return change
+
+
+def forward_bytes(program: Program, mode: Mode) -> Number:
+    """The most that one section's forward has alive beyond what was there before it."""
+    most: Number = 0
+    for chunk in passes(program, mode):
+        if chunk.phase == BACKWARD:
+            break
+        most = maximum(most, peak_above(chunk.events))
+    return most
+
+
+def beside_change(nbytes: Number) -> Change:
+    """Another micro-batch's forward through a section, while this one's backward runs."""
+
+    def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
+        born: Event | None = None
+        for chunk in stream:
+            if chunk.phase == BACKWARD and born is None:
+                label = "forward of another micro-batch beside this backward"
+                born = Event(1, ("outer", "beside"), nbytes, IN_FLIGHT, label)
+                yield Chunk(BACKWARD, chunk.section, [born])
+            yield chunk
+        if born is not None:
+            yield Chunk(BACKWARD, 0, [Event(-1, born.key, born.nbytes, born.kind, born.label)])
 
     return change

@@ -43,7 +43,14 @@ from vramcast.formulas.parallel.layout import (
     split_of,
     stage_program,
 )
-from vramcast.formulas.parallel.pipeline import chunks_in_flight, in_flight_change, kept_bytes, stages_of_rank
+from vramcast.formulas.parallel.pipeline import (
+    beside_change,
+    chunks_in_flight,
+    forward_bytes,
+    in_flight_change,
+    kept_bytes,
+    stages_of_rank,
+)
 from vramcast.formulas.parallel.rank_replay import replay_rank
 from vramcast.formulas.parallel.rank_script import rank_script
 from vramcast.formulas.parallel.sharding import RankStates, count_states, rank_states
@@ -93,6 +100,8 @@ class RankStep(Step):
             return mode
         each = kept_bytes(self.program, mode) // self.job.virtual_stages
         return replace(mode, changes=(*mode.changes, in_flight_change(others, each)))
+        if self.job.overlap_experts and self.job.accumulate > 1:
+            mode = replace(mode, changes=(*mode.changes, beside_change(forward_bytes(self.program, mode))))
 
     def _gradient_line(self) -> Amounts:
         line = Step._gradient_line(self)

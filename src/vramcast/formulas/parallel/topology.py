@@ -154,6 +154,16 @@ def _check_asked(topology: Topology, config: Config, job: Job) -> None:
 
     if (job.expert_capacity is not None or job.pad_experts) and _experts(config) is None:
         raise InputError(f"expert-capacity and pad-experts are about experts, and {config.where} has none")
+    about_experts = [name for name in ("expert_dispatch", "expert_gemm", "overlap_experts") if getattr(job, name)]
+    if about_experts and _experts(config) is None:
+        names = ", ".join(name.replace("_", "-") for name in about_experts)
+        raise InputError(f"{names}: {config.where} has no experts")
+    if job.expert_dispatch is not None and job.framework != "megatron":
+        raise InputError(
+            f"expert-dispatch names Megatron's dispatchers, and framework is {job.framework}: leave it out"
+        )
+    if job.overlap_experts and topology.ep == 1:
+        raise InputError("overlap-experts hides the communication of expert parallelism: it needs ep of at least 2")
     if job.pad_experts and job.expert_capacity is None:
         raise InputError("pad-experts needs expert-capacity: that is what rows are padded to")
     if job.offload_device == "nvme" and topology.strategy != "zero3":
