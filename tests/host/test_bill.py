@@ -77,7 +77,7 @@ def test_pinned_batches_are_rounded_each() -> None:
 
 def test_dataset_modes(facts: ParquetFacts) -> None:
     def shown(mode: str, **loader: object) -> dict[str, int]:
-        data = HostData(facts=facts, mode=mode, budget_bytes=48 * MiB)
+        data = HostData(facts=facts, mode=mode, budget_bytes=16 * MiB)
         return lines(HostJob(ranks=2, data=data, loader=Loader(tensor_bytes=(8,), **loader)))
 
     decoded = 20_000 * 1004
@@ -85,11 +85,18 @@ def test_dataset_modes(facts: ParquetFacts) -> None:
     assert shown("table")["whole table, decoded"] == 2 * decoded
     assert shown("table", workers=3)["whole table, decoded"] == 2 * decoded
     assert shown("table", workers=3, start_method="spawn")["whole table, decoded"] == 2 * 4 * decoded
-    room = 48 * MiB - facts.scratch_bytes
+    room = 16 * MiB - facts.scratch_bytes(16 * MiB)
     assert shown("row-groups", workers=3)["row groups held"] == 6 * room
     assert shown("row-groups")["row groups held"] == 2 * room
-    assert shown("ultra")["row group or slice held"] == 2 * 1000 * 1004
+    assert shown("ultra")["row groups or slice held"] == 2 * 8 * MiB
     assert shown("mmap", workers=3)["Arrow cache, mapped from disk"] == decoded
+
+
+def test_a_small_budget_is_not_spent_on_segments_of_the_pool(facts: ParquetFacts) -> None:
+    assert facts.decoding_bytes(64 * MiB) == 32 * MiB
+    assert facts.decoding_bytes(63 * MiB) == facts.most_decoding_bytes < 8 * MiB
+    assert facts.room_for_tables_bytes(16 * MiB) + facts.scratch_bytes(16 * MiB) == 16 * MiB
+    assert facts.least_budget_bytes == facts.largest_group.decoded_bytes + facts.scratch_bytes(0)
 
 
 def test_mapped_pages_are_shown_but_not_needed(facts: ParquetFacts) -> None:

@@ -95,6 +95,16 @@ def test_one_flipped_bit_is_found_where_pages_have_checksums(write: Write) -> No
         LowMemDataset(path)[45]
 
 
+@pytest.mark.parametrize("mode", ["table", "row-groups", "ultra", "mmap"])
+def test_text_that_is_not_utf8_is_named_by_file_and_row_group(write: Write, mode: str, tmp_path: Path) -> None:
+    path = write(100, group=10, compression="none", use_dictionary=False)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"answer 45")] = 0xFF
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"data\.parquet, row group 4 of 10: cannot be decoded.*(utf|UTF)"):
+        read_epoch(path, mode, tmp_path)
+
+
 def test_the_error_crosses_from_a_worker(write: Write) -> None:
     from torch.utils.data import DataLoader
 

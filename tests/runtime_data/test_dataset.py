@@ -142,7 +142,8 @@ def test_a_giant_row_group_is_refused_with_the_ways_out(write: Write, tmp_path: 
     facts = rewrite_row_groups(path, tmp_path / "small.parquet", group_bytes=50_000)
     assert facts.num_rows == 5000
     assert facts.largest_group.decoded_bytes < 60_000
-    data = LowMemDataset(tmp_path / "small.parquet", budget_bytes=100_000)
+    with pytest.warns(UserWarning, match=r"budget of 97\.66 KiB holds the largest row group.*Raise budget_bytes to"):
+        data = LowMemDataset(tmp_path / "small.parquet", budget_bytes=100_000)
     assert [data[i]["number"] for i in range(0, 5000, 111)] == list(range(0, 5000, 111))
     with pytest.raises(InputError, match="exists already"):
         rewrite_row_groups(path, tmp_path / "small.parquet")
@@ -164,11 +165,60 @@ def test_a_giant_row_group_is_read_in_slices_by_ultra(write: Write) -> None:
 def test_the_cache_of_row_groups_never_exceeds_its_room(write: Write) -> None:
     facts = read_facts(write(1000, group=10))
     room = 5 * facts.largest_group.decoded_bytes
-    store = GroupStore(facts, room + facts.scratch_bytes)
+    store = GroupStore(facts, room + facts.scratch_bytes(0))
     for chunk in [*range(100), *range(99, -1, -1), 5, 50, 5]:
         store.load(chunk)
-        assert store.held_bytes == sum(t.nbytes for t in store._held.values()) <= room
-    assert len(store._held) >= 4
+        assert store.held.held_bytes == sum(rows.nbytes for rows in store.held._rows.values()) <= room
+    assert len(store.held._rows) >= 4
+
+
+def test_ultra_holds_small_row_groups_up_to_a_slice(write: Write) -> None:
+    facts = read_facts(write(1000, group=10))
+    store = SliceStore(facts, slice_bytes=5 * facts.largest_group.decoded_bytes)
+    for chunk in [*range(100), 3, 99]:
+        store.load(chunk, wanted=10)
+        assert store.held.held_bytes <= store.held.limit_bytes
+    assert len(store.held._rows) >= 4
+
+
+def test_memory_of_a_dropped_row_group_serves_the_next(tmp_path: Path) -> None:
+    """Row groups of different sizes, each above what gets a mapping of its own, in room for two."""
+    texts = [f"{n}:" + chr(0x4E00 + n % 3000) * (120 + n // 1000 * 3) for n in range(10_000)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "t.parquet", row_group_size=1000)
+    facts = read_facts(tmp_path / "t.parquet")
+    store = GroupStore(facts, 2 * facts.largest_group.decoded_bytes + facts.scratch_bytes(0))
+    seen: set[int] = set()
+    for chunk in [*range(9, -1, -1), *range(10), 4, 9, 0]:
+        rows = store.load(chunk)
+        assert rows.memory is not None
+        seen.add(id(rows.memory))
+        assert [rows.row(n)["text"] for n in (0, 500, 999)] == [texts[chunk * 1000 + n] for n in (0, 500, 999)]
+    assert len(seen) < 23
+
+
+COLUMNS = {
+    "text": ["a", "问题", "", "x" * 300],
+    "text or null": [None, "b", None, "d"],
+    "number": [1, -(2**62), 0, 7],
+    "number or null": [1.5, None, None, -2.0],
+    "ids": [[1, 2, 3], [], [4], [5, 6]],
+    "ids or null": [[1], None, [], [2, 3]],
+    "ids with nulls": [[1, None], [None], [], [2]],
+    "flag": [True, None, False, True],
+    "nested": [{"role": "user", "turns": ["a"]}, None, {"role": None, "turns": []}, {"role": "x", "turns": ["b", "c"]}],
+    "all null": [None] * 4,
+}
+
+
+@pytest.mark.parametrize("copies", [1, 3000], ids=["small", "large"])
+def test_rows_are_what_arrow_says(mode: str, tmp_path: Path, copies: int) -> None:
+    types = {"number": pa.int64(), "ids": pa.list_(pa.int32()), "number or null": pa.float32(), "all null": pa.string()}
+    table = pa.table({name: pa.array(values * copies, type=types.get(name)) for name, values in COLUMNS.items()})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=3000)
+    data = open_mode(tmp_path / "t.parquet", mode, tmp_path)
+    assert data.__getitems__(range(4)) == table.slice(0, 4).to_pylist()
+    last = table.num_rows - 3
+    assert data.__getitems__([last, last + 1, last + 2]) == table.slice(last, 3).to_pylist()
 
 
 def test_a_row_group_is_decoded_once_while_it_is_held(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,10 @@ def _data(args: argparse.Namespace) -> HostData | None:
     if args.dataset is None:
         return None
     budget = 256 * MiB if args.budget is None else parse_bytes(args.budget)
-    return HostData(facts=read_facts(args.dataset, args.columns), mode=args.dataset_mode, budget_bytes=budget)
+    facts = read_facts(args.dataset, args.columns)
+    if args.dataset_mode == "row-groups":
+        facts.check_budget(budget)
+    return HostData(facts=facts, mode=args.dataset_mode, budget_bytes=budget)
 
 
 def _model(args: argparse.Namespace) -> ModelOnHost | None:

@@ -229,7 +229,7 @@ def _data_entries(job: HostJob) -> Iterator[Entry]:
         held = min(data.facts.room_for_tables_bytes(data.budget_bytes), data.facts.decoded_bytes)
         yield _data_entry("row groups held", count, held)
     elif data.mode == "ultra":
-        yield _data_entry("row group or slice held", count, min(data.facts.largest_group.decoded_bytes, SLICE_BYTES))
+        yield _data_entry("row groups or slice held", count, data.facts.held_by_ultra_bytes)
     else:
         yield _mapped_entry(job, data)
     if data.mode in ("row-groups", "ultra"):
@@ -240,7 +240,7 @@ def _decoding_bytes(data: HostData) -> int:
     """Mode `ultra` returns the pool's memory after every decoding; the other keeps whole segments of it."""
     if data.mode == "ultra":
         return max(group.decoding_bytes(SLICE_BYTES) for group in data.facts.row_groups)
-    return data.facts.decoding_bytes
+    return data.facts.decoding_bytes(data.budget_bytes)
 
 
 def _mapped_entry(job: HostJob, data: HostData) -> Entry:

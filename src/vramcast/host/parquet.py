@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 from vramcast.errors import InputError, unknown
 from vramcast.host.footer import GroupFooter, LeafChunk, read_footer
-from vramcast.units import MiB, round_up
+from vramcast.units import MiB, format_bytes, round_up
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 # pyarrow's pool (mimalloc) takes memory from the system by this much and goes through all of it before it returns any.
@@ -113,18 +113,50 @@ class ParquetFacts:
         return len(self.row_groups) * RECORD_BYTES
 
     @property
-    def scratch_bytes(self) -> int:
-        """What reading takes besides decoded tables: pyarrow's decoding buffers, and the footer as objects."""
-        return self.decoding_bytes + self.opened_bytes
+    def most_decoding_bytes(self) -> int:
+        """What pyarrow's pool touches for the row group that takes most."""
+        return max(group.decoding_bytes() for group in self.row_groups)
 
     @property
-    def decoding_bytes(self) -> int:
-        """The pool's memory while row groups are decoded, in whole segments."""
-        return round_up(max(group.decoding_bytes() for group in self.row_groups), POOL_SEGMENT_BYTES)
+    def held_by_ultra_bytes(self) -> int:
+        """Mode `ultra`: one row group or a slice of it; of smaller ones as many as make a slice."""
+        return min(SLICE_BYTES, self.decoded_bytes)
+
+    def keeps_pool(self, budget_bytes: int) -> bool:
+        """Whether the pool may keep its segments between decodings: where they leave half the budget for tables."""
+        return 2 * round_up(self.most_decoding_bytes, POOL_SEGMENT_BYTES) <= budget_bytes
+
+    def decoding_bytes(self, budget_bytes: int) -> int:
+        """The pool's memory: in whole segments where it keeps them, else as much as is touched and returned."""
+        most = self.most_decoding_bytes
+        return round_up(most, POOL_SEGMENT_BYTES) if self.keeps_pool(budget_bytes) else most
+
+    def scratch_bytes(self, budget_bytes: int) -> int:
+        """What reading takes besides decoded tables: pyarrow's decoding buffers, and the footer as objects."""
+        return self.decoding_bytes(budget_bytes) + self.opened_bytes
 
     def room_for_tables_bytes(self, budget_bytes: int) -> int:
         """What a budget leaves for decoded row groups: at least the largest, or nothing could be read."""
-        return max(self.largest_group.decoded_bytes, budget_bytes - self.scratch_bytes)
+        return max(self.largest_group.decoded_bytes, budget_bytes - self.scratch_bytes(budget_bytes))
+
+    @property
+    def least_budget_bytes(self) -> int:
+        """The smallest budget that mode `row-groups` can keep to."""
+        return self.largest_group.decoded_bytes + self.scratch_bytes(0)
+
+    def check_budget(self, budget_bytes: int) -> None:
+        """Refuse early what could only be read by holding more than the budget."""
+        largest = self.row_groups.index(self.largest_group)
+        if self.largest_group.decoded_bytes > budget_bytes:
+            raise self.too_large(largest, self.largest_group.decoded_bytes, budget_bytes)
+
+    def too_large(self, index: int, nbytes: int, budget_bytes: int) -> InputError:
+        return InputError(
+            f"{self.describe(index)}: {self.row_groups[index].num_rows:,} rows decode to {format_bytes(nbytes)}, more "
+            f"than the budget of {format_bytes(budget_bytes)}. Rewrite the file once with "
+            "vramcast.runtime.rewrite_row_groups(source, target), use mode 'mmap' or 'ultra', or raise the budget to "
+            f"{format_bytes(max(self.least_budget_bytes, nbytes + self.scratch_bytes(0)))}."
+        )
 
     def column_names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)

@@ -179,6 +179,9 @@ class MappedStore:
         self._note_use(chunk)
         return rows
 
+    def describe(self, chunk: int) -> str:
+        return f"{self.path}, chunk {chunk} of {len(self.ends)}"
+
     def _note_use(self, chunk: int) -> None:
         if chunk not in self._mapped:
             self.mapped_bytes += self._spans[chunk][1]

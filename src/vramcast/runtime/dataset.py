@@ -51,6 +51,8 @@ class LowMemDataset(Generic[Item]):
         self._store_pid: int | None = None
         if mode == "row-groups":
             check_groups_fit(self.facts, budget_bytes)
+        if mode == "mmap":
+            import vramcast.runtime.arrow_cache  # noqa: F401  (before a fork: else every worker has a copy of its own)
         if mode == "table":
             self._opened()  # now, so that forked workers share it instead of loading one each
 
@@ -62,16 +64,19 @@ class LowMemDataset(Generic[Item]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Item | dict[str, Any]]:
         """Many rows at once, in the given order; a chunk is decoded once however many of them it holds."""
-        store, ends, count = self._opened(), self._opened().ends, len(self)
-        wanted = [_row_number(index, count) for index in indices]
+        store = self._opened()
+        wanted, ends = _row_numbers(indices, len(self)), store.ends
         places: dict[int, list[int]] = {}
         for place, number in enumerate(wanted):
             places.setdefault(bisect_right(ends, number), []).append(place)
         rows: list[Any] = [None] * len(wanted)
         for chunk, in_chunk in places.items():
             start, row_at = ends[chunk - 1] if chunk else 0, store.load(chunk, len(in_chunk)).row
-            for place in in_chunk:
-                rows[place] = row_at(wanted[place] - start)
+            try:
+                for place in in_chunk:
+                    rows[place] = row_at(wanted[place] - start)
+            except UnicodeDecodeError as error:
+                raise InputError(f"{store.describe(chunk)}: cannot be decoded: {error}") from error
         return rows if self.transform is None else [self.transform(row) for row in rows]
 
     def _opened(self) -> Store:
@@ -87,7 +92,7 @@ class LowMemDataset(Generic[Item]):
         if self.mode == "row-groups":
             return GroupStore(self.facts, self.budget_bytes)
         if self.mode == "ultra":
-            return SliceStore(self.facts)
+            return SliceStore(self.facts, reads_text=True)
         if self.mode == "mmap":
             from vramcast.runtime.arrow_cache import MappedStore, default_folder
 
@@ -98,8 +103,14 @@ class LowMemDataset(Generic[Item]):
         return {**self.__dict__, "_store": None, "_store_pid": None}
 
 
-def _row_number(index: int, count: int) -> int:
-    number = as_index(index)
+def _row_numbers(indices: Sequence[int], count: int) -> list[int]:
+    numbers = list(map(as_index, indices))
+    if not numbers or (min(numbers) >= 0 and max(numbers) < count):
+        return numbers
+    return [_row_number(number, count) for number in numbers]
+
+
+def _row_number(number: int, count: int) -> int:
     if not -count <= number < count:
         raise IndexError(f"row {number} of a dataset with {count} rows")
     return number if number >= 0 else number + count

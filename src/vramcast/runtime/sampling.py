@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from vramcast.errors import InputError, unknown
-from vramcast.host.parquet import ParquetFacts
+from vramcast.host.parquet import SLICE_BYTES, ParquetFacts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 SHUFFLES = ("groups", "full", "none")
 _GROUP_ORDER, _ROW_ORDER = 2**63, 2**63 + 1  # streams of random words; windows use their number and their lane
 _LANE_STREAMS = 2**32
-LANES = (4, 2)  # offered where each lane keeps LANE_GROUPS row groups to shuffle
-LANE_GROUPS = 10
+LANES = (4, 2)  # offered where each lane keeps so many row groups to shuffle
+LANE_GROUPS = {"row-groups": 10, "ultra": 2}
 
 
 class HasFacts(Protocol):
@@ -253,11 +253,11 @@ class RowGroupSampler:
             position += group.num_rows
 
     def _default_lanes(self, mode: str) -> int:
-        """One where rows are at hand without decoding, or where the mode holds a single row group."""
-        if mode != "row-groups" or self.shuffle != "groups":
+        """One where rows are at hand without decoding, or where too few row groups are held to be divided."""
+        if mode not in LANE_GROUPS or self.shuffle != "groups":
             return 1
         groups = self.window_bytes // max(self.facts.largest_group.decoded_bytes, 1)
-        return next((lanes for lanes in LANES if groups >= lanes * LANE_GROUPS), 1)
+        return next((lanes for lanes in LANES if groups >= lanes * LANE_GROUPS[mode]), 1)
 
     def _group_order(self) -> list[int]:
         count = len(self.facts.row_groups)
@@ -290,6 +290,6 @@ def _distributed_place() -> tuple[int, int]:
 
 def _default_window(dataset: HasFacts) -> int:
     """As many row groups as the dataset holds at once, less one for the batch that reaches into the next window."""
-    if dataset.mode == "ultra":
-        return 0  # one row group at a time
-    return dataset.facts.room_for_tables_bytes(dataset.budget_bytes) - dataset.facts.largest_group.decoded_bytes
+    facts = dataset.facts
+    room = SLICE_BYTES if dataset.mode == "ultra" else facts.room_for_tables_bytes(dataset.budget_bytes)
+    return max(room - facts.largest_group.decoded_bytes, 0)

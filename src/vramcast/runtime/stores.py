@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import mmap
 import sys
+import warnings
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -18,8 +19,8 @@ import pyarrow.parquet as pq
 
 from vramcast.errors import InputError
 from vramcast.host.parquet import POOL_SEGMENT_BYTES, READ_BUFFER_BYTES, SLICE_BYTES, ParquetFacts
-from vramcast.runtime.rows import Rows
-from vramcast.units import KiB, format_bytes
+from vramcast.runtime.rows import Rows, is_text
+from vramcast.units import KiB, format_bytes, round_up
 
 SMALL_TABLE_BYTES = 256 * KiB  # not worth a mapping of its own: a process may have 65,530 of them (vm.max_map_count)
 
@@ -31,14 +32,18 @@ class Store(Protocol):
     survives_fork: bool
 
     def load(self, chunk: int, wanted: int = 1) -> Rows:
-        """The rows of a chunk, of which `wanted` will be read now."""
+        """The rows of a chunk, of which `wanted` will be read now: the next call may reuse their memory."""
+
+    def describe(self, chunk: int) -> str:
+        """Where a chunk comes from, for errors."""
 
 
 class GroupReader:
     """Decodes one row group at a time; keeps at most one file open."""
 
-    def __init__(self, facts: ParquetFacts) -> None:
+    def __init__(self, facts: ParquetFacts, *, reads_text: bool = False) -> None:
         self.facts = facts
+        self.reads_text = reads_text  # every text is turned into a `str` later, which finds what is not UTF-8
         self.names = facts.column_names()
         self._partition_types = _partition_types(facts)
         self._open_file: int | None = None
@@ -49,7 +54,7 @@ class GroupReader:
         try:
             # One thread: a worker must not start a thread pool of its own, and what is held stays one group.
             table = self._file(group.file).read_row_group(group.group, columns=list(self.names), use_threads=False)
-            table.validate(full=True)  # offsets in range and text UTF-8: damage that decoding lets through
+            _validate(table, self.reads_text)
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(index, error) from error
         if table.num_rows != group.num_rows:
@@ -64,8 +69,9 @@ class GroupReader:
         )
         try:
             for batch in batches:
-                batch.validate(full=True)
-                yield self._complete(pa.Table.from_batches([batch]), index)
+                table = pa.Table.from_batches([batch])
+                _validate(table, self.reads_text)
+                yield self._complete(table, index)
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(index, error) from error
 
@@ -93,7 +99,7 @@ class GroupReader:
         return table
 
     def _damaged(self, index: int, why: object) -> InputError:
-        return InputError(f"{self.facts.describe(index)}: cannot be decoded: {why}")
+        return damaged(self.facts, index, why)
 
 
 class TableStore:
@@ -103,12 +109,50 @@ class TableStore:
 
     def __init__(self, facts: ParquetFacts) -> None:
         self.ends = facts.ends
+        self._facts = facts
         reader = GroupReader(facts)
-        self._rows = [Rows(compacted(reader.read(index))) for index in range(len(facts.row_groups))]
+        self._rows = [compacted(reader.read(index)) for index in range(len(facts.row_groups))]
         pa.default_memory_pool().release_unused()  # what decoding left behind
 
     def load(self, chunk: int, wanted: int = 1) -> Rows:
         return self._rows[chunk]
+
+    def describe(self, chunk: int) -> str:
+        return self._facts.describe(chunk)
+
+
+class Held:
+    """Decoded chunks up to a number of bytes, and which of them make room for the next."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.held_bytes = 0
+        self._rows: OrderedDict[int, Rows] = OrderedDict()  # in the order in which they will make room
+        self._unread: dict[int, int] = {}
+
+    def get(self, chunk: int) -> Rows | None:
+        return self._rows.get(chunk)
+
+    def add(self, chunk: int, rows: Rows) -> Rows:
+        self._rows[chunk] = rows
+        self._unread[chunk] = rows.num_rows
+        self.held_bytes += rows.nbytes
+        return rows
+
+    def note_read(self, chunk: int, count: int) -> None:
+        """An epoch reads every row once: a chunk that has been read up is the first to make room."""
+        self._unread[chunk] -= count
+        self._rows.move_to_end(chunk, last=self._unread[chunk] > 0)
+
+    def make_room(self, nbytes: int) -> list[mmap.mmap]:
+        """Drop what stands in the way. The memory of the dropped is for the next to be written into."""
+        spare: list[mmap.mmap] = []
+        while self._rows and self.held_bytes + nbytes > self.limit_bytes:
+            chunk, dropped = self._rows.popitem(last=False)
+            del self._unread[chunk]
+            self.held_bytes -= dropped.nbytes
+            spare += [] if dropped.memory is None else [dropped.memory]
+        return spare
 
 
 class GroupStore:
@@ -119,59 +163,65 @@ class GroupStore:
     def __init__(self, facts: ParquetFacts, budget_bytes: int) -> None:
         self.ends = facts.ends
         self.budget_bytes = budget_bytes
-        self.tables_bytes = facts.room_for_tables_bytes(budget_bytes)
-        self.held_bytes = 0
+        self.held = Held(facts.room_for_tables_bytes(budget_bytes))
         self._facts = facts
-        self._reader = GroupReader(facts)
-        self._held: OrderedDict[int, Rows] = OrderedDict()  # in the order in which they will make room
-        self._unread: dict[int, int] = {}
-        check_groups_fit(facts, budget_bytes)
+        self._reader = GroupReader(facts, reads_text=True)
+        self._keeps_pool = facts.keeps_pool(budget_bytes)
 
     def load(self, chunk: int, wanted: int = 1) -> Rows:
-        rows = self._held.get(chunk) or self._decode(chunk)
-        self._unread[chunk] -= wanted
-        # An epoch reads every row once: a row group that has been read up is the first to make room.
-        self._held.move_to_end(chunk, last=self._unread[chunk] > 0)
+        rows = self.held.get(chunk) or self._decode(chunk)
+        self.held.note_read(chunk, wanted)
         return rows
+
+    def describe(self, chunk: int) -> str:
+        return self._facts.describe(chunk)
 
     def _decode(self, chunk: int) -> Rows:
-        self._make_room(self._facts.row_groups[chunk].decoded_bytes)  # before decoding, so the sum never exceeds it
-        rows = Rows(compacted(self._reader.read(chunk)))
-        give_back(self._facts, chunk)
+        spare = self.held.make_room(self._facts.row_groups[chunk].decoded_bytes)  # first, so that the sum never exceeds
+        rows = compacted(self._reader.read(chunk), spare)
+        self._give_back(chunk)
         if rows.nbytes > self.budget_bytes:
-            raise _too_large(self._facts, chunk, rows.nbytes, self.budget_bytes)
-        self._make_room(rows.nbytes)
-        self._held[chunk] = rows
-        self._unread[chunk] = rows.num_rows
-        self.held_bytes += rows.nbytes
-        return rows
+            raise self._facts.too_large(chunk, rows.nbytes, self.budget_bytes)
+        self.held.make_room(rows.nbytes)
+        return self.held.add(chunk, rows)
 
-    def _make_room(self, nbytes: int) -> None:
-        while self._held and self.held_bytes + nbytes > self.tables_bytes:
-            chunk, dropped = self._held.popitem(last=False)
-            del self._unread[chunk]
-            self.held_bytes -= dropped.nbytes
+    def _give_back(self, chunk: int) -> None:
+        """Return what decoding left in pyarrow's pool, unless that is one segment, which the next decoding reuses.
+
+        Returning it after every small row group would cost half the decoding again.
+        """
+        if not self._keeps_pool or self._facts.row_groups[chunk].decoding_bytes() > POOL_SEGMENT_BYTES:
+            pa.default_memory_pool().release_unused()
 
 
 class SliceStore:
-    """One row group, or one slice of a large one, and nothing else."""
+    """One row group, or one slice of a large one; of small ones as many as make a slice."""
 
     survives_fork = False
 
-    def __init__(self, facts: ParquetFacts, slice_bytes: int = SLICE_BYTES) -> None:
-        self._reader = GroupReader(facts)
+    def __init__(self, facts: ParquetFacts, slice_bytes: int = SLICE_BYTES, *, reads_text: bool = False) -> None:
+        self._reader = GroupReader(facts, reads_text=reads_text)
         self._plan = [piece for index in range(len(facts.row_groups)) for piece in _pieces(facts, index, slice_bytes)]
         self.ends = tuple(accumulate(rows for _, _, rows in self._plan))
-        self._held: tuple[int, Rows] | None = None
+        self.held = Held(slice_bytes)
         self._stream: tuple[int, Iterator[pa.Table]] | None = None  # the next chunk a running decode will give
 
     def load(self, chunk: int, wanted: int = 1) -> Rows:
-        if self._held is None or self._held[0] != chunk:
-            self._held = None  # dropped first: never two at once
-            self._held = (chunk, Rows(compacted(self.table(chunk))))
-            # Always, for half the decoding again: this mode is for those who have memory for one row group and no more.
+        rows = self.held.get(chunk)
+        if rows is None:
+            group, _, num_rows = self._plan[chunk]
+            facts = self._reader.facts.row_groups[group]
+            spare = self.held.make_room(facts.decoded_bytes * num_rows // facts.num_rows)
+            rows = compacted(self.table(chunk), spare)
+            self.held.make_room(rows.nbytes)
+            self.held.add(chunk, rows)
+            # Always, for half the decoding again: this mode is for those who have memory for a slice and no more.
             pa.default_memory_pool().release_unused()
-        return self._held[1]
+        self.held.note_read(chunk, wanted)
+        return rows
+
+    def describe(self, chunk: int) -> str:
+        return self._reader.facts.describe(self._plan[chunk][0])
 
     def table(self, chunk: int) -> pa.Table:
         group, piece, rows = self._plan[chunk]
@@ -197,6 +247,16 @@ class SliceStore:
         raise InputError(f"{self._reader.facts.describe(group)}: ended before slice {piece} of {rows} rows")
 
 
+def damaged(facts: ParquetFacts, index: int, why: object) -> InputError:
+    return InputError(f"{facts.describe(index)}: cannot be decoded: {why}")
+
+
+def _validate(table: pa.Table, reads_text: bool) -> None:
+    """Offsets in range and text UTF-8: damage that decoding lets through."""
+    for column in table.columns:
+        column.validate(full=not (reads_text and is_text(column.type)))
+
+
 def _partition_types(facts: ParquetFacts) -> dict[str, pa.DataType]:
     """One type per key over all files: a null in one folder must not change it."""
     pairs = [pair for file in facts.files for pair in file.partition]
@@ -213,44 +273,45 @@ def _pieces(facts: ParquetFacts, index: int, slice_bytes: int) -> Iterator[tuple
         yield index, piece, min(size, group.num_rows - start)
 
 
-def give_back(facts: ParquetFacts, index: int) -> None:
-    """Return what decoding a large row group left in pyarrow's pool.
-
-    A small one leaves at most one segment, which the next reuses: returning it too would cost half the decoding again.
-    """
-    if facts.row_groups[index].decoding_bytes() > POOL_SEGMENT_BYTES:
-        pa.default_memory_pool().release_unused()
-
-
 def check_groups_fit(facts: ParquetFacts, budget_bytes: int) -> None:
-    """Refuse early what could only be read by breaking the budget."""
-    largest = facts.row_groups.index(facts.largest_group)
-    if facts.largest_group.decoded_bytes > budget_bytes:
-        raise _too_large(facts, largest, facts.largest_group.decoded_bytes, budget_bytes)
+    """Refuse a budget below one row group; warn of one that does not cover what decoding takes besides."""
+    facts.check_budget(budget_bytes)
+    if budget_bytes < facts.least_budget_bytes:
+        warnings.warn(
+            f"{facts.files[0].path}: a budget of {format_bytes(budget_bytes)} holds the largest row group, "
+            f"{format_bytes(facts.largest_group.decoded_bytes)}, but not what decoding takes beside it, "
+            f"{format_bytes(facts.scratch_bytes(budget_bytes))}. Raise budget_bytes to "
+            f"{format_bytes(facts.least_budget_bytes)}, or rewrite the file with smaller row groups "
+            "(vramcast.runtime.rewrite_row_groups).",
+            stacklevel=3,
+        )
 
 
-def _too_large(facts: ParquetFacts, index: int, nbytes: int, budget_bytes: int) -> InputError:
-    rows = facts.row_groups[index].num_rows
-    return InputError(
-        f"{facts.describe(index)}: {rows:,} rows decode to {format_bytes(nbytes)}, more than the budget of "
-        f"{format_bytes(budget_bytes)}. Rewrite the file once with vramcast.runtime.rewrite_row_groups(source, "
-        "target), use mode='mmap' or 'ultra', or raise budget_bytes."
-    )
-
-
-def compacted(table: pa.Table) -> pa.Table:
-    """The same table in one mapping of just its size.
+def compacted(table: pa.Table, spare: Sequence[mmap.mmap] = ()) -> Rows:
+    """The table's rows in one mapping of just its size: one of the spare ones if it fits, else a new one.
 
     Decoding leaves buffers up to twice as large as their content in a pool that keeps what is freed, and `nbytes`
     counts neither. Memory mapped for one table is what it says and goes back to the system when the table is dropped.
     """
     if table.nbytes < SMALL_TABLE_BYTES:
-        return table
+        return Rows(table)
     size = pa.MockOutputStream()
     _write_stream(size, table)
-    buffer = pa.py_buffer(_own_memory(size.size()))
+    memory = _spare_memory(spare, size.size()) or _own_memory(size.size())
+    buffer = pa.py_buffer(memory)
     _write_stream(pa.FixedSizeBufferWriter(buffer), table)
-    return pa.ipc.open_stream(buffer).read_all()
+    return Rows(pa.ipc.open_stream(buffer).read_all(), memory)
+
+
+def _spare_memory(spare: Sequence[mmap.mmap], nbytes: int) -> mmap.mmap | None:
+    """Pages that are there already: to have the kernel clear others costs as much as half the decoding."""
+    fitting = [memory for memory in spare if nbytes <= len(memory) <= nbytes + nbytes // 8]
+    if not fitting or not hasattr(mmap, "MADV_DONTNEED"):
+        return None
+    memory, end = fitting[0], round_up(nbytes, mmap.PAGESIZE)
+    if end < len(memory):
+        memory.madvise(mmap.MADV_DONTNEED, end)
+    return memory
 
 
 def _own_memory(nbytes: int) -> mmap.mmap:
