@@ -6,7 +6,8 @@ temporaries), companions and overheads; let the allocator model say what torch w
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError, UnsupportedError, unknown
@@ -26,7 +27,7 @@ from vramcast.formulas.recipe import RECIPES
 from vramcast.formulas.regime import attention_kernel, regime_of
 from vramcast.formulas.replay import Replayed, Script, replay
 from vramcast.formulas.scaling import lengths, scaling
-from vramcast.formulas.setting import Setting
+from vramcast.formulas.setting import Beside, Setting
 from vramcast.formulas.states import States, from_count, gradient_bytes, state_entries, unique
 from vramcast.formulas.step import Step, describe_activations, entries_of, loss_apart
 from vramcast.formulas.timeline import Stamped
@@ -64,7 +65,8 @@ NEED_LAYERS = {
 ONE_GPU = {"sub_device": None}
 
 
-def estimate(job: Job) -> Forecast:
+def estimate(job: Job, *, with_scaling: bool = True) -> Forecast:
+    """`with_scaling`: how it grows with the length, which takes recordings of its own."""
     gpu = find_gpu(job.gpu) if job.gpu else None
     if job.params is not None:
         return _states_only(from_count(job.params, job), job, gpu, f"{job.params:,} parameters", ())
@@ -81,7 +83,31 @@ def estimate(job: Job) -> Forecast:
             names = ", ".join(name.replace("_", "-") for name in asked)
             raise UnsupportedError(f"{names} is modelled on one GPU only: leave out gpus, or price it apart")
         return forecast_ranks(job, gpu, source, source.config)
-    return (_edited if job.edit else _whole)(job, gpu, source, source.config)
+    if job.edit:
+        return _edited(job, gpu, source, source.config)
+    draft = _drafted(job, gpu, source.config)
+    forecast = _billed(draft, _replayed(draft.script, gpu, job), source)
+    return replace(forecast, scaling=_scaling(job, source.config, gpu)) if with_scaling else forecast
+
+
+def estimate_if_it_may_fit(job: Job) -> Forecast | None:
+    """Of a job on one card that is known. None where the card runs out, or where context and workspaces at the upper
+    end leave too little of it: such a job does not fit surely, and no bill is made of it."""
+    assert job.gpu is not None
+    assert job.model is not None
+    gpu, source = find_gpu(job.gpu), read_model(job.model)
+    assert source.config is not None
+    draft = _drafted(job, gpu, source.config)
+    context = context_entries(job, gpu, DEVICE)
+    usual = sum(entry.nbytes for entry in context)
+    assumed = (*context, *workspace_entries(job, gpu, DEVICE))
+    most = usual + sum(entry.range_bytes[1] - entry.nbytes for entry in assumed if entry.range_bytes)
+    if _least_bytes(draft.script) + most > gpu.capacity_bytes():
+        return None
+    replayed = replay(draft.script, capacity_bytes=gpu.capacity_bytes() - usual, conf=job.alloc_conf)
+    if replayed.out_of_memory or replayed.peak_reserved_bytes + most > gpu.capacity_bytes():
+        return None
+    return _billed(draft, replayed, source)
 
 
 def is_divided(job: Job) -> bool:
@@ -118,27 +144,46 @@ def _states_only(states: States, job: Job, gpu: Gpu | None, name: str, notes: tu
     )  # fmt: skip
 
 
-def _whole(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Forecast:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    """A job recorded and written down for the allocator, before its bill is made."""
+
+    setting: Setting
+    step: Step
+    stream: list[Stamped]  # of the step itself
+    extra: Beside
+    script: Script
+
+
+def _drafted(job: Job, gpu: Gpu | None, config: Config) -> _Draft:
     sizes = sizes_of(job, config)
     program = recorded(job, config, gpu, sizes)
     check_positions(program, config)
     states = States(params=unique(program.params()), job=job)
     step = Step(job=job, program=program, states=states, place=DEVICE)
-    lines, stream = step.lines()
+    setting = Setting(job=job, config=config, gpu=gpu, sizes=sizes, program=program, states=states, device=DEVICE)
+    extra, stream = beside(setting), step.stream()
+    small = (*workspaces(job, gpu), *(int(value.nbytes) for value in batch_values(program, job)))
+    script = replace(_script(step, stream, extra.resident, small), earlier=_earlier(job, config, gpu))
+    return _Draft(
+        setting=setting, step=step, stream=stream, extra=extra, script=played_with(script, extra, DEVICE)
+    )  # fmt: skip
+
+
+def _billed(draft: _Draft, replayed: Replayed, source: ModelSource) -> Forecast:
+    step, extra, setting = draft.step, draft.extra, draft.setting
+    job, config, gpu, states, program = step.job, setting.config, setting.gpu, step.states, step.program
+    lines = step.lines(draft.stream)
     texts = dict(describe_activations(program, job))
     for line in lines:
         line.formula = line.formula or texts.get(line.component, "")
-    extra = beside(Setting(job=job, config=config, gpu=gpu, sizes=sizes, program=program, states=states, device=DEVICE))
     devices = dict.fromkeys((DEVICE, *(line.place for line in extra.lines if line.place.startswith("cuda"))))
     entries = (
         *state_entries(states, DEVICE), *entries_of(lines), *entries_of(extra.lines),
         *(entry for device in devices for entry in workspace_entries(job, gpu, device)),
         *(entry for device in devices for entry in context_entries(job, gpu, device)),
-        *host_side(job, config, states, sizes),
+        *host_side(job, config, states, setting.sizes),
     )  # fmt: skip
-    small = (*workspaces(job, gpu), *(int(value.nbytes) for value in batch_values(program, job)))
-    script = replace(_script(step, stream, extra.resident, small), earlier=_earlier(job, config, gpu))
-    replayed = _replayed(played_with(script, extra, DEVICE), gpu, job)
     level = Level.PROCESS if gpu else Level.RESERVED  # the context depends on the card
     ledger = Ledger(entries=_within((*entries, *_slack(replayed)), job_phases(job)), top_level=level)
     ledger.check()
@@ -146,7 +191,6 @@ def _whole(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Fo
         model=_summary(source.name, states, config.model_type, _layers(program)), job=job, gpu=gpu, ledger=ledger,
         assumptions=(*assumptions(job, config), *extra.assumptions),
         warnings=(*source.notes, *source.warnings), notes=(*_padding(job, config), *_loops(job, step, ledger)),
-        scaling=_scaling(job, config, gpu),
     )  # fmt: skip
 
 
@@ -167,7 +211,7 @@ def _padding(job: Job, config: Config) -> list[str]:
         return []
     if job.seq > job.longest_seq:
         raise InputError(f"seq {job.seq} is the average length and longest-seq {job.longest_seq} the longest one")
-    average = estimate(at_length(job, job.seq)).verdict().peak
+    average = estimate(at_length(job, job.seq), with_scaling=False).verdict().peak
     return [
         f"padded to {job.longest_seq} tokens, of which {1 - job.seq / job.longest_seq:.0%} are padding on average; "
         f"batches of {job.seq} tokens would peak at {format_gib(average.allocated_bytes)} allocated ({average.phase})"
@@ -183,7 +227,8 @@ def _loops(job: Job, step: Step, ledger: Ledger) -> list[str]:
     if job.loop != "retain-graph":
         other = replace(job, loop="retain-graph")
         retained = int(held_between(step.program, replace(step, job=other).mode(fresh=True)))
-        own, peak = ledger.peak(DEVICE).allocated_bytes, estimate(other).verdict().peak.allocated_bytes
+        own = ledger.peak(DEVICE).allocated_bytes
+        peak = estimate(other, with_scaling=False).verdict().peak.allocated_bytes
         texts.append(
             f"retain-graph would hold {format_bytes(retained)} and peak at {format_gib(peak)} allocated: "
             f"{job.loop} saves {1 - held / retained:.1%} of what is held and {max(1 - own / peak, 0):.1%} of the peak"
@@ -332,11 +377,23 @@ def _earlier(job: Job, config: Config, gpu: Gpu | None) -> tuple[list[Stamped], 
 def _replayed(script: Script, gpu: Gpu | None, job: Job) -> Replayed:
     """On the card if it suffices there (a full card makes torch give cached blocks back), else on one without limit."""
     if gpu is not None and gpu.total_bytes is not None:
-        context = sum(entry.nbytes for entry in context_entries(job, gpu, DEVICE))
-        replayed = replay(script, capacity_bytes=gpu.total_bytes - context, conf=job.alloc_conf)
-        if not replayed.out_of_memory:
-            return replayed
+        room = gpu.total_bytes - sum(entry.nbytes for entry in context_entries(job, gpu, DEVICE))
+        if _least_bytes(script) <= room:
+            replayed = replay(script, capacity_bytes=room, conf=job.alloc_conf)
+            if not replayed.out_of_memory:
+                return replayed
     return replay(script, capacity_bytes=None, conf=job.alloc_conf)
+
+
+def _least_bytes(script: Script) -> int:
+    """What is asked for at once, whatever the allocator does with it; what is left over from step to step is not in
+    it."""
+    lying = sum(script.weights) + sum(script.small)
+    return lying + max(_top(script.first), sum(script.states) + _top(script.later))
+
+
+def _top(stream: list[Stamped]) -> int:
+    return int(max(accumulate(item.event.sign * int(item.event.nbytes) for item in stream), default=0))
 
 
 def job_phases(job: Job) -> tuple[str, ...]:

@@ -88,9 +88,8 @@ class Step:
     def stream(self, *, fresh: bool = True) -> list[Stamped]:
         return list(step_events(self.program, self.mode(fresh=fresh)))
 
-    def lines(self) -> tuple[list[Amounts], list[Stamped]]:
-        """Every line that the step itself makes, and the stream behind it."""
-        first = self.stream()
+    def lines(self, first: list[Stamped]) -> list[Amounts]:
+        """Every line that the step itself makes, from its stream."""
         bill = _Bill(self.place, self.program)
         peaks = phase_peaks(first, self.program.placed)
         gradients = self._gradient_line()
@@ -102,7 +101,7 @@ class Step:
         elif self.zeroed_in_place:
             self._accumulating(bill, gradients, ())
         self._leftovers(bill, first)
-        return [*bill.lines.values(), gradients, self._step_temporaries()], first
+        return [*bill.lines.values(), gradients, self._step_temporaries()]
 
     def _gradient_line(self) -> Amounts:
         total, recipe = self.states.gradient_bytes, self.states.recipe

@@ -87,7 +87,7 @@ def _largest(job: Job, batches: Sequence[int], seq: int) -> int | None:
     low, high = 0, len(ordered)
     while low < high:
         middle = (low + high) // 2
-        if _fits(estimate(replace(job, batch=ordered[middle], seq=seq))):
+        if _fits(estimate(replace(job, batch=ordered[middle], seq=seq), with_scaling=False)):
             low = middle + 1
         else:
             high = middle

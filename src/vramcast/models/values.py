@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 
-from vramcast.models.dims import Number
+from vramcast.models.dims import Number, unnamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Value:
     @property
     def nbytes(self) -> Number:
         if self._nbytes is None:
-            self._nbytes = prod(self.shape) * self.dtype.nbytes
+            self._nbytes = prod(map(unnamed, self.shape)) * self.dtype.nbytes
         return self._nbytes
 
 

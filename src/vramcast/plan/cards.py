@@ -89,7 +89,7 @@ def _is_too_much(job: Job, prices: RankPrices) -> bool:
 
 
 def _card(job: Job, gpu: Gpu, count: int) -> Card:
-    forecast = estimate(job)
+    forecast = estimate(job, with_scaling=False)
     verdict = forecast.verdict()
     return Card(
         gpu=gpu, count=count, process_bytes=verdict.process_bytes or 0, headroom_bytes=verdict.headroom_bytes or 0,

@@ -167,7 +167,7 @@ class Search:
                 cost = self._cost_if_it_may_fit(moves, changed)
                 if cost is not None and self._fast_enough(cost):
                     left -= 1
-                    forecast = estimate(changed)
+                    forecast = estimate(changed, with_scaling=False)
                     self._learn(moves, forecast)
                     yield Tried(moves=moves, job=changed, forecast=forecast, cost=cost)
             except VramcastError:  # a combination that the engine does not model is no plan

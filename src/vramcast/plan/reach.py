@@ -55,7 +55,7 @@ def _farthest(forecast: Forecast, config: Config, room: int, key: str, values: G
         at = min(int((peaks * ratio <= room).sum()), below) - 1
         if at <= 0:
             break
-        seen = estimate(_with(job, key, int(values[at])))
+        seen = estimate(_with(job, key, int(values[at])), with_scaling=False)
         if fits_surely(seen):
             return int(values[at])
         ratio, below = max(ratio, _ratio(seen, int(peaks[at]))) * CAUTION, at

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError
 from vramcast.forecast import Forecast
-from vramcast.formulas.dry_run import may_get_through, replayed
-from vramcast.formulas.estimate import DEVICE, estimate, sizes_of
+from vramcast.formulas.dry_run import replayed
+from vramcast.formulas.estimate import DEVICE, estimate, estimate_if_it_may_fit, sizes_of
 from vramcast.formulas.overheads import context_entries
 from vramcast.job import Job
 from vramcast.models.config import Config
@@ -41,7 +41,6 @@ EXACT = (
     24  # candidates estimated in their order; from then on, those that allocate as much as a refused one are skipped
 )
 TRIED = 60
-ROOMY = 0.85  # of what the card has beside the context: below it a candidate is likely to fit and estimated at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,20 +89,20 @@ def plan(job: Job, limits: Limits | None = None) -> Plans:
     gpu, config = about(job)
     job = _with_length(job, config)
     room = gpu.capacity_bytes() - sum(entry.nbytes for entry in context_entries(job, gpu, DEVICE))
-    base = estimate(job)
+    base = estimate(job, with_scaling=False)
     if job.gpus > 1 or job.edit:
         return _by_estimates(job, base, gpu, config, limits or Limits())
     table = Table(job, config, gpu, limits or Limits(), most_bytes=room)
     if base.verdict().fits:
         return _fits_already(base, table, room)
-    fitting = tuple(_cheapest(job, table, gpu, room))
+    fitting = tuple(_cheapest(job, table, room))
     if not fitting:  # then what the weights forbid is of interest too: how close can it get?
         table = Table(job, config, gpu, limits or Limits())
     smallest = table.smallest()
     return Plans(
         base=base, cost=table.base, fitting=fitting, num_candidates=table.num_candidates,
         fewest=min(fitting, key=lambda found: len(found.moves), default=None),
-        closest=None if fitting else _estimated(job, smallest),
+        closest=None if fitting else _smallest(job, smallest),
         singles=_singles(base, table), front=tuple(table.front(room)),
         reach=reach_of(fitting[0].forecast, config, room) if fitting else None,
     )  # fmt: skip
@@ -132,7 +131,7 @@ def _by_estimates(job: Job, base: Forecast, gpu: Gpu, config: Config, limits: Li
             break
     if not (found or refused) and search.smallest is not None:
         _, moves, smallest = search.smallest
-        refused.append(Plan(moves=moves, job=smallest, forecast=estimate(smallest), slowdown=None))
+        refused.append(Plan(moves=moves, job=smallest, forecast=estimate(smallest, with_scaling=False), slowdown=None))
     found.sort(key=lambda made: (rank_of(made.kind, made.slowdown), effort_of(made.moves, made.slowdown)))
     return Plans(
         base=base, cost=cost, fitting=tuple(found), singles=(), front=(), reach=None,
@@ -159,7 +158,8 @@ def _cached_less(base: Forecast, config: Config) -> int:
     with_it = EXPANDABLE.apply(base.job)
     if with_it is None or base.gpu is None:
         return 0
-    return max((base.verdict().reserved_bytes or 0) - replayed(with_it, config, base.gpu).peak_reserved_bytes, 0)
+    less = replayed(with_it, config, base.gpu).peak_reserved_bytes
+    return max((base.verdict().reserved_bytes or 0) - less, 0)
 
 
 def about(job: Job) -> tuple[Gpu, Config]:
@@ -180,7 +180,7 @@ def _with_length(job: Job, config: Config) -> Job:
 # ---- the cheapest that fit
 
 
-def _cheapest(job: Job, table: Table, gpu: Gpu, room: int) -> Iterator[Plan]:
+def _cheapest(job: Job, table: Table, room: int) -> Iterator[Plan]:
     """The first in the table's order that fit when estimated whole, each with changes of its own."""
     found: list[Plan] = []
     tried, most = 0, room
@@ -190,12 +190,11 @@ def _cheapest(job: Job, table: Table, gpu: Gpu, room: int) -> Iterator[Plan]:
         changed = applied(job, candidate.moves)
         if changed is None:
             continue
-        roomy = candidate.allocated_bytes <= ROOMY * room
-        made = _estimated(job, candidate) if roomy or may_get_through(changed, table.config, gpu) else None
+        forecast = estimate_if_it_may_fit(changed)
         tried += 1
-        if made is not None and made.fits:
-            found.append(made)
-            yield made
+        if forecast is not None and fits_surely(forecast):
+            found.append(Plan(moves=candidate.moves, job=changed, forecast=forecast, slowdown=candidate.slowdown))
+            yield found[-1]
         elif tried > EXACT:
             most = min(most, candidate.allocated_bytes - 1)
         if len(found) >= WANTED or tried >= TRIED:
@@ -221,6 +220,7 @@ def _deciding(moves: Moves) -> set[str]:
     return {move.name for move in moves}
 
 
-def _estimated(job: Job, candidate: Candidate) -> Plan:
+def _smallest(job: Job, candidate: Candidate) -> Plan:
     changed = applied(job, candidate.moves) or job
-    return Plan(moves=candidate.moves, job=changed, forecast=estimate(changed), slowdown=candidate.slowdown)
+    forecast = estimate(changed, with_scaling=False)
+    return Plan(moves=candidate.moves, job=changed, forecast=forecast, slowdown=candidate.slowdown)

@@ -301,7 +301,8 @@ def lying_entries(job: Job, gpu: Gpu | None, topology: Topology, states: RankSta
 def _ledger(
     job: Job, gpu: Gpu | None, topology: Topology, rank: Rank, host: tuple[Entry, ...], extra: Beside, whole: States
 ) -> Ledger:
-    lines, stream = rank.step.lines()
+    stream = rank.step.stream()
+    lines = rank.step.lines(stream)
     texts = dict(describe_activations(rank.step.program, job))
     for line in lines:
         line.formula = line.formula or texts.get(line.component, "")
