@@ -8,7 +8,7 @@ from vramcast.errors import InputError
 from vramcast.formulas.companions import during, line
 from vramcast.formulas.optimizers import state_bytes, version
 from vramcast.formulas.regime import kv_cache
-from vramcast.formulas.setting import Beside, Setting, passing, peak_of, without_graph
+from vramcast.formulas.setting import Beside, Setting, once, passing, peak_of, without_graph
 from vramcast.ledger import EVAL, HOST, RESUME, ROLLOUT, SAVE, Category
 from vramcast.models.dims import Dim, Number, maximum, minimum, product_text
 from vramcast.models.loss import add_loss
@@ -27,11 +27,11 @@ def between(setting: Setting) -> Beside:
     job = setting.job
     found = _saving(setting)
     if job.rollout_tokens is not None:
-        found += _rollout(setting)
+        found += once(setting, _rollout, job.rollout_tokens, job.rollout_batch)
     elif job.rollout_batch is not None:
         raise InputError("rollout-batch needs rollout-tokens")
     if job.evaluate:
-        found += _evaluation(setting)
+        found += once(setting, _evaluation, job.eval_batch, job.eval_kept)
     elif job.eval_batch is not None or job.eval_kept:
         raise InputError("eval-batch and eval-kept need evaluate")
     if job.resume != "none":

@@ -11,7 +11,16 @@ from collections.abc import Iterable, Iterator
 from vramcast.errors import InputError
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.optimizers import KNOWN, implementation, state_bytes, temporaries
-from vramcast.formulas.setting import Beside, Setting, backbone, kept_after_forward, passing, peak_of, without_graph
+from vramcast.formulas.setting import (
+    Beside,
+    Setting,
+    backbone,
+    kept_after_forward,
+    once,
+    passing,
+    peak_of,
+    without_graph,
+)
 from vramcast.formulas.states import AFTER_STEP, States
 from vramcast.ledger import (
     BACKWARD,
@@ -45,15 +54,15 @@ def companions(setting: Setting) -> Beside:
     job = setting.job
     found = Beside()
     if job.reference not in ("none", "precomputed"):
-        found += _reference(setting)
+        found += once(setting, _reference, job.reference, job.reference_dtype)
     if job.reference == "precomputed":
         found += Beside(assumptions=("reference log-probabilities are precomputed: the reference is not loaded",))
     if job.reward != "none":
-        found += _reward(setting)
+        found += once(setting, _reward, job.reward, job.reward_model, job.companion_dtype, job.rollout_tokens)
     if job.critic != "none":
         found += _critic(setting)
     if job.teacher != "none":
-        found += _teacher(setting)
+        found += once(setting, _teacher, job.teacher, job.teacher_model, job.companion_dtype)
     return found
 
 
@@ -143,17 +152,22 @@ def _critic(setting: Setting) -> Beside:
     if implementation(job) == "in-backward":
         raise InputError("a critic beside an optimizer that steps inside backward is not modelled")
     place = _place(job.critic, setting)
-    model = record(_config(setting, job.critic_model), setting.program.regime, setting.sizes)
-    params = _headless(model)
-    states = States(params=tuple(params), job=job)
+    params, graph_bytes = once(setting, _critic_model, job.critic_model)
+    states = States(params=params, job=job)
     kept = line("critic: kept for backward", place, "", "its graph, until its own backward has run")
-    during(kept, PASSES, kept_after_forward(backbone(model)))
+    during(kept, PASSES, graph_bytes)
     weights, *trained = _trained("critic", states, place)
     return Beside(
         lines=(weights, *trained, kept), blocks=(*trained, kept),
         resident=tuple(param.nbytes for param in params) if place == setting.device else (),
         assumptions=("policy and critic share one loss: both graphs are alive together (TRL's PPO)",),
     )  # fmt: skip
+
+
+def _critic_model(setting: Setting) -> tuple[tuple[Param, ...], Number]:
+    """Its parameters, and what its forward keeps."""
+    model = record(_config(setting, setting.job.critic_model), setting.program.regime, setting.sizes)
+    return tuple(_headless(model)), kept_after_forward(backbone(model))
 
 
 def _trained(name: str, states: States, place: str) -> Iterator[Amounts]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.formulas.amounts import Amounts
@@ -18,6 +19,7 @@ from vramcast.models.families import record
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import Dtype
 
+Made = TypeVar("Made")
 KEPT = Mode(recompute=lambda placed: "none")
 
 
@@ -63,6 +65,16 @@ class Beside:
             assumptions=(*self.assumptions, *other.assumptions), passes=(*self.passes, *other.passes),
             blocks=(*self.blocks, *other.blocks),
         )  # fmt: skip
+
+
+def once(setting: Setting, make: Callable[[Setting], Made], *reads: Hashable) -> Made:
+    """Made once for a recorded program and the fields of the job that `make` reads, however many optimizers a search
+    puts beside it."""
+    known, key = setting.program.folded, (make, setting.device, *reads)
+    if key not in known:
+        known[key] = make(setting)
+    found: Made = known[key]
+    return found
 
 
 def without_graph(

@@ -80,7 +80,7 @@ def _is_sum(text: str) -> bool:
 
 
 def text_of(number: Any) -> str:
-    return number.text if isinstance(number, Dim) else str(number)
+    return number.text if isinstance(number, Dim) else str(number) if isinstance(number, int) else "…"  # of a grid
 
 
 def product_text(dims: Iterable[Any], *factors: int) -> str:
