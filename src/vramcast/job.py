@@ -298,7 +298,9 @@ class Job:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            check_value(field, getattr(self, field.name))
+            value = getattr(self, field.name)
+            if value is not field.default:
+                check_value(field, value)
         if (self.model is None) == (self.params is None):
             raise InputError("say what is trained: a model, or --params with a number of parameters (not both)")
 

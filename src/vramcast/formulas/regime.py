@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 from collections.abc import Callable
 
 from vramcast.catalog.gpus import Gpu
@@ -24,6 +25,7 @@ from vramcast.formulas.recipe import RECIPES
 from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.families.megatron import DESCRIBED as MEGATRON
+from vramcast.models.regime import everything
 from vramcast.models.tape import BF16, DTYPES, F16, F32, Dtype, Lora, Quantized, Regime
 
 # Frameworks whose modelling code is described apart from transformers\'.
@@ -48,7 +50,7 @@ def regime_of(job: Job, config: Config, gpu: Gpu | None) -> Regime:
         code=_code(job, config), raises_logits=_raises_logits(job),
         boolean_masks=transformers >= BOOLEAN_MASKS_FROM, knows_windows=job.attention == "flash",
         masks_always=transformers < BOOLEAN_MASKS_FROM and config.model_type in ALWAYS_MASKED_BEFORE_THAT,
-        early_upcast=upcasts_logits(config.model_type, transformers), input_grads=_input_grads(job, config),
+        early_upcast=upcasts_logits(config.model_type, transformers), input_grads=needs_input_grads(job, config),
         trainable=_trainable(job), lora=_lora(job), quantized=_quantized(job), upcast=_upcast(job),
     )  # fmt: skip
 
@@ -113,7 +115,7 @@ def kv_cache(job: Job, config: Config) -> str:
     return "copy" if transformers >= CACHE_COPIES_FROM else "alias"
 
 
-def _input_grads(job: Job, config: Config) -> bool:
+def needs_input_grads(job: Job, config: Config) -> bool:
     """Does gradient checkpointing make the embeddings' output ask for a gradient? PEFT and those who use it did so
     before transformers did: with reentrant checkpointing nothing behind frozen embeddings would be trained else."""
     if job.checkpointing == "none" or _code(job, config) != "transformers" or job.framework in OWN_CODE:
@@ -148,12 +150,12 @@ ALWAYS_MASKED = frozenset({"t5", "mt5", "umt5", "falcon"})  # a bias or a mask g
 
 
 def _trainable(job: Job) -> Callable[[str], bool]:
-    if not job.freeze:
-        return lambda name: True
-    patterns = tuple(job.freeze)
-    return lambda name: (
-        not any(fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.") for pattern in patterns)
-    )
+    return functools.partial(_is_trained, tuple(job.freeze)) if job.freeze else everything
+
+
+@functools.cache  # a search asks for the same names in every recording
+def _is_trained(frozen: tuple[str, ...], name: str) -> bool:
+    return not any(fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.") for pattern in frozen)
 
 
 def _lora(job: Job) -> Lora | None:

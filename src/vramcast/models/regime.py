@@ -50,6 +50,11 @@ class Split:
 WHOLE = Split()
 
 
+def everything(name: str) -> bool:
+    """Every parameter is trained."""
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regime:
     """How the model is run: everything about a job that changes which tensors exist."""
@@ -76,7 +81,7 @@ class Regime:
     chunked_loss: bool = False  # the head leaves its logits as they are for a loss in chunks
     softmax_keeps_input: bool = False  # torch before 1.11 saved it and never used it
     cuda: bool = True  # CUDA kernels; False: what the CPU kernels keep, for checks against real runs
-    trainable: Callable[[str], bool] = lambda name: True
+    trainable: Callable[[str], bool] = everything
     upcast: Callable[[str, str], bool] = lambda name, kind: False  # parameters kept in fp32 whatever `weights` says
     lora: Lora | None = None
     quantized: Quantized | None = None

@@ -18,7 +18,7 @@ from typing import Any
 from vramcast.errors import InvariantError
 from vramcast.models.activations import activate
 from vramcast.models.dims import Number, minimum, power_of_two_from
-from vramcast.models.regime import WHOLE, Lora, Quantized, Regime, Split
+from vramcast.models.regime import WHOLE, Lora, Quantized, Regime, Split, everything
 from vramcast.models.values import (
     BF16,
     BOOL,
@@ -116,6 +116,8 @@ class Tape:
 
     def _alike(self, before: list[tuple[int, Section]], index: int) -> Section | None:
         """The recording of an earlier layer with the same trainable parameters."""
+        if self.regime.trainable is everything:
+            return before[-1][1] if before else None
         for earlier, section in reversed(before):
             if self._trainable(section, earlier) == self._trainable(section, index):
                 return section

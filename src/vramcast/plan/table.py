@@ -17,7 +17,7 @@ from vramcast.catalog.gpus import Gpu
 from vramcast.formulas.estimate import sizes_of
 from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.peaks import MOMENTS, ByPhase, Recording
-from vramcast.formulas.regime import kv_cache, regime_of
+from vramcast.formulas.regime import kv_cache, needs_input_grads
 from vramcast.job import Job
 from vramcast.ledger import NEXT_BACKWARD, NEXT_FORWARD, NEXT_STEP
 from vramcast.models.config import Config
@@ -184,8 +184,8 @@ class Table:
         return self._fixed[key]
 
     def _recording(self, job: Job) -> Recording:
-        regime = regime_of(job, self.config, self.gpu)
-        key = (*_stored(job), job.attention, job.loss, kv_cache(job, self.config), regime.input_grads)
+        inputs = needs_input_grads(job, self.config)
+        key = (*_stored(job), job.attention, job.loss, kv_cache(job, self.config), inputs)
         if key not in self._recordings:
             self._recordings[key] = Recording(job, self.config, self.gpu, self.grid)
         return self._recordings[key]
