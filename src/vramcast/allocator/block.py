@@ -73,13 +73,13 @@ class BlockPool:
 
     __slots__ = ("find_count", "free", "id", "is_small", "tallies", "unmapped")
 
-    def __init__(self, pool_id: PoolId, is_small: bool, tallies: tuple[Tally, ...]) -> None:
+    def __init__(self, pool_id: PoolId, is_small: bool, tallies: tuple[Tally, Tally]) -> None:
         self.id = pool_id
         self.is_small = is_small
         self.free: dict[int, list[FreeKey]] = {}
         self.unmapped: dict[int, list[tuple[int, Block]]] = {}
         self.find_count = 0  # searches so far: the clock by which garbage collection measures age
-        self.tallies = tallies  # aggregate, and this size class where it is counted
+        self.tallies = tallies  # (aggregate, this size class)
 
     def insert(self, block: Block) -> None:
         block.age_base = self.find_count

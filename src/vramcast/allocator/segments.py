@@ -27,11 +27,10 @@ NO_LIMIT = 1 << 64
 class SegmentStore:
     """The pools of one device and the driver behind them."""
 
-    def __init__(self, settings: AllocatorSettings, driver: Driver, size_classes: bool = True) -> None:
+    def __init__(self, settings: AllocatorSettings, driver: Driver) -> None:
         self.settings = settings
         self.driver = driver
         self.all, self.small, self.large = Tally(), Tally(), Tally()
-        self._size_classes = size_classes
         self.pools: dict[PoolId, tuple[BlockPool, BlockPool]] = {}
         self.released_pools: list[PoolId] = []
         self.default_small, self.default_large = self._open_pool(DEFAULT_POOL)
@@ -53,8 +52,8 @@ class SegmentStore:
         return pair[0] if is_small else pair[1]
 
     def _open_pool(self, pool_id: PoolId) -> tuple[BlockPool, BlockPool]:
-        small = BlockPool(pool_id, True, (self.all, self.small) if self._size_classes else (self.all,))
-        large = BlockPool(pool_id, False, (self.all, self.large) if self._size_classes else (self.all,))
+        small = BlockPool(pool_id, True, (self.all, self.small))
+        large = BlockPool(pool_id, False, (self.all, self.large))
         self.pools[pool_id] = (small, large)
         return small, large
 

@@ -6,6 +6,7 @@ with each optimizer. "like" means the dtype that torch's `zeros_like(parameter)`
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
@@ -143,6 +144,7 @@ def is_paged(job: Job, param: Param) -> bool:
     return job.optimizer.startswith("paged-") and param.numel >= PAGED_FROM
 
 
+@functools.cache
 def version(text: str) -> tuple[int, int]:
     """The first two numbers of a version."""
     numbers = [int("".join(filter(str.isdigit, part)) or 0) for part in text.split(".")[:2]]

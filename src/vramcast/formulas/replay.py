@@ -47,7 +47,8 @@ class Run:
 
     def __init__(self, script: Script, *, capacity_bytes: int | None, conf: str) -> None:
         self.script = script
-        self.allocator = Allocator(capacity_bytes=capacity_bytes, settings=AllocatorSettings.parse(conf))
+        settings = AllocatorSettings.parse(conf)
+        self.allocator = Allocator(capacity_bytes=capacity_bytes, settings=settings, statistics=False)
         self.blocks: dict[Hashable, tuple[Block, int]] = {}  # with the bytes asked for
         self.requested = self.peak_requested = 0
         self.old: list[Hashable] = []
