@@ -54,6 +54,20 @@ class Param:
     def nbytes(self) -> int:
         return self.numel * self.dtype.nbytes if self.stored_bytes is None else self.stored_bytes
 
+    def named(self, name: str) -> Param:
+        """`replace`, written out here and below: a model has hundreds, and a search asks for them hundreds of times."""
+        return Param(
+            name=name, shape=self.shape, kind=self.kind, dtype=self.dtype, trainable=self.trainable,
+            tied_to=self.tied_to, stored_bytes=self.stored_bytes,
+        )  # fmt: skip
+
+    def stored(self, dtype: Dtype, shape: tuple[int, ...], stored_bytes: int | None) -> Param:
+        """The same parameter in another dtype, cut, or packed."""
+        return Param(
+            name=self.name, shape=shape, kind=self.kind, dtype=dtype, trainable=self.trainable, tied_to=self.tied_to,
+            stored_bytes=stored_bytes,
+        )  # fmt: skip
+
 
 @dataclass(slots=True, eq=False)
 class Value:
@@ -131,15 +145,7 @@ class Placed:
 
     def params(self) -> Iterator[Param]:
         for param in self.section.params:
-            yield param if self.index is None else _named(param, numbered(param.name, self.index))
-
-
-def _named(param: Param, name: str) -> Param:
-    """`replace`, written out: a model has thousands."""
-    return Param(
-        name=name, shape=param.shape, kind=param.kind, dtype=param.dtype, trainable=param.trainable,
-        tied_to=param.tied_to, stored_bytes=param.stored_bytes,
-    )  # fmt: skip
+            yield param if self.index is None else param.named(numbered(param.name, self.index))
 
 
 def numbered(name: str, index: int | None) -> str:

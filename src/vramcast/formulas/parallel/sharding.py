@@ -55,12 +55,25 @@ Shard = Callable[[Param], Param]
 
 
 def rank_states(job: Job, program: Program, topology: Topology) -> RankStates:
+    """Made once for a stage's program, however many optimizers a search puts beside it."""
+    key = (rank_states, id(program.tape), topology, job.precision)
+    if key not in program.folded:  # stages share it; the tape is kept, so that no other can have its id
+        program.folded[key] = (program.tape, _rank_states(job, program, topology))
+    found: RankStates = program.folded[key][1]
+    return replace(found, job=job)
+
+
+def _rank_states(job: Job, program: Program, topology: Topology) -> RankStates:
     whole = tuple(_stored(param, job, topology) for param in unique(program.params()))
     if topology.strategy not in GATHERING:
         return _shared(job, program, topology, whole)
-    packed = tuple(replace(param, stored_bytes=packed_bytes(param)) for param in whole)
+    packed = tuple(_packed(param) for param in whole)
     statistics = sum(param.nbytes for param in whole) - sum(param.nbytes for param in packed)
     return replace(_shared(job, program, topology, packed), statistics_bytes=statistics)
+
+
+def _packed(param: Param) -> Param:
+    return param if param.stored_bytes is None else param.stored(param.dtype, param.shape, packed_bytes(param))
 
 
 def packed_bytes(param: Param) -> int | None:
@@ -93,7 +106,7 @@ def _stored(param: Param, job: Job, topology: Topology) -> Param:
     recipe = RECIPES[job.precision]
     mixed = topology.strategy in ("fsdp1", "fsdp2") and recipe.autocast is not None
     if mixed and param.kind != "adapter" and param.stored_bytes is None:
-        return replace(param, dtype=recipe.weights)
+        return param.stored(recipe.weights, param.shape, None)
     return param
 
 
@@ -114,11 +127,11 @@ def _cutter(topology: Topology) -> Shard:
     def rows(param: Param) -> Param:
         n, axis = ranks_of(param, topology), shard_axis(param, topology)
         shape = tuple(-(-int(size) // n) if at == axis else size for at, size in enumerate(param.shape))
-        return replace(param, shape=shape, stored_bytes=_share(param, n))
+        return param.stored(param.dtype, shape, _share(param, n))
 
     def flat(param: Param) -> Param:
         n = ranks_of(param, topology)
-        return replace(param, shape=(-(-param.numel // n),), stored_bytes=_share(param, n))
+        return param.stored(param.dtype, (-(-param.numel // n),), _share(param, n))
 
     return rows if topology.strategy == "fsdp2" else flat
 
@@ -171,5 +184,5 @@ def _units(program: Program, stored: tuple[Param, ...]) -> Iterable[list[Param]]
 def wrapped_vectors(job: Job, program: Program, topology: Topology) -> list[tuple[int, ...]]:
     """Bytes of the parameters that FSDP1 joins into each of its vectors, in the order they are wrapped."""
     whole = (_stored(param, job, topology) for param in unique(program.params()))
-    packed = tuple(replace(param, stored_bytes=packed_bytes(param)) for param in whole)
+    packed = tuple(_packed(param) for param in whole)
     return [tuple(param.nbytes for param in group) for unit in _units(program, packed) for group in _groups(unit)]
