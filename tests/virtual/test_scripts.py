@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from vramcast.cli import main
-from vramcast.virtual import virtual_gpu
+from vramcast.virtual import lines, virtual_gpu
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -171,3 +171,15 @@ def test_data_parallel_splits_the_batch() -> None:
         model = nn.DataParallel(nn.Linear(64, 64)).cuda()
         model(torch.randn(8, 64, device="cuda")).sum().backward()
         assert torch.cuda.max_memory_allocated(1) > 64 * 64 * 4
+
+
+def test_an_installed_script_is_named_by_its_own_lines(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "_INSTALLED", (str(tmp_path),))
+    script = tmp_path / "installed_training.py"
+    script.write_text(
+        "import torch\nx = torch.randn(999, 999, device='cuda', requires_grad=True)\nx.sum().backward()\n"
+    )
+    assert main(["trace", str(script), "--gpu", "rtx4090"]) == 0
+    assert "installed_training.py:2" in capsys.readouterr().out

@@ -10,10 +10,8 @@ from types import CodeType
 Line = tuple[CodeType, int] | None
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_INSTALLED = tuple(
-    {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
-    | {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
-)
+_FOLDERS = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib", "scripts")]
+_INSTALLED = tuple({os.path.realpath(folder) for folder in _FOLDERS} | set(_FOLDERS))
 _is_users: dict[str, bool] = {}
 
 
@@ -29,6 +27,11 @@ def source_line() -> Line:
             return code, frame.f_lineno
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+def count_as_users(filename: str) -> None:
+    """A script that is run is the user's, also where it was installed: `trl/scripts/sft.py`."""
+    _is_users[filename] = True
 
 
 def format_line(line: Line) -> str:

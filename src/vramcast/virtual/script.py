@@ -19,6 +19,7 @@ import torch
 
 from vramcast.errors import InputError, TraceError
 from vramcast.virtual.gpu import VirtualGpu
+from vramcast.virtual.lines import count_as_users
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,7 @@ def run_script(path: str, arguments: Sequence[str], gpu: VirtualGpu) -> Run:
     if not script.is_file():
         raise InputError(f"{path}: no such script.")
     message = line = ""
+    count_as_users(str(script))
     try:
         with _as_main(script, arguments), _own_accelerate_state(), gpu:
             runpy.run_path(str(script), run_name="__main__")
