@@ -211,6 +211,18 @@ def test_engine_workspaces_and_stand_ins_are_lines() -> None:
     assert "stand-ins for weight gradients" not in apart
 
 
+def test_gathered_tokens_have_a_buffer_of_their_own() -> None:
+    """Of all tokens for the allgather dispatcher (ep 4), or of the output layer under sequence parallelism."""
+
+    def buffer(**values: object) -> int:
+        name = "Megatron's buffer for gathered tokens"
+        return sum(entry.nbytes for entry in rank(MIXTRAL, **values).lying if entry.component == name)
+
+    assert buffer(ep=4, expert_dispatch="allgather") == 4 * 2048 * 1024 * 2
+    assert buffer(ep=4) == 0
+    assert buffer(tp=2, sequence_parallel=True) == 2048 * 1024 * 2
+
+
 def test_without_fusion_a_weight_gradient_passes_by() -> None:
     small = {**MIXTRAL, "vocab_size": 1024}
     fused, apart = (rank(small, ep=8, seq=256, grad_fusion=fusion, accumulate=2).passes() for fusion in (True, False))

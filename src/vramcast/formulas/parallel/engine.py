@@ -1,4 +1,5 @@
-"""What Transformer Engine holds beside the tensors of a step: workspaces of its products, and stand-ins for gradients.
+"""What Transformer Engine and Megatron hold beside the tensors of a step: workspaces of products, stand-ins for
+gradients, and a buffer for what is gathered.
 
 In come a recorded program of Megatron's and the card, out come Entries. cuBLAS workspaces of torch itself are in
 `overheads`: these are others, made with torch.empty.
@@ -14,11 +15,14 @@ from vramcast.formulas.parallel.megatron_fsdp import is_megatron_fsdp
 from vramcast.formulas.parallel.topology import Topology
 from vramcast.job import Job
 from vramcast.ledger import BACKWARD, PHASES, Category, Entry, Origin
+from vramcast.models.dims import Number
+from vramcast.models.families.megatron_moe import TOKENS_GATHERED
 from vramcast.models.program import Program
 from vramcast.models.tape import Value
 from vramcast.units import MiB
 
 STREAMS = 4  # nvte_get_num_compute_streams: a grouped product runs on that many, each with a workspace
+NORM_GATHERED = "final_layernorm gathered"
 SOURCE = "transformer_engine/pytorch/cpp_extensions/gemm.py get_cublas_workspace"
 STAND_INS = "transformer_engine/pytorch/module/base.py get_dummy_wgrad: one for each shape, kept for good"
 
@@ -32,6 +36,13 @@ def engine_entries(program: Program, gpu: Gpu | None, place: str) -> Iterator[En
         category=Category.WORKSPACE, component="Transformer Engine's workspaces", place=place, phases=PHASES[1:],
         nbytes=count * one, origin=Origin.FORMULA, formula=f"{count} × {one / MiB:g} MiB", source=SOURCE,
     )  # fmt: skip
+    gathered = max((int(nbytes) for nbytes in _gathered(program)), default=0)
+    if gathered:
+        yield Entry(
+            category=Category.COMMUNICATION, component="Megatron's buffer for gathered tokens", place=place,
+            phases=PHASES[1:], nbytes=gathered, origin=Origin.FORMULA, formula="the largest of them, kept for good",
+            source="megatron/core/utils.py GlobalMemoryBuffer: of the output layer, of the allgather dispatcher",
+        )  # fmt: skip
     shapes = set(_stood_in(program))
     if shapes:
         nbytes = sum(prod(shape) for shape in shapes) * program.regime.weights.nbytes
@@ -61,6 +72,16 @@ def _workspace_bytes(gpu: Gpu | None) -> int:
     """32 MiB and a page of scales from Hopper on, 4 MiB before."""
     major = gpu.compute_capability[0] if gpu and gpu.compute_capability else 8
     return 32 * MiB + 1024 if major >= 9 else 4 * MiB
+
+
+def _gathered(program: Program) -> Iterator[Number]:
+    """What goes into the buffer: the output layer's input along the whole sequence, and all tokens that a dispatcher
+    shows to every rank."""
+    for placed in program.placed:
+        for op in placed.section.ops:
+            before_logits = op.name == "all gather" and (placed.name == "head" or op.output.label == NORM_GATHERED)
+            if before_logits or op.output.label == TOKENS_GATHERED:
+                yield op.output.nbytes
 
 
 def _stood_in(program: Program) -> Iterator[tuple[int, ...]]:

@@ -19,6 +19,7 @@ from vramcast.models.tape import BOOL, F32, I64, Dtype, Tape, Value, promote
 
 TYPES = ("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3")
 NUMBERS = ("num_local_experts", "num_experts", "n_routed_experts")
+TOKENS_GATHERED = "tokens gathered"
 CHOSEN = ("num_experts_per_tok", "moe_topk")
 
 
@@ -153,7 +154,7 @@ def _all_gather(t: Tape, m: Mixture, x: Value, probabilities: Value, chosen: Val
     tokens = x.shape[0] * ranks
     everything, probs = x, probabilities
     if ranks > 1:
-        everything = t.copy(x, (tokens, x.shape[-1]), "tokens gathered")
+        everything = t.copy(x, (tokens, x.shape[-1]), TOKENS_GATHERED)
         probs = t.copy(probabilities, (tokens, m.num), "probabilities gathered")
     mine = Value((tokens, m.local), BOOL, label="map of local experts")
     probs = t.copy(probs, (tokens, m.local), "probabilities of local experts")
