@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.events import Event
@@ -33,7 +34,10 @@ NO_SHARES: Mapping[str, Sequence[int]] = {}
 BETWEEN = (ROLLOUT, EVAL)  # in front of a later step
 
 
-def played_with(script: Script, extra: Beside, device: str) -> Script:
+Played = TypeVar("Played", bound=Script)
+
+
+def played_with(script: Played, extra: Beside, device: str) -> Played:
     """The script with what happens beside both of its steps."""
     if not extra.passes and not extra.blocks:
         return script

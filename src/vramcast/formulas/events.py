@@ -160,7 +160,7 @@ def _births(op: Op, own: set[int], keep: bool, books: _Books) -> Iterator[Value]
 def _last_uses(section: Section) -> dict[int, list[Value]]:
     last: dict[int, tuple[int, Value]] = {}
     for index, op in enumerate(section.ops):
-        for value in (*op.inputs, op.output):
+        for value in (*op.inputs, op.output, *op.held):
             last[id(value.storage)] = (index, value.storage)
     uses: dict[int, list[Value]] = {}
     for index, storage in last.values():

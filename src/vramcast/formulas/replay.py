@@ -39,7 +39,7 @@ def replay(script: Script, *, capacity_bytes: int | None, conf: str) -> Replayed
     return Run(script, capacity_bytes=capacity_bytes, conf=conf).whole()
 
 
-HELD = ("weights", "small", "states", "old", "shard", "bucket")
+HELD = ("weights", "small", "states", "old", "shard", "bucket", "companion")
 
 
 class Run:
@@ -79,6 +79,9 @@ class Run:
             self.play(script.later)
         self.optimizer_step()
         self.end_step(gradients=script.zero_grad_first)
+        if script.accumulates and script.zero_grad_first:
+            self.play(script.first)
+            self.end_step(gradients=False)
         self.play(script.later)
         self.flash(script.step_temporaries)
 

@@ -215,6 +215,13 @@ class Tape:
         self._section.ops.append(Op(name="select", module=self.path(), inputs=(x,), output=output))
         return output
 
+    def holding(self, x: Value, *held: Value) -> Value:
+        """x, by whose op local variables of the code (`attn_output`) still hold these."""
+        if self._section is None:
+            raise InvariantError("holding recorded outside of a section")
+        self._section.ops[-1].held += held
+        return x
+
     # ---- element-wise
 
     def cast(self, x: Value, dtype: Dtype, label: str = "") -> Value:

@@ -21,8 +21,8 @@ from vramcast.formulas.parallel.layout import rank_config
 from vramcast.formulas.parallel.sharding import RankStates, rank_states
 from vramcast.formulas.parallel.topology import GATHERING, Topology, expert_load, most_expert_load
 from vramcast.formulas.parallel.windows import Unit, units_of, window_change
-from vramcast.formulas.setting import Beside, Setting, backbone, without_graph
-from vramcast.formulas.timeline import Mode, passes, peak_by_phase
+from vramcast.formulas.setting import Beside, Pass, Setting, backbone, without_graph
+from vramcast.formulas.timeline import Mode, passes, peak_by_phase, step_events
 from vramcast.ledger import (
     BACKWARD,
     EVAL,
@@ -115,9 +115,11 @@ def _companion(rank: RankSetting, name: str) -> Beside:
     running = backbone(model) if name == "reward" else model
     needs = _peak(rank, running, gathers=place != HOST)
     during(passing, _behind_forward(setting.program), needs if place == HOST else max(needs - _room(rank), 0))
-    found = _frozen(f"{name} model", params, stored, place, setting) + Beside(lines=(passing,))
+    run = Pass(LOSS, place, lambda: list(step_events(running, _mode(rank, running, gathers=True))))
+    found = _frozen(f"{name} model", params, stored, place, setting) + Beside(lines=(passing,), passes=(run,))
     if place != HOST and rank.topology.strategy in ("fsdp1", "fsdp2"):
-        found += Beside(lines=tuple(_root_left(rank, running, name)))
+        left = tuple(_root_left(rank, running, name))
+        found += Beside(lines=left, blocks=left)
     if name == "teacher":
         found += Beside(lines=_teacher(setting).lines[2:])  # its logits and their softmax
     how = "sharded like the model" if _sharded(rank) and place != HOST else "whole on every rank"
@@ -170,9 +172,13 @@ def _held(rank: RankSetting, model: Program, name: str, on_host: bool) -> Iterat
 
 def _peak(rank: RankSetting, program: Program, *, gathers: bool) -> int:
     """The largest moment of a pass without graph, gathered units included."""
-    windows = window_change(rank.setting.job, program, rank.topology, fresh=True) if gathers else ()
-    peaks = peak_by_phase(program, Mode(recompute=lambda placed: "none", changes=windows))
+    peaks = peak_by_phase(program, _mode(rank, program, gathers=gathers))
     return int(maximum(peaks[FORWARD], peaks.get(LOSS, 0)))
+
+
+def _mode(rank: RankSetting, program: Program, *, gathers: bool) -> Mode:
+    windows = window_change(rank.setting.job, program, rank.topology, fresh=True) if gathers else ()
+    return Mode(recompute=lambda placed: "none", changes=windows)
 
 
 def _evaluating(rank: RankSetting) -> Beside:

@@ -66,6 +66,7 @@ class RankScript(Script):
     last_section: int = 0  # the loss, which multiplies nothing
     wrapping: tuple[Wrapping, ...] = ()
     pieces: Mapping[Hashable, tuple[int, ...]] = field(default_factory=dict)  # tensors that one event stands for
+    resident: tuple[int, ...] = ()  # companions
     broadcast: tuple[int, ...] = ()  # vectors in which DDP sends the model from rank 0
     buckets: tuple[int, ...] = ()  # DDP's, until the order of gradients is known
     rebuilt: tuple[int, ...] = ()  # and from the second step on
@@ -100,6 +101,7 @@ class RankRun(Run):
             self.drop(("broadcast", index + 1 - BROADCASTS))
         self.drop(("broadcast", len(self.script.broadcast) - 1))
         self.hold("bucket", self.script.buckets)
+        self.hold("companion", self.script.resident)
 
     def wrap(self) -> None:
         """A unit's parameters are moved to the GPU, what the rank keeps is copied, the rest goes: `_flat_param.py`
@@ -124,8 +126,8 @@ class RankRun(Run):
             self.take(("small", "workspace", self.handles), self.script.workspaces[self.handles])
             self.handles += 1
         stream = stream_of(item, self.script.strategy)
-        pieces = self.script.pieces.get(item.key)
-        if pieces is None:
+        pieces = self.script.pieces.get(item.event.key, ())
+        if sum(pieces) != item.event.nbytes:  # a companion's unit of that number, or none
             return self.take(item.key, int(item.event.nbytes), stream)
         for index, nbytes in enumerate(pieces):
             self.take((item.key, index), nbytes, stream)
@@ -148,7 +150,7 @@ class RankRun(Run):
         """A marked block waits for the event behind the next free of a vector; the vector's own free is that."""
         if self.script.strategy == "fsdp1" and item.event.kind in MARKED:
             return self._let_go(item)
-        for index in range(len(self.script.pieces.get(item.key, ()))):
+        for index in range(len(self.script.pieces.get(item.event.key, ()))):
             self.drop((item.key, index))
         self.drop(item.key)
 

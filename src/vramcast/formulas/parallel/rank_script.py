@@ -30,9 +30,10 @@ ON_META = ("torchtitan", "torchtune", "hf", "trl", "accelerate")  # they shard a
 
 
 def rank_script(
-    step: Step, states: RankStates, topology: Topology, lying: Iterable[Entry], stream: list[Stamped], gpu: Gpu | None
-) -> RankScript:
-    """`states` are those on the GPU."""
+    step: Step, states: RankStates, topology: Topology, lying: Iterable[Entry], stream: list[Stamped],
+    resident: tuple[int, ...], gpu: Gpu | None,
+) -> RankScript:  # fmt: skip
+    """`states` are those on the GPU; `resident` are companions' weights, which come when the model has been wrapped."""
     job, program = step.job, step.program
     item = states.recipe.states.nbytes if states.recipe.states else None
     halves = (state_bytes(param, job, item) // 2 for param in states.trained if not is_paged(job, param))
@@ -47,7 +48,7 @@ def rank_script(
         states=tuple(half for each in halves for half in (each, each)),
         step_temporaries=() if implementation(job) == "in-backward" else temporary_lists(states.trained, job, item),
         old_until=LOSS if loss_apart(job) else BACKWARD, accumulates=job.accumulate > 1,
-        zero_grad_first=not step.grads_in_forward and job.accumulate == 1,
+        zero_grad_first=not step.grads_in_forward, resident=resident,
         pieces=_pieces(step, topology) if topology.strategy == "fsdp2" else {},
         broadcast=tuple(filled((param.nbytes for param in states.weights), (BROADCAST,))) if bucketed else (),
         buckets=(states.gradient_bytes,) if bucketed else (),
@@ -91,9 +92,11 @@ def _pieces(step: Step, topology: Topology) -> dict[object, tuple[int, ...]]:
 
 
 def _as_they_come(step: Step) -> Iterator[int]:
-    """Gradients in the order backward makes them, which is that of DDP's buckets from the second step on."""
+    """Gradients in the order backward makes them, which is that of DDP's buckets from the second step on. The first
+    share of a tied parameter's is none yet."""
     for item in step_events(step.program, replace(step.mode(fresh=True), fresh_grads=True)):
-        if item.event.kind == "gradient" and item.event.sign > 0:
+        key = item.event.key
+        if item.event.sign > 0 and isinstance(key, tuple) and key[0] == "gradient":
             yield int(item.event.nbytes)
 
 

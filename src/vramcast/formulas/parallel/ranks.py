@@ -14,8 +14,12 @@ from dataclasses import dataclass, replace
 from vramcast.catalog.gpus import Gpu
 from vramcast.errors import UnsupportedError
 from vramcast.forecast import Forecast, ModelSummary, RankPeak
+from vramcast.formulas.alongside import played_with
 from vramcast.formulas.amounts import Amounts
+from vramcast.formulas.buffers import buffers
+from vramcast.formulas.contiguous import lay_out
 from vramcast.formulas.estimate import DEVICE, _slack, _within, add_loss_to, assumptions, job_phases, recorded, sizes_of
+from vramcast.formulas.inputs import input_lines
 from vramcast.formulas.optimizers import implementation, temporaries
 from vramcast.formulas.overheads import context_entries, workspace_entries
 from vramcast.formulas.parallel.accompany import RankSetting, accompany
@@ -96,12 +100,12 @@ class RankStep(Step):
         window = window_change(self.job, self.program, self.topology, fresh=fresh)
         mode = replace(plain, fresh_grads=True if sharded else plain.fresh_grads, changes=(*plain.changes, *window))
         others = self.others()
+        if self.job.overlap_experts and self.job.accumulate > 1:
+            mode = replace(mode, changes=(*mode.changes, beside_change(forward_bytes(self.program, mode))))
         if not others:
             return mode
         each = kept_bytes(self.program, mode) // self.job.virtual_stages
         return replace(mode, changes=(*mode.changes, in_flight_change(others, each)))
-        if self.job.overlap_experts and self.job.accumulate > 1:
-            mode = replace(mode, changes=(*mode.changes, beside_change(forward_bytes(self.program, mode))))
 
     def _gradient_line(self) -> Amounts:
         line = Step._gradient_line(self)
@@ -156,9 +160,9 @@ def forecast_ranks(job: Job, gpu: Gpu | None, source: ModelSource, config: Confi
     host = (
         *node_entries(job, config, whole, fullest.states, topology, sizes),
         *offloaded_inputs(job, fullest.step.program, topology),
-    )  # fmt: skip
         *offloaded_modules(fullest.step.program, topology, job.virtual_stages + fullest.step.others(),
                            job.virtual_stages),
+    )  # fmt: skip
     extra = _beside(job, config, gpu, topology, fullest, sizes)
     ledger = _ledger(job, gpu, topology, fullest, (*host, *_of_node(extra, topology)), extra, whole)
     if extra.resident:
@@ -179,17 +183,11 @@ def _beside(job: Job, config: Config, gpu: Gpu | None, topology: Topology, rank:
         job=job, config=rank_config(config, topology, job), gpu=gpu, program=program, states=rank.states,
         sizes=rank_sizes(sizes, topology, split_of(job, topology)), device=DEVICE,
     )  # fmt: skip
-    units = tuple(units_of(job, program, topology))
-    return accompany(
-        RankSetting(
-            setting=setting,
-            whole_config=config,
-            topology=topology,
-            states=rank.states,
-            units=units,
-            mode=rank.step.mode(fresh=True),
-        )
+    units, mode = tuple(units_of(job, program, topology)), rank.step.mode(fresh=True)
+    beside = RankSetting(
+        setting=setting, whole_config=config, topology=topology, states=rank.states, units=units, mode=mode
     )
+    return input_lines(setting) + buffers(setting) + accompany(beside)
 
 
 def _of_node(extra: Beside, topology: Topology) -> Iterator[Entry]:
@@ -264,6 +262,7 @@ def divided_program(job: Job, config: Config, gpu: Gpu | None, topology: Topolog
     """The same for a sequence that is divided already."""
     regime = rank_regime(job, config, gpu, topology)
     program = record(rank_config(config, topology, job), regime, sizes)
+    lay_out(program, job, config)
     add_loss_to(program, job)
     return program
 
@@ -321,8 +320,8 @@ def _ledger(
 
 def _replayed(rank: Rank, stream: list[Stamped], extra: Beside, gpu: Gpu | None, outside_bytes: int) -> Replayed:
     step, states = rank.step, on_device(rank.step.job, rank.states)
-    script = rank_script(step, states, step.topology, rank.lying, stream, gpu)
-    script = replace(script, weights=(*script.weights, *extra.resident))
+    script = rank_script(step, states, step.topology, rank.lying, stream, extra.resident, gpu)
+    script = played_with(script, extra, DEVICE)
     capacity = gpu.total_bytes - outside_bytes if gpu and gpu.total_bytes else None
     replayed = replay_rank(script, capacity_bytes=capacity, conf=step.job.alloc_conf)
     return replay_rank(script, capacity_bytes=None, conf=step.job.alloc_conf) if replayed.out_of_memory else replayed

@@ -257,10 +257,17 @@ class _Fsdp2:
         yield from self.born(REDUCED, unit, unit.reduced_bytes)
         yield from (Event(-1, event.key, event.nbytes, UNSHARDED, event.label) for event in gradients)
         yield from self.born(SCATTERED, unit, unit.scattered_bytes)
-        if self.fresh and unit.share_bytes:
-            yield Event(1, ("outer", "gradient", unit.number), unit.share_bytes, "gradient", "sharded gradients")
+        yield from self.shared(unit)
         yield from self.dies(SCATTERED, unit, unit.scattered_bytes)
         self.last_reduced = unit
+
+    def shared(self, unit: Unit) -> Iterator[Event]:
+        """The rank's share, which stays, or is added to one that exists."""
+        if self.fresh and unit.share_bytes:
+            yield Event(1, ("outer", "gradient", unit.number), unit.share_bytes, "gradient", "sharded gradients")
+        elif unit.share_bytes:
+            for sign in (1, -1):
+                yield Event(sign, ("outer", "added", unit.number), unit.share_bytes, SCATTERED, LABELS[SCATTERED])
 
     def end_backward(self) -> Iterator[Event]:
         yield from self.dies(REDUCED, self.last_reduced)
@@ -299,8 +306,7 @@ class _Fsdp1(_Fsdp2):
         yield from self.dies(GATHERED, unit)
         copied = unit.reduced_bytes if unit.reduced_bytes > joined else 0
         yield from self.born(REDUCED, unit, copied)
-        if self.fresh and unit.share_bytes:
-            yield Event(1, ("outer", "gradient", unit.number), unit.share_bytes, "gradient", "sharded gradients")
+        yield from self.shared(unit)
         yield from self.dies(REDUCED, unit)
         if joined:
             yield Event(-1, ("outer", "joined", unit.number), joined, JOINED, LABELS[JOINED])

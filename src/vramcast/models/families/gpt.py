@@ -68,24 +68,26 @@ def gpt2(t: Tape, c: Config, sizes: Sizes) -> Program:
     cross = c.flag("add_cross_attention", False)
 
     def attention(y: Value) -> Value:
-        q, k, v = split(t, t.linear("c_attn", y, 3 * shape.h, bias=True, transposed=True, label="qkv"), (shape.h,) * 3)
-        q, k, v = (by_head(t, part, shape.heads.num) for part in (q, k, v))
+        qkv = t.linear("c_attn", y, 3 * shape.h, bias=True, transposed=True, label="qkv")
+        q, k, v = (by_head(t, part, shape.heads.num) for part in split(t, qkv, (shape.h,) * 3))
         y = attend(
             t, q, k, v, shape.heads, dropout=attn,
             eager=Eager(upcast=False, qk_fp32="no autocast" if qk_fp32 else ""),
         )  # fmt: skip
-        return t.dropout(t.linear("c_proj", y, shape.h, bias=True, transposed=True), resid)
+        return t.holding(t.dropout(t.linear("c_proj", y, shape.h, bias=True, transposed=True), resid), qkv)
 
     def block(x: Value, kind: Any) -> Value:
+        """Variables of GPT2Block.forward: `attn_output` until it returns, `hidden_states` until it is set anew."""
         y = t.layer_norm("ln_1", x)
         with t.scope("attn"):
-            x = t.add(attention(y), x, "residual stream")
+            given = attention(y)
+            x = t.holding(t.add(given, x, "residual stream"), y)
         if cross:
             _unused_cross_attention(t, shape.h)
         y = t.layer_norm("ln_2", x)
         with t.scope("mlp"):
-            y = mlp(t, y, shape.f, shape.act, ("c_fc", "c_proj"), transposed=True)
-        return t.add(x, t.dropout(y, resid), "residual stream")
+            z = mlp(t, y, shape.f, shape.act, ("c_fc", "c_proj"), transposed=True)
+        return t.holding(t.add(x, t.dropout(z, resid), "residual stream"), given, y)
 
     around = frame(t, c, shape, vocab=50257, tied=True, dropout=c.number("embd_pdrop", 0.1))
     return decoder(t, c, sizes, around, lambda x: block)
