@@ -79,13 +79,14 @@ def read_footer(path: Path) -> Footer:
     thrift = _Thrift(data)
     try:
         fields = thrift.struct(_FILE, 0)
-        groups = tuple(fields.get(ROW_GROUPS, ()))
-        total = fields[FILE_ROWS]
+        groups: tuple[GroupFooter, ...] = tuple(fields.get(ROW_GROUPS, ()))
+        total, rows = fields[FILE_ROWS], sum(group.num_rows for group in groups)
+        chunks = sum(len(group.leaves) for group in groups)
     except (IndexError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: the parquet footer is damaged") from error
-    if total != sum(group.num_rows for group in groups):
+    if total != rows:
         raise InputError(f"{path}: the parquet footer is damaged: its row groups do not add up to {total} rows")
-    objects = len(groups) * GROUP_OBJECT_BYTES + sum(len(group.leaves) for group in groups) * CHUNK_OBJECT_BYTES
+    objects = len(groups) * GROUP_OBJECT_BYTES + chunks * CHUNK_OBJECT_BYTES
     return Footer(
         groups=groups, opened_bytes=objects + thrift.allocated_bytes,
         schema_file=_as_file(data, thrift.spans.get(ROW_GROUPS)),
@@ -99,11 +100,16 @@ def _as_file(data: bytes, row_groups: tuple[int, int] | None) -> bytes:
 
 
 def _group(fields: dict[int, Any]) -> GroupFooter:
-    return GroupFooter(num_rows=_size(fields[GROUP_ROWS]), leaves=tuple(fields[COLUMNS]))
+    leaves: tuple[LeafChunk, ...] = tuple(fields[COLUMNS])
+    if not all(isinstance(leaf, LeafChunk) for leaf in leaves):
+        raise ValueError("a row group of something else than column chunks")
+    return GroupFooter(num_rows=_size(fields[GROUP_ROWS]), leaves=leaves)
 
 
 def _chunk(fields: dict[int, Any]) -> LeafChunk:
-    leaf: LeafChunk = fields[META_DATA]
+    leaf = fields[META_DATA]
+    if not isinstance(leaf, LeafChunk):
+        raise ValueError("a column chunk without its metadata")
     return leaf
 
 
