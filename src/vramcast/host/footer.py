@@ -163,9 +163,6 @@ class _Thrift:
         self.at = 0
         self.spans: dict[int, tuple[int, int]] = {}  # where the fields of the outermost struct lie
         self.allocated_bytes = 0  # by the lists and long texts of structs inside, in a C++ reader
-        self.scalars: dict[int, Callable[[], int | None]] = {
-            3: self._byte, 4: self._zigzag, 5: self._zigzag, 6: self._zigzag, 7: lambda: self._skip(8), 8: self._text,
-        }  # fmt: skip
 
     def struct(self, keep: _Keep, depth: int) -> Any:
         if depth > _MAX_DEPTH:
@@ -184,8 +181,8 @@ class _Thrift:
         return fields if keep.make is None else keep.make(fields)
 
     def _read(self, kind: int, keep: _Keep, depth: int) -> Any:
-        if kind in self.scalars:
-            return self.scalars[kind]()
+        if kind in _SCALARS:
+            return _SCALARS[kind](self)
         if kind == _STRUCT:
             return self.struct(keep, depth)
         if kind in (_LIST, _SET):
@@ -231,8 +228,16 @@ class _Thrift:
         value = self._varint()
         return (value >> 1) ^ -(value & 1)
 
+    def _double(self) -> None:
+        self._skip(8)
+
     def _skip(self, size: int) -> None:
         self.at += size
+
+
+_SCALARS: dict[int, Callable[[_Thrift], int | None]] = {
+    3: _Thrift._byte, 4: _Thrift._zigzag, 5: _Thrift._zigzag, 6: _Thrift._zigzag, 7: _Thrift._double, 8: _Thrift._text,
+}  # fmt: skip
 
 
 def _malloc_bytes(nbytes: int) -> int:
