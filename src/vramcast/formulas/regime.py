@@ -38,7 +38,7 @@ def regime_of(job: Job, config: Config, gpu: Gpu | None) -> Regime:
     transformers, torch = version(job.transformers_version), version(job.torch_version)
     return Regime(
         weights=recipe.weights, autocast=recipe.autocast, attention=attention_kernel(job, config, gpu),
-        mask=job.longest_seq is not None, fused=frozenset(job.kernels) | ({"loss"} if job.loss == "fused" else set()),
+        mask=job.longest_seq is not None, fused=frozenset(job.kernels) | _fused_loss(job, config),
         gqa_in_kernel=transformers >= GROUPED_HEADS_FROM and torch >= GROUPED_HEADS_NEED_TORCH,
         loss_sums_copies=_liger(job) < (0, 8, 1), loss_chunks=1 if _liger(job) >= (0, 8, 3) else 2,
         kv_cache=kv_cache(job, config),
@@ -53,6 +53,13 @@ def regime_of(job: Job, config: Config, gpu: Gpu | None) -> Regime:
         early_upcast=upcasts_logits(config.model_type, transformers), input_grads=needs_input_grads(job, config),
         trainable=_trainable(job), lora=_lora(job), quantized=_quantized(job), upcast=_upcast(job),
     )  # fmt: skip
+
+
+def _fused_loss(job: Job, config: Config) -> frozenset[str]:
+    """Head and loss in one kernel; under Megatron the loss alone."""
+    if job.loss != "fused":
+        return frozenset()
+    return frozenset({"cross entropy" if _code(job, config) == "megatron" else "loss"})
 
 
 def _modules(job: Job, config: Config, name: str) -> frozenset[str]:

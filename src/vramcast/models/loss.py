@@ -73,8 +73,9 @@ def _loss_parallel(t: Tape, x: Value) -> dict[str, Any]:
 
 
 def vocab_parallel_loss(t: Tape, logits: Value) -> Value:
-    """vocab_parallel_cross_entropy(logits.float(), …): the fp32 copy becomes softmax, then the gradient, in place."""
-    softmax = t.cast(logits, F32, "logits fp32")
+    """vocab_parallel_cross_entropy(logits.float(), …): the fp32 copy becomes softmax, then the gradient, in place.
+    Transformer Engine's kernel (cross-entropy-fusion-impl te) does so with the logits as they are."""
+    softmax = logits if "cross entropy" in t.regime.fused else t.cast(logits, F32, "logits fp32")
     return t.op(
         "vocab parallel cross entropy", (softmax,), (), F32, saves=(softmax,), label="loss",
         grad_in_place_of_saved=True,

@@ -2,8 +2,8 @@
 
 1F1B: stage i of p holds p - i. Interleaved (Megatron `forward_backward_pipelining_with_interleaving`): 2(p - i - 1) +
 (v - 1)p + 1 model chunks. GPipe: all. Zero-bubble (ZB-H1): weight gradients are put off, so that every stage holds p.
-Where expert-parallel communication is overlapped (Megatron `combined_1f1b.py`) the forward of one chunk runs beside the
-backward of another: one pass more is in flight, and what a section needs in forward is there in backward too.
+Where expert-parallel communication is overlapped (Megatron `combined_1f1b.py`) a chunk's forward goes layer by layer
+beside the backward of another: what one brings the other lets go, and a layer's forward is there in backward too.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def chunks_in_flight(job: Job, topology: Topology, stage: int) -> int:
     """Passes through one model chunk that are alive at once; a chunk is the whole stage unless interleaved."""
     p, most = topology.pp, job.accumulate * job.virtual_stages
     if p == 1:
-        return min(1 + job.overlap_experts, most)
+        return 1
     wanted = {
         "gpipe": most,
         "1f1b": p - stage,
         "zero-bubble": p,
         "interleaved": 2 * (p - stage - 1) + (job.virtual_stages - 1) * p + 1,
     }[job.schedule]
-    return min(wanted + job.overlap_experts, most)
+    return min(wanted, most)
 
 
 def stages_of_rank(job: Job, topology: Topology, stage: int) -> tuple[int, ...]:
@@ -66,22 +66,24 @@ def in_flight_change(others: int, each_bytes: Number) -> Change:
 
 
 def forward_bytes(program: Program, mode: Mode) -> Number:
-    """The most that one section's forward has alive beyond what was there before it."""
+    """The most that one layer's forward has alive beyond what was there before it."""
     most: Number = 0
     for chunk in passes(program, mode):
         if chunk.phase == BACKWARD:
             break
-        most = maximum(most, peak_above(chunk.events))
+        if program.placed[chunk.section].section.is_block:
+            most = maximum(most, peak_above(chunk.events))
     return most
 
 
 def beside_change(nbytes: Number) -> Change:
-    """Another micro-batch's forward through a section, while this one's backward runs."""
+    """Another micro-batch's forward through a layer while backward runs through this one's; the head goes alone."""
 
     def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
+        alone = {index for index, placed in enumerate(program.placed) if placed.name in ("head", "loss")}
         born: Event | None = None
         for chunk in stream:
-            if chunk.phase == BACKWARD and born is None:
+            if chunk.phase == BACKWARD and born is None and chunk.section not in alone:
                 label = "forward of another micro-batch beside this backward"
                 born = Event(1, ("outer", "beside"), nbytes, IN_FLIGHT, label)
                 yield Chunk(BACKWARD, chunk.section, [born])
