@@ -79,7 +79,7 @@ class Form:
 
     def read(self, passage: Passage) -> Iterable[Read]:
         for raw in _NEXT_RANK.split(passage.line.raw):
-            yield from self._read(replace(passage, line=replace(passage.line, raw=raw)))
+            yield from self._read(replace(passage, line=passage.line._replace(raw=raw)))
 
     def _read(self, passage: Passage) -> Iterable[Read]:
         """Take lines as long as each adds a field; a field seen again starts the next statement."""

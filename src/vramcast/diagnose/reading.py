@@ -12,12 +12,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import BinaryIO
 
 from vramcast.diagnose import host, library, logs, runtimes, smi, tables, torch_oom, xla
 from vramcast.diagnose.observation import Observation
 from vramcast.diagnose.reader import Read, Reader
-from vramcast.diagnose.stream import LINES_BEFORE, Line, Passage, clean, passages, without_prefix
+from vramcast.diagnose.stream import LINES_BEFORE, Line, Passage, clean, hits, without_prefix
 
 READERS: tuple[Reader, ...] = (
     torch_oom.READER, *library.READERS, *runtimes.READERS, *xla.READERS, *host.READERS, *tables.READERS,
@@ -27,7 +28,7 @@ WORDS = tuple(sorted({word for reader in READERS for word in reader.words}))
 # Each word contains one of these.
 GATES = (
     "mem", "alloc", "mib", "gib(", "kill", "exit", "nccl", "capac", "cache", "vram", "/shm/", "</torch", "gb_free",
-    "limit:", "segments", "param", "winerror", "_not_init", "resource_ex", "return code", "signal 9", "not supported",
+    "limit:", "segments", "param", "winerror", "_not_init", "resource_ex", "return code", "signal ", "not supported",
     "max_m", " hbm", " mb", "bus error", "cuda fail", "out_of_me", "_bytes.all", "of size", "handle fail", "l: bus",
     "low on res", "autobatch", "buffer size", "_execution_f", "_internal_e", "best cudnn", "ng took", "ts took",
     "_gib", "_in_bytes", "内存", *host.KILLED_ABROAD,
@@ -89,6 +90,11 @@ def read_stream(stream: BinaryIO) -> Reading:
     )  # fmt: skip
 
 
+@lru_cache(maxsize=4096)
+def _readers_of(words: frozenset[str]) -> tuple[int, ...]:
+    return tuple(sorted({index for word in words for index in _ASKED[word]}))
+
+
 class _Scan:
     """One pass over a stream. Of a flood of lines that one reader understands, only every so many are read."""
 
@@ -102,22 +108,23 @@ class _Scan:
         self.passed_over: Counter[str] = Counter()
 
     def observations(self) -> Iterator[tuple[Passage, Observation]]:
-        for passage in passages(self._stream, WORDS, GATES):
-            understood = False
-            for index in sorted({index for word in passage.words for index in _ASKED[word]}):
+        for hit in hits(self._stream, WORDS, GATES):
+            understood, passage = False, None
+            for index in _readers_of(hit.words):
                 if READERS[index].is_fallback and understood:
                     continue
-                if self._read_until[index] >= passage.line.number or self._is_flooded(index, passage):
+                if self._read_until[index] >= hit.line.number or self._is_flooded(index, hit.line):
                     understood = True
                     continue
+                passage = passage or hit.passage()
                 for read in READERS[index].read(passage):
                     understood = True
                     self._note(index, read)
                     yield passage, read.observation
 
-    def _is_flooded(self, index: int, passage: Passage) -> bool:
+    def _is_flooded(self, index: int, line: Line) -> bool:
         self._turns[index] += 1
-        self._asked_chars[index] += ASKING_CHARS + len(passage.line.raw)
+        self._asked_chars[index] += ASKING_CHARS + len(line.raw)
         if self._reads[index] < FLOOD_READS and self._asked_chars[index] < FLOOD_CHARS:
             return False
         if self._turns[index] % FLOOD_STRIDE == 0:

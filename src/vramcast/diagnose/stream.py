@@ -12,12 +12,16 @@ import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from functools import lru_cache
+from itertools import islice, repeat
+from typing import BinaryIO, NamedTuple
 
 CHUNK_BYTES = 1 << 20
 MAX_LINE_CHARS = 16_384  # longer lines are cut; the readers join the pieces again
 LINES_BEFORE = 48
 LINES_AFTER = 160
+READ_AHEAD = 512
+_DIGITS = b"0123456789"
 _HEAD_BYTES, _TAIL_BYTES = 64 << 10, 32 << 10  # what is kept of a chunk without any word, as context
 _CUT_OVERLAP_CHARS = 120
 _PROVENANCE = "# source:"  # the first line of a collected sample says where it is from, not what happened
@@ -43,11 +47,11 @@ _PREFIX = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(NamedTuple):  # not a dataclass: a large log makes millions, and a tuple is made four times as fast
     number: int
     raw: str
     was_cut: bool = False
+    gates: tuple[str, ...] = ()  # which of the gates may stand in it
 
     def clean(self) -> str:
         return clean(self.raw)
@@ -70,6 +74,7 @@ class Passage:
         yield from self.after[: max(0, limit - 1)]
 
 
+@lru_cache(maxsize=64)  # every reader that is asked about a line cleans it
 def clean(text: str) -> str:
     """Printable text on one line: no escapes, no control characters, single blanks."""
     if "\x1b" in text:
@@ -87,27 +92,36 @@ def without_prefix(text: str) -> str:
     return text
 
 
-def passages(stream: BinaryIO, wanted: Sequence[str], gates: Sequence[str]) -> Iterator[Passage]:
-    """Every line with one of the (lower-case) wanted words in it, in order. Each word contains one of the gates:
-    looking for those few first is what makes a large log quick."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """A line with wanted words; its surroundings can be had until the next one is asked for."""
+
+    line: Line
+    words: frozenset[str]
+    before: deque[Line]
+    following: deque[Line]
+
+    def passage(self) -> Passage:
+        after = tuple(islice(self.following, LINES_AFTER))
+        return Passage(line=self.line, words=self.words, before=tuple(self.before), after=after)
+
+
+def hits(stream: BinaryIO, wanted: Sequence[str], gates: Sequence[str]) -> Iterator[Hit]:
+    """Every line with one of the (lower-case) wanted words in it, in order. Each word contains one of the gates, which
+    hold no digits: where no gate can stand, no word is looked for."""
     behind = {gate: tuple(word for word in wanted if gate in word) for gate in gates}
-    lines = _lines(stream, tuple(gate.encode() for gate in gates))
+    lines = _lines(stream, tuple(gates))
     before: deque[Line] = deque(maxlen=LINES_BEFORE)
-    window: deque[Line] = deque()
-    exhausted = False
-    while True:
-        while not exhausted and len(window) <= LINES_AFTER:
-            line = next(lines, None)
-            exhausted = line is None
-            if line is not None:
-                window.append(line)
-        if not window:
-            return
+    window: deque[Line] = deque(islice(lines, READ_AHEAD))
+    while window:
         current = window.popleft()
-        text = _lowered(current, window)
-        found = frozenset(word for gate in gates if gate in text for word in behind[gate] if word in text)
-        if found:
-            yield Passage(line=current, words=found, before=tuple(before), after=tuple(window))
+        if len(window) < LINES_AFTER:
+            window.extend(islice(lines, READ_AHEAD))
+        if current.gates:
+            text = _lowered(current, window)
+            found = [word for gate in current.gates for word in behind[gate] if word in text]
+            if found:
+                yield Hit(line=current, words=frozenset(found), before=before, following=window)
         before.append(current)
 
 
@@ -119,7 +133,9 @@ def _lowered(line: Line, following: deque[Line]) -> str:
     return line.raw.lower()
 
 
-def _lines(stream: BinaryIO, gates: tuple[bytes, ...]) -> Iterator[Line]:
+def _lines(stream: BinaryIO, gates: tuple[str, ...]) -> Iterator[Line]:
+    """Lines, each with the gates that may stand in it; of parts of the log without any only the edges."""
+    encoded = tuple((gate, gate.encode()) for gate in gates)
     number, rest, was_hot = 1, b"", True
     for chunk in _chunks(stream):
         data = rest + chunk
@@ -128,28 +144,42 @@ def _lines(stream: BinaryIO, gates: tuple[bytes, ...]) -> Iterator[Line]:
             rest = data
             continue
         body, rest = (data, b"") if cut < 0 else (data[: cut + 1], data[cut + 1 :])
-        low = body.lower()
-        is_hot = any(gate in low for gate in gates)
+        # The words of a line that was cut may begin here and end in the next part.
+        shapes = _shapes(body, encoded) if cut >= 0 else [gates]
+        is_hot = any(shapes)
         if is_hot or len(body) <= _HEAD_BYTES + _TAIL_BYTES:
-            yield from _split(body, number, is_open=cut < 0)
+            yield from _split(body, number, shapes, is_open=cut < 0)
         else:
             tail = len(body) - _TAIL_BYTES
             if was_hot:
-                yield from _split(body[:_HEAD_BYTES], number)
-            yield from _split(body[tail:], number + body.count(b"\n", 0, tail))
+                yield from _split(body[:_HEAD_BYTES], number, ())
+            yield from _split(body[tail:], number + body.count(b"\n", 0, tail), ())
         number += body.count(b"\n")
         was_hot = is_hot
-    yield from _split(rest, number)
+    yield from _split(rest, number, [gates] * (1 + rest.count(b"\n")))
 
 
-def _split(body: bytes, number: int, *, is_open: bool = False) -> Iterator[Line]:
+def _shapes(body: bytes, gates: tuple[tuple[str, bytes], ...]) -> list[tuple[str, ...]]:
+    """For every line its gates. Lines of a log that differ in digits only are looked at once."""
+    shapes = body.lower().translate(None, _DIGITS).split(b"\n")
+    distinct = set(shapes)
+    together = b"\n".join(distinct)
+    found = [(gate, code) for gate, code in gates if code in together]
+    known = {shape: tuple(gate for gate, code in found if code in shape) for shape in distinct}
+    return [known[shape] for shape in shapes]
+
+
+def _split(body: bytes, number: int, shapes: Sequence[tuple[str, ...]], *, is_open: bool = False) -> Iterator[Line]:
     """Lines of a body that ends with a line end, or (`is_open`) in the middle of an endless line."""
-    for numbered, line in enumerate(body.split(b"\n"), start=number):
-        for part in line.split(b"\r"):  # progress bars overwrite themselves
-            text = part.decode("utf-8", "replace")
+    lines = body.decode("utf-8", "replace").split("\n")
+    for numbered, (line, gates) in enumerate(zip(lines, shapes or repeat(()), strict=False), start=number):
+        if line and len(line) <= MAX_LINE_CHARS and "\r" not in line:
+            yield Line(numbered, line, is_open, gates)
+            continue
+        for text in line.split("\r"):  # progress bars overwrite themselves
             for start in range(0, len(text), MAX_LINE_CHARS):
                 end = start + MAX_LINE_CHARS
-                yield Line(number=numbered, raw=text[start:end], was_cut=is_open or end < len(text))
+                yield Line(numbered, text[start:end], is_open or end < len(text), gates)
 
 
 def _chunks(stream: BinaryIO) -> Iterator[bytes]:
