@@ -10,13 +10,11 @@ import transformers
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from vramcast.accuracy.run import peak_bytes
-from vramcast.errors import InputError
 from vramcast.forecast import Forecast
 from vramcast.formulas.eras import supports_sdpa
 from vramcast.formulas.estimate import estimate
-from vramcast.formulas.lengths import STEPS, earlier_lengths
 from vramcast.formulas.optimizers import version
-from vramcast.job import Job, Precision, job_from
+from vramcast.job import job_from
 from vramcast.ledger import NEXT_FORWARD, Category, Level
 from vramcast.models.families import MODULE_OF
 from vramcast.units import MiB
@@ -74,27 +72,6 @@ def test_states_of_a_paged_optimizer_lie_on_the_host_in_fp32() -> None:
 def test_torchs_adafactor_makes_one_matrix_and_transformers_two(framework: str, torch: str, tensors: int) -> None:
     found = forecast(SMALL, optimizer="adafactor", framework=framework, torch_version=torch)
     assert held(found, Category.TEMPORARY, "step") == tensors * 50257 * 768 * 4
-
-
-def test_many_lengths_fill_the_cache_and_change_nothing_else() -> None:
-    base = {**SMALL, "gpu": "a100-80gb", "model": "qwen2-0.5b", "precision": "bf16-true", "seq": 1024, "lora-rank": 8}
-    same, varied = forecast(base), forecast(base, mean_seq=512)
-    assert peak_bytes(varied, Level.RESERVED) > 1.1 * peak_bytes(same, Level.RESERVED)
-    assert peak_bytes(varied, Level.ALLOCATED) == pytest.approx(peak_bytes(same, Level.ALLOCATED), rel=0.02)
-
-
-def test_lengths_stay_below_twice_the_mean_and_the_longest() -> None:
-    lengths = earlier_lengths(Job(model="gpt2", mean_seq=300, batch=1, precision=Precision.FP32), 1000)
-    assert len(lengths) == len(set(lengths)) == STEPS
-    assert max(lengths) <= 600
-    assert sum(lengths) / STEPS == pytest.approx(300, rel=0.15)
-    padded = earlier_lengths(Job(model="gpt2", mean_seq=300, batch=8), 1000)
-    assert sum(padded) > 1.5 * sum(lengths)  # the longest of eight
-
-
-def test_a_mean_above_the_longest_is_a_mistake() -> None:
-    with pytest.raises(InputError, match="mean-seq 200 is more than the longest"):
-        forecast(SMALL, mean_seq=200)
 
 
 # ---- transformers: which attention, which cache, whose gradients

@@ -24,7 +24,7 @@ KIND_OF = {"fp32": "fp32", "bf16-mixed": "mixed", "fp16-mixed": "mixed"}
 def classes_of(job: Job, level: Level, *, assumed_lengths: bool = False) -> tuple[str, ...]:
     """Names of the job's classes, the narrowest first. Lengths that had to be assumed are many lengths."""
     kind = KIND_OF.get(str(job.precision), "16-bit")
-    varied = assumed_lengths or job.mean_seq is not None
+    varied = assumed_lengths or job.mean_seq is not None or job.lengths is not None
     shape = "many GPUs" if job.gpus > 1 else "varied lengths" if varied else "one length"
     gpus = () if job.gpus > 1 else (f"{level}/one GPU",)
     return (

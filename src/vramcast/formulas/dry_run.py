@@ -5,12 +5,10 @@ The engine's own steps on plain numbers, where `estimate` names each of them for
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from vramcast.catalog.gpus import Gpu
 from vramcast.formulas.alongside import played_with
 from vramcast.formulas.beside import beside
-from vramcast.formulas.estimate import DEVICE, _earlier, _replayed, _script, plain, recorded, sizes_of
+from vramcast.formulas.estimate import DEVICE, _after_others, _replayed, _script, plain, recorded, sizes_of
 from vramcast.formulas.inputs import batch_values
 from vramcast.formulas.overheads import context_entries, workspace_entries, workspaces
 from vramcast.formulas.replay import Replayed, Script, replay
@@ -45,5 +43,5 @@ def script_of(job: Job, config: Config, gpu: Gpu) -> Script:
     step = Step(job=job, program=program, states=states, place=DEVICE)
     extra = beside(Setting(job=job, config=config, gpu=gpu, sizes=sizes, program=program, states=states, device=DEVICE))
     small = (*workspaces(job, gpu), *(int(value.nbytes) for value in batch_values(program, job)))
-    script = replace(_script(step, step.stream(), extra.resident, small), earlier=_earlier(job, config, gpu))
+    script = _after_others(_script(step, step.stream(), extra.resident, small), job, config, gpu, program)
     return played_with(script, extra, DEVICE)

@@ -18,7 +18,7 @@ from vramcast.formulas.contiguous import lay_out
 from vramcast.formulas.edit import PHASES_OF_EDITING, check_edit, edit_lines, edit_regime, edit_replay
 from vramcast.formulas.hostside import host_side
 from vramcast.formulas.inputs import batch_values
-from vramcast.formulas.lengths import earlier_lengths
+from vramcast.formulas.lengths import earlier_lengths, length_text
 from vramcast.formulas.loops import TWO_PASSES, check_loop, held_between
 from vramcast.formulas.optimizers import implementation, is_paged, state_bytes, temporary_lists, version
 from vramcast.formulas.overheads import context_entries, workspace_entries, workspaces
@@ -164,7 +164,7 @@ def _drafted(job: Job, gpu: Gpu | None, config: Config) -> _Draft:
     setting = Setting(job=job, config=config, gpu=gpu, sizes=sizes, program=program, states=states, device=DEVICE)
     extra, stream = beside(setting), step.stream()
     small = (*workspaces(job, gpu), *(int(value.nbytes) for value in batch_values(program, job)))
-    script = replace(_script(step, stream, extra.resident, small), earlier=_earlier(job, config, gpu))
+    script = _after_others(_script(step, stream, extra.resident, small), job, config, gpu, program)
     return _Draft(
         setting=setting, step=step, stream=stream, extra=extra, script=played_with(script, extra, DEVICE)
     )  # fmt: skip
@@ -363,15 +363,27 @@ def _script(step: Step, first: list[Stamped], resident: tuple[int, ...], small: 
     )  # fmt: skip
 
 
-def _earlier(job: Job, config: Config, gpu: Gpu | None) -> tuple[list[Stamped], ...]:
-    """Whole steps of the shorter batches that a run meets before its longest."""
+def _after_others(script: Script, job: Job, config: Config, gpu: Gpu | None, at_longest: Program) -> Script:
+    """With whole steps of the shorter batches that a run meets before its longest; their gradients are of the same
+    parameters, so they go by the keys that those have in the longest."""
     longest = sizes_of(job, config)
+    earlier = earlier_lengths(job, int(longest.seq))
     streams = []
-    for length in earlier_lengths(job, int(longest.seq)):
+    for length in earlier.lengths:
         program = recorded(job, config, gpu, replace(longest, seq=length, target_seq=length))
         states = States(params=unique(program.params()), job=job)
-        streams.append(Step(job=job, program=program, states=states, place=DEVICE).stream())
-    return tuple(streams)
+        stream = Step(job=job, program=program, states=states, place=DEVICE).stream()
+        streams.append(_of_same(stream, program, at_longest))
+    return replace(script, earlier=tuple(streams), stepped_after=earlier.stepped_after)
+
+
+def _of_same(stream: list[Stamped], program: Program, other: Program) -> list[Stamped]:
+    pairs = zip(program.placed, other.placed, strict=True)
+    same = {id(a): id(b) for one, two in pairs for a, b in zip(one.section.params, two.section.params, strict=True)}
+    keys = {("gradient", own): ("gradient", key) for own, key in same.items()}
+    return [
+        item._replace(key=(item.section, keys[item.event.key])) if item.event.key in keys else item for item in stream
+    ]
 
 
 def _replayed(script: Script, gpu: Gpu | None, job: Job) -> Replayed:
@@ -431,6 +443,8 @@ def assumptions(job: Job, config: Config | None) -> tuple[str, ...]:
     if config is not None:
         if job.seq is None and job.longest_seq is None and has_tokens(config):
             texts.append(f"seq {int(sizes_of(job, config).seq)} (not given)")
+        if job.mean_seq is not None or job.lengths is not None:
+            texts.append(length_text(job, int(sizes_of(job, config).seq)))
         kernel = attention_kernel(job, config, find_gpu(job.gpu) if job.gpu else None)
         texts.append(f"attention {job.attention} → {kernel} kernel")
     if job.optimizer_impl is None:

@@ -46,9 +46,15 @@ def _full(t: Tape, logits: Value, loss: str, transformers: Version) -> Value:
     if loss in ("causal", "masked") and (transformers >= (4, 40) or t.regime.early_upcast):
         x = t.cast(x, F32, "logits fp32")
     if loss == "causal" and transformers < (4, 49):
-        b, s, vocab = x.shape
-        x = t.copy(x, (b, s - 1, vocab), "shifted logits")
+        x = _shifted(t, x)
     return cross_entropy(t, x)
+
+
+def _shifted(t: Tape, logits: Value) -> Value:
+    """`logits[..., :-1, :].contiguous()`: with one sample the slice is contiguous already, and nothing is copied."""
+    b, s, vocab = logits.shape
+    shape = (b, s - 1, vocab)
+    return t.select(logits, shape) if isinstance(b, int) and b == 1 else t.copy(logits, shape, "shifted logits")
 
 
 def cross_entropy(t: Tape, x: Value) -> Value:

@@ -1,0 +1,163 @@
+"""Batches of many lengths: which of them make the cache grow, with which a replay may do without the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from vramcast.accuracy.run import peak_bytes
+from vramcast.catalog.gpus import find_gpu
+from vramcast.errors import InputError
+from vramcast.forecast import Forecast
+from vramcast.formulas import estimate as engine
+from vramcast.formulas.dry_run import script_of
+from vramcast.formulas.estimate import estimate
+from vramcast.formulas.lengths import STEPS, Earlier, earlier_lengths, padded_lengths, records, spread_lengths
+from vramcast.formulas.peaks import Recording
+from vramcast.formulas.replay import Run, Script, _is_gradient, replay
+from vramcast.formulas.sweep import peak_grid
+from vramcast.job import Job, job_from
+from vramcast.ledger import Level
+from vramcast.models.read import read_model
+
+LORA = {
+    "model": "qwen2-0.5b", "precision": "bf16-true", "batch": 1, "seq": 1024, "lora-rank": 8, "framework": "hf",
+    "gpu": "a100-80gb",
+}  # fmt: skip
+ORDER = (300, 200, 700, 100, 650, 900, 899, 450, 1024, 80)
+
+
+def forecast(base: dict[str, Any], **changes: Any) -> Forecast:
+    return estimate(job_from({**base, **{name.replace("_", "-"): value for name, value in changes.items()}}))
+
+
+def lengths_file(folder: Path, lengths: tuple[int, ...]) -> str:
+    path = folder / "lengths.txt"
+    path.write_text("\n".join(map(str, lengths)), encoding="utf-8")
+    return str(path)
+
+
+def script_after(
+    lengths: tuple[int, ...], stepped_after: int, monkeypatch: pytest.MonkeyPatch, **changes: Any
+) -> Script:
+    """The job's script with exactly these batches before the longest."""
+    job = job_from({**LORA, "accumulate": 4, **changes})
+    assert job.model is not None
+    assert job.gpu is not None
+    config = read_model(job.model).config
+    assert config is not None
+    earlier = Earlier(lengths=lengths, stepped_after=stepped_after)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "earlier_lengths", lambda job, longest: earlier)
+        return script_of(job, config, find_gpu(job.gpu))
+
+
+def test_many_lengths_fill_the_cache_and_change_nothing_else() -> None:
+    same, varied = forecast(LORA), forecast(LORA, mean_seq=512)
+    assert peak_bytes(varied, Level.RESERVED) > 1.1 * peak_bytes(same, Level.RESERVED)
+    assert peak_bytes(varied, Level.ALLOCATED) == pytest.approx(peak_bytes(same, Level.ALLOCATED), rel=0.02)
+
+
+def test_lengths_are_spread_around_the_mean_and_stay_within_the_longest() -> None:
+    low, high = spread_lengths(300, 1000, 1), spread_lengths(700, 1000, 1)
+    assert len(low) == len(set(low)) == STEPS
+    assert (max(low) <= 600, min(high) >= 400, max(high) <= 1000) == (True, True, True)
+    assert sum(low) / STEPS == pytest.approx(300, rel=0.15)
+    assert sum(high) / STEPS == pytest.approx(700, rel=0.05)
+    assert sum(spread_lengths(300, 1000, 8)) > 1.5 * sum(low)  # the longest of eight
+
+
+def test_a_mean_above_the_longest_is_a_mistake() -> None:
+    with pytest.raises(InputError, match="mean-seq 2000 is more than the longest"):
+        forecast(LORA, mean_seq=2000)
+
+
+def test_only_batches_longer_than_all_before_count_and_count_anew_behind_the_first_step(tmp_path: Path) -> None:
+    assert records(ORDER) == [300, 700, 900, 1024]
+    job = Job(model="gpt2", lengths=lengths_file(tmp_path, ORDER), accumulate=4)
+    assert earlier_lengths(job, 1024) == Earlier(lengths=(300, 700, 650, 900), stepped_after=2)
+    assert earlier_lengths(replace(job, accumulate=64), 1024) == Earlier(lengths=(300, 700, 900), stepped_after=None)
+
+
+def test_samples_are_padded_to_the_longest_of_their_batch_and_cut_to_seq(tmp_path: Path) -> None:
+    job = Job(model="gpt2", lengths=lengths_file(tmp_path, ORDER), batch=4)
+    assert job.seq == 1024
+    assert padded_lengths(job, 1024) == (700, 900, 1024)
+    assert padded_lengths(replace(job, seq=640), 640) == (640, 640, 640)
+
+
+def test_a_batch_that_is_not_the_longest_so_far_reserves_hardly_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lets a replay of thousands of batches do with a few."""
+    checkpointed = {"checkpointing": "full"}
+    whole = script_after(ORDER[:8], 4, monkeypatch, **checkpointed)
+    short = script_after((300, 700, 650, 900), 2, monkeypatch, **checkpointed)
+    every, some = (replay(script, capacity_bytes=None, conf="") for script in (whole, short))
+    assert some.peak_reserved_bytes == pytest.approx(every.peak_reserved_bytes, rel=0.01)
+    fewer = replay(script_after((300,), 1, monkeypatch, **checkpointed), capacity_bytes=None, conf="")
+    assert fewer.peak_reserved_bytes < 0.9 * some.peak_reserved_bytes
+
+
+def test_gradients_of_all_lengths_are_those_of_one_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = script_after((300, 700, 900), 3, monkeypatch, **{"model": "gpt2", "lora-rank": None})
+    run = Run(script, capacity_bytes=None, conf="")
+    sizes = []
+    for stream in script.earlier:
+        run.play(stream)
+        run.end_step(gradients=script.zero_grad_first)
+        sizes.append(sum(nbytes for key, (_, nbytes) in run.blocks.items() if _is_gradient(key)))
+    assert sizes == [2 * 124_439_808] * 3
+
+
+def test_the_report_says_which_lengths_were_taken(tmp_path: Path) -> None:
+    base = {name: value for name, value in LORA.items() if name != "seq"}
+    known = forecast(base, lengths=lengths_file(tmp_path, ORDER))
+    assert any("10 batches in the order of" in text and " 4 of them longer" in text for text in known.assumptions)
+    assumed = forecast(LORA, mean_seq=512)
+    assert any("before the longest batch 12 of 92 to 967 tokens" in text for text in assumed.assumptions)
+    divided = forecast(LORA, mean_seq=512, gpus=2, strategy="ddp")
+    assert any("every batch is 1,024 tokens long" in text for text in divided.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no sample in it"), ("12\n\n-3\n", "line 3: '-3' is no number of tokens"), ("1e3", "line 1: '1e3'"),
+        ("0", "'0'"), ("tokens\n12", "'tokens'"), ("9" * 5000, "line 1: '9999"), ("１２", "line 1"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_list_of_lengths_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "lengths.txt"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        Job(model="gpt2", lengths=str(path))
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path, tmp_path / "missing", tmp_path / "binary"):
+        with pytest.raises(InputError, match="cannot be read"):
+            Job(model="gpt2", lengths=str(path))
+    with pytest.raises(InputError, match="leave out mean-seq"):
+        Job(model="gpt2", lengths=lengths_file(tmp_path, ORDER), mean_seq=100)
+
+
+@pytest.mark.parametrize(("batch", "copies"), [(1, False), (2, True)])
+def test_shifted_logits_of_one_sample_are_no_copy(batch: int, copies: bool) -> None:
+    """`logits[..., :-1, :].contiguous()` before transformers 4.49; the grid, which may hold both, finds the same."""
+    logits = torch.empty(batch, 5, 7)
+    assert (logits[..., :-1, :].contiguous().data_ptr() != logits.data_ptr()) == copies
+    job = job_from({**LORA, "batch": batch, "transformers-version": "4.45"})
+    assert job.model is not None
+    config = read_model(job.model).config
+    assert config is not None
+    sizes = engine.plain(engine.sizes_of(job, config))
+    program = engine.recorded(job, config, None, sizes)
+    labels = [op.output.label for op in program.placed[-1].section.ops]
+    assert ("shifted logits" in labels) == copies
+    grid = peak_grid(job, config, None, numpy.array([[1, 2]]), numpy.array([[1024]]))
+    assert grid[0, batch - 1] == Recording(job, config, None, sizes).peak(job)
