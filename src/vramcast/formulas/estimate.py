@@ -84,29 +84,45 @@ def estimate(job: Job, *, with_scaling: bool = True) -> Forecast:
             raise UnsupportedError(f"{names} is modelled on one GPU only: leave out gpus, or price it apart")
         return forecast_ranks(job, gpu, source, source.config)
     if job.edit:
-        return _edited(job, gpu, source, source.config)
+        edited = _edited(job, gpu, source, source.config, must_fit=False)
+        assert isinstance(edited, Forecast)
+        return edited
     draft = _drafted(job, gpu, source.config)
     forecast = _billed(draft, _replayed(draft.script, gpu, job), source)
     return replace(forecast, scaling=_scaling(job, source.config, gpu)) if with_scaling else forecast
 
 
-def estimate_if_it_may_fit(job: Job) -> Forecast | None:
-    """Of a job on one card that is known. None where the card runs out, or where context and workspaces at the upper
-    end leave too little of it: such a job does not fit surely, and no bill is made of it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooLarge:
+    """What a job asks for at once that does not fit: on its fullest device, without rounding and cached blocks."""
+
+    asked_bytes: int
+
+
+def estimate_if_it_may_fit(job: Job) -> Forecast | TooLarge:
+    """Of a model on a card that are known. No bill is made where the card runs out, or where context and workspaces at
+    the upper end leave too little of it: such a job does not fit surely."""
     assert job.gpu is not None
     assert job.model is not None
     gpu, source = find_gpu(job.gpu), read_model(job.model)
     assert source.config is not None
+    if is_divided(job):
+        from vramcast.formulas.parallel.ranks import forecast_fitting
+
+        return forecast_fitting(job, gpu, source, source.config)
+    if job.edit:
+        return _edited(job, gpu, source, source.config, must_fit=True)
     draft = _drafted(job, gpu, source.config)
     context = context_entries(job, gpu, DEVICE)
     usual = sum(entry.nbytes for entry in context)
     assumed = (*context, *workspace_entries(job, gpu, DEVICE))
     most = usual + sum(entry.range_bytes[1] - entry.nbytes for entry in assumed if entry.range_bytes)
-    if _least_bytes(draft.script) + most > gpu.capacity_bytes():
-        return None
+    asked = _least_bytes(draft.script)
+    if asked + most > gpu.capacity_bytes():
+        return TooLarge(asked_bytes=asked)
     replayed = replay(draft.script, capacity_bytes=gpu.capacity_bytes() - usual, conf=job.alloc_conf)
     if replayed.out_of_memory or replayed.peak_reserved_bytes + most > gpu.capacity_bytes():
-        return None
+        return TooLarge(asked_bytes=asked)
     return _billed(draft, replayed, source)
 
 
@@ -236,7 +252,7 @@ def _loops(job: Job, step: Step, ledger: Ledger) -> list[str]:
     return texts
 
 
-def _edited(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Forecast:
+def _edited(job: Job, gpu: Gpu | None, source: ModelSource, config: Config, *, must_fit: bool) -> Forecast | TooLarge:
     """A model-editing job: other lines, other phases, perhaps two devices, each with an allocator of its own."""
     check_edit(job)
     sizes = sizes_of(job, config)
@@ -250,8 +266,11 @@ def _edited(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> F
         *(entry for device in devices for entry in workspace_entries(job, gpu, device)),
     )  # fmt: skip
     small = (*workspaces(job, gpu), *(int(value.nbytes) for value in batch_values(program, job)))
+    asked = Ledger(entries=_within(entries, PHASES_OF_EDITING), top_level=Level.ALLOCATED)
     for device in devices:
-        replayed = _replayed(edit_replay(setting, extra.blocks, device, small), gpu, job)
+        replayed = _replayed(edit_replay(setting, extra.blocks, device, small), gpu, job, card_only=must_fit)
+        if must_fit and replayed.out_of_memory:
+            return TooLarge(asked_bytes=max(asked.peak(place).allocated_bytes for place in devices))
         entries += (*_slack(replayed, device), *context_entries(job, gpu, device))
     level = Level.PROCESS if gpu else Level.RESERVED
     ledger = Ledger(entries=_within(entries, PHASES_OF_EDITING), top_level=level)
@@ -386,13 +405,19 @@ def _of_same(stream: list[Stamped], program: Program, other: Program) -> list[St
     ]
 
 
-def _replayed(script: Script, gpu: Gpu | None, job: Job) -> Replayed:
-    """On the card if it suffices there (a full card makes torch give cached blocks back), else on one without limit."""
+def _replayed(script: Script, gpu: Gpu | None, job: Job, *, card_only: bool = False) -> Replayed:
+    """On the card if it suffices there (a full card makes torch give cached blocks back), else on one without limit,
+    unless the card is all that matters."""
     if gpu is not None and gpu.total_bytes is not None:
         room = gpu.total_bytes - sum(entry.nbytes for entry in context_entries(job, gpu, DEVICE))
-        if _least_bytes(script) <= room:
+        asked = _least_bytes(script)
+        if asked > room and card_only:
+            return Replayed(
+                peak_requested_bytes=asked, peak_allocated_bytes=asked, peak_reserved_bytes=asked, out_of_memory=True
+            )
+        if asked <= room:
             replayed = replay(script, capacity_bytes=room, conf=job.alloc_conf)
-            if not replayed.out_of_memory:
+            if card_only or not replayed.out_of_memory:
                 return replayed
     return replay(script, capacity_bytes=None, conf=job.alloc_conf)
 

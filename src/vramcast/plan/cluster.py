@@ -13,9 +13,10 @@ from itertools import product
 
 from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
-from vramcast.formulas.estimate import DEVICE, estimate
+from vramcast.formulas.estimate import DEVICE, TooLarge, estimate_if_it_may_fit
 from vramcast.formulas.overheads import context_entries
 from vramcast.job import Job
+from vramcast.ledger import Category, Ledger, Level
 from vramcast.plan.cost import StepCost, slowdown_of
 from vramcast.plan.moves import Kind, Move, available
 from vramcast.plan.order import KINDS, Limits, Moves, applied, fits_surely, move_effort
@@ -109,6 +110,19 @@ class Tried:
     cost: StepCost
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    nbytes: int
+    moves: Moves
+    job: Job
+    cost: StepCost | None = None  # where its price did not rule it out already
+
+    @property
+    def order(self) -> tuple[bool, int]:
+        """What was tried comes before what was ruled out, whose other bytes are not known."""
+        return (self.cost is None, self.nbytes)
+
+
 def moves_for(job: Job, limits: Limits) -> list[Move]:
     """What applies, fewer than on one GPU. Offload applies to sharded jobs, so it is asked of one."""
     sharded = replace(job, strategy=job.strategy if job.strategy in SHARDED else "fsdp2") if job.gpus > 1 else job
@@ -153,10 +167,11 @@ class Search:
         self.capacity = self.most = prices.gpu.capacity_bytes()
         self.useless: set[str] = set()
         self.num_priced = 0
-        self.smallest: tuple[int, Moves, Job] | None = None
+        self.smallest: Refused | None = None
 
-    def tried(self, skip: Callable[[Moves], bool]) -> Iterator[Tried]:
-        """Each that may fit, is fast enough and is not to be skipped, estimated; at most TRIED of at most PRICED."""
+    def fitting(self, skip: Callable[[Moves], bool]) -> Iterator[Tried]:
+        """Each that fits surely, is fast enough and is not to be skipped; at most TRIED of at most PRICED are
+        estimated."""
         left = TRIED
         for moves, changed in in_order(self.job, self.limits):
             if not left or self.num_priced >= PRICED:
@@ -167,20 +182,27 @@ class Search:
                 cost = self._cost_if_it_may_fit(moves, changed)
                 if cost is not None and self._fast_enough(cost):
                     left -= 1
-                    forecast = estimate(changed, with_scaling=False)
+                    forecast = estimate_if_it_may_fit(changed)
                     self._learn(moves, forecast)
-                    yield Tried(moves=moves, job=changed, forecast=forecast, cost=cost)
+                    if isinstance(forecast, Forecast) and fits_surely(forecast):
+                        yield Tried(moves=moves, job=changed, forecast=forecast, cost=cost)
+                    else:
+                        self._refuse(Refused(nbytes=asked_bytes(forecast), moves=moves, job=changed, cost=cost))
             except VramcastError:  # a combination that the engine does not model is no plan
                 continue
 
-    def _learn(self, moves: Moves, forecast: Forecast) -> None:
-        allocated, before = (one.verdict().allocated_bytes or 0 for one in (forecast, self.base))
+    def _learn(self, moves: Moves, forecast: Forecast | TooLarge) -> None:
+        asked = asked_bytes(forecast)
         if self.job.gpus == 1:
-            if len(moves) == 1 and allocated > before - LEAST:
+            if len(moves) == 1 and asked > asked_bytes(self.base) - LEAST:
                 self.useless.add(moves[0].name)
-        elif not fits_surely(forecast):
+        elif isinstance(forecast, TooLarge) or not fits_surely(forecast):
             outside = sum(entry.nbytes for entry in context_entries(self.job, self.prices.gpu, DEVICE))
-            self.most = min(self.most, allocated + outside - LEAST)
+            self.most = min(self.most, asked + outside - LEAST)
+
+    def _refuse(self, found: Refused) -> None:
+        if self.smallest is None or found.order < self.smallest.order:
+            self.smallest = found
 
     def _cost_if_it_may_fit(self, moves: Moves, job: Job) -> StepCost | None:
         if job.gpus == 1:
@@ -194,12 +216,21 @@ class Search:
         return None if self._too_large(price.allocated_bytes + outside, moves, job) else price.cost
 
     def _too_large(self, nbytes: int, moves: Moves, job: Job) -> bool:
-        if nbytes > self.capacity and (self.smallest is None or nbytes < self.smallest[0]):
-            self.smallest = (nbytes, moves, job)
+        if nbytes > self.capacity:
+            self._refuse(Refused(nbytes=nbytes, moves=moves, job=job))
         return nbytes > self.most
 
     def _fast_enough(self, cost: StepCost) -> bool:
         return self.limits.max_slowdown is None or max(slowdown_of(cost, self.cost)) <= self.limits.max_slowdown
+
+
+def asked_bytes(forecast: Forecast | TooLarge) -> int:
+    """At once on the fullest device, without what the allocator adds to blocks."""
+    if isinstance(forecast, TooLarge):
+        return forecast.asked_bytes
+    entries = tuple(entry for entry in forecast.ledger.entries if entry.category != Category.SLACK)
+    asked = Ledger(entries=entries, top_level=Level.ALLOCATED)
+    return max(asked.peak(device).allocated_bytes for device in asked.devices())
 
 
 def _divides_nothing(moves: Moves, job: Job) -> bool:

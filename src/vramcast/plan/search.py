@@ -29,7 +29,6 @@ from vramcast.plan.order import (
     effort_of,
     fits_surely,
     kind_of,
-    peak_bytes,
     rank_of,
 )
 from vramcast.plan.rank_prices import RankPrices, edit_cost
@@ -122,22 +121,25 @@ def _by_estimates(job: Job, base: Forecast, gpu: Gpu, config: Config, limits: Li
     cost = prices.price(job).cost if job.gpus > 1 else edit_cost(job, config, gpu)
     search = Search(base, cost, prices, limits)
     found: list[Plan] = []
-    refused: list[Plan] = []
-    for tried in () if base.verdict().fits else search.tried(lambda moves: _covered(moves, found)):
+    for tried in () if base.verdict().fits else search.fitting(lambda moves: _covered(moves, found)):
         slowdown = slowdown_of(tried.cost, cost)
-        made = Plan(moves=tried.moves, job=tried.job, forecast=tried.forecast, slowdown=slowdown)
-        (found if made.fits else refused).append(made)
+        found.append(Plan(moves=tried.moves, job=tried.job, forecast=tried.forecast, slowdown=slowdown))
         if len(found) >= WANTED:
             break
-    if not (found or refused) and search.smallest is not None:
-        _, moves, smallest = search.smallest
-        refused.append(Plan(moves=moves, job=smallest, forecast=estimate(smallest, with_scaling=False), slowdown=None))
     found.sort(key=lambda made: (rank_of(made.kind, made.slowdown), effort_of(made.moves, made.slowdown)))
     return Plans(
         base=base, cost=cost, fitting=tuple(found), singles=(), front=(), reach=None,
         num_candidates=search.num_priced, fewest=min(found, key=lambda made: len(made.moves), default=None),
-        closest=None if found else min(refused, key=lambda made: peak_bytes(made.forecast), default=None),
+        closest=None if found else _closest(search),
     )  # fmt: skip
+
+
+def _closest(search: Search) -> Plan | None:
+    if search.smallest is None:
+        return None
+    moves, job, cost = search.smallest.moves, search.smallest.job, search.smallest.cost
+    slowdown = None if cost is None else slowdown_of(cost, search.cost)
+    return Plan(moves=moves, job=job, forecast=estimate(job, with_scaling=False), slowdown=slowdown)
 
 
 def _singles(base: Forecast, table: Table) -> tuple[Single, ...]:
@@ -192,7 +194,7 @@ def _cheapest(job: Job, table: Table, room: int) -> Iterator[Plan]:
             continue
         forecast = estimate_if_it_may_fit(changed)
         tried += 1
-        if forecast is not None and fits_surely(forecast):
+        if isinstance(forecast, Forecast) and fits_surely(forecast):
             found.append(Plan(moves=candidate.moves, job=changed, forecast=forecast, slowdown=candidate.slowdown))
             yield found[-1]
         elif tried > EXACT:

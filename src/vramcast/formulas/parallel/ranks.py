@@ -18,7 +18,17 @@ from vramcast.formulas.alongside import played_with
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.buffers import buffers
 from vramcast.formulas.contiguous import lay_out
-from vramcast.formulas.estimate import DEVICE, _slack, _within, add_loss_to, assumptions, job_phases, recorded, sizes_of
+from vramcast.formulas.estimate import (
+    DEVICE,
+    TooLarge,
+    _slack,
+    _within,
+    add_loss_to,
+    assumptions,
+    job_phases,
+    recorded,
+    sizes_of,
+)
 from vramcast.formulas.inputs import input_lines
 from vramcast.formulas.optimizers import implementation, temporaries
 from vramcast.formulas.overheads import context_entries, workspace_entries
@@ -147,6 +157,15 @@ class Rank:
 
 
 def forecast_ranks(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Forecast:
+    forecast = forecast_fitting(job, gpu, source, config, must_fit=False)
+    assert isinstance(forecast, Forecast)
+    return forecast
+
+
+def forecast_fitting(
+    job: Job, gpu: Gpu | None, source: ModelSource, config: Config, *, must_fit: bool = True
+) -> Forecast | TooLarge:
+    """`must_fit`: no bill is made where the card runs out."""
     topology = topology_of(job)
     check_model(topology, config, job)
     _check_supported(job)
@@ -156,6 +175,11 @@ def forecast_ranks(job: Job, gpu: Gpu | None, source: ModelSource, config: Confi
     ranks = [rank_of_stage(job, gpu, topology, program, stage) for stage in range(topology.pp)]
     peaks = [int(rank.peak()) for rank in ranks]
     fullest = ranks[max(range(topology.pp), key=peaks.__getitem__)]
+    extra, stream = _beside(job, config, gpu, topology, fullest, sizes), fullest.step.stream()
+    outside = (*context_entries(job, gpu, DEVICE), *nccl_entries(job, topology, DEVICE)) if gpu else ()
+    replayed = _replayed(fullest, stream, extra, gpu, sum(entry.nbytes for entry in outside), card_only=must_fit)
+    if must_fit and replayed.out_of_memory:
+        return TooLarge(asked_bytes=peaks[fullest.stage])
     whole = _whole_model(job, config, gpu)
     host = (
         *node_entries(job, config, whole, fullest.states, topology, sizes),
@@ -163,8 +187,8 @@ def forecast_ranks(job: Job, gpu: Gpu | None, source: ModelSource, config: Confi
         *offloaded_modules(fullest.step.program, topology, job.virtual_stages + fullest.step.others(),
                            job.virtual_stages),
     )  # fmt: skip
-    extra = _beside(job, config, gpu, topology, fullest, sizes)
-    ledger = _ledger(job, gpu, topology, fullest, (*host, *_of_node(extra, topology)), extra, whole)
+    entries = (*_made(fullest, stream), *host, *_of_node(extra, topology), *outside)
+    ledger = _ledger(fullest, entries, replayed, gpu, whole)
     if extra.resident:
         peaks[fullest.stage] = ledger.peak(DEVICE).allocated_bytes
     return Forecast(
@@ -297,34 +321,37 @@ def lying_entries(job: Job, gpu: Gpu | None, topology: Topology, states: RankSta
     return [*entries, *workspace_entries(job, gpu, DEVICE)]
 
 
-def _ledger(
-    job: Job, gpu: Gpu | None, topology: Topology, rank: Rank, host: tuple[Entry, ...], extra: Beside, whole: States
-) -> Ledger:
-    stream = rank.step.stream()
+def _made(rank: Rank, stream: list[Stamped]) -> Iterator[Entry]:
     lines = rank.step.lines(stream)
-    texts = dict(describe_activations(rank.step.program, job))
+    texts = dict(describe_activations(rank.step.program, rank.step.job))
     for line in lines:
         line.formula = line.formula or texts.get(line.component, "")
-    made = tuple(entries_of(lines))
-    outside = (*context_entries(job, gpu, DEVICE), *nccl_entries(job, topology, DEVICE)) if gpu else ()
-    replayed = _replayed(rank, stream, extra, gpu, sum(entry.nbytes for entry in outside))
+    yield from entries_of(lines)
+
+
+def _ledger(rank: Rank, others: tuple[Entry, ...], replayed: Replayed, gpu: Gpu | None, whole: States) -> Ledger:
+    job, topology = rank.step.job, rank.step.topology
     slack = _slack(replayed)
     if loads_whole(job, topology):  # and empties the cache when it has been partitioned (zero/utils.py defragment)
         slack = [replace(entry, phases=PHASES[1:]) for entry in slack]
         slack.append(loading_entry(sum(param.nbytes for param in whole.params), rank.lying, DEVICE))
-    entries = (*rank.lying, *made, *host, *outside, *slack)
+    entries = (*rank.lying, *others, *slack)
     ledger = Ledger(entries=_within(entries, job_phases(job)), top_level=Level.PROCESS if gpu else Level.RESERVED)
     ledger.check()
     return ledger
 
 
-def _replayed(rank: Rank, stream: list[Stamped], extra: Beside, gpu: Gpu | None, outside_bytes: int) -> Replayed:
+def _replayed(
+    rank: Rank, stream: list[Stamped], extra: Beside, gpu: Gpu | None, outside_bytes: int, *, card_only: bool
+) -> Replayed:
     step, states = rank.step, on_device(rank.step.job, rank.states)
     script = rank_script(step, states, step.topology, rank.lying, stream, extra.resident, gpu)
     script = played_with(script, extra, DEVICE)
     capacity = gpu.total_bytes - outside_bytes if gpu and gpu.total_bytes else None
     replayed = replay_rank(script, capacity_bytes=capacity, conf=step.job.alloc_conf)
-    return replay_rank(script, capacity_bytes=None, conf=step.job.alloc_conf) if replayed.out_of_memory else replayed
+    if card_only or not replayed.out_of_memory:
+        return replayed
+    return replay_rank(script, capacity_bytes=None, conf=step.job.alloc_conf)
 
 
 def temporary_bytes(states: States) -> int:
