@@ -59,3 +59,34 @@ def test_the_cap_of_the_environment_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
         torch.nn.Conv2d(16, 32, 3, padding=1).cuda()(torch.randn(8, 16, 64, 64, device="cuda"))
     (line,) = [entry for entry in gpu.ledger().entries if entry.component == "cuDNN convolution workspace"]
     assert line.range_bytes == (0, 1 * MiB)
+
+
+def slack_ranges(*, last: bool) -> list[tuple[int, tuple[int, int] | None]]:
+    with virtual_gpu("rtx3060") as gpu:
+        step(last=last)
+    lines = [entry for entry in gpu.ledger().entries if entry.category is Category.SLACK]
+    assert lines
+    return [(line.nbytes, line.range_bytes) for line in lines]
+
+
+def test_workspaces_leave_the_slack_open_in_both_directions() -> None:
+    largest = (8 * 16 * 64 * 64 + 8 * 32 * 64 * 64 + 32 * 16 * 9) * 4
+    assert all(room == (0, slack + 4 * largest) for slack, room in slack_ranges(last=False))
+
+
+def test_without_a_workspace_the_slack_is_what_was_replayed() -> None:
+    assert all(room is None for _, room in slack_ranges(last=True))
+
+
+def test_the_range_ends_where_the_card_does() -> None:
+    with virtual_gpu("400MiB") as gpu:
+        step(last=False)
+    ledger = gpu.ledger()
+    most = [
+        sum(
+            entry.range_bytes[1] if entry.range_bytes and entry.category is not Category.CONTEXT else entry.nbytes
+            for entry in ledger.alive(phase, "cuda:0")
+        )
+        for phase in ledger.phases("cuda:0")
+    ]
+    assert max(most) == 400 * MiB

@@ -180,20 +180,33 @@ class Bill:
             if slack:
                 yield Entry(
                     category=Category.SLACK, component="cached and unusable blocks", place=place, phases=(phase,),
-                    nbytes=slack, origin=Origin.SIMULATED, level=Level.RESERVED,
+                    nbytes=slack, origin=Origin.SIMULATED, level=Level.RESERVED, range_bytes=self._slack_range(peak),
                     formula="reserved − allocated, replayed through the caching allocator",
                 )  # fmt: skip
 
+    def _slack_range(self, peak: Peak) -> tuple[int, int] | None:
+        """With convolutions: from none, if workspaces leave blocks that all fit again, to what the card has left."""
+        largest = self._gpu.meters[peak.place].largest_workspace_bytes
+        if not largest:
+            return None
+        card = self._gpu.card
+        room = card.capacity_bytes() - (card.context_bytes or 0) - peak.allocated_bytes - self._workspace_bytes(peak)
+        slack = peak.reserved_bytes - peak.allocated_bytes
+        return 0, max(slack, min(slack + convolution.EXTRA_SEGMENTS * largest, room))
+
     def _convolutions(self, place: str, phases: Iterable[str]) -> Iterator[Entry]:
         """What workspaces would add to the peak of a phase that has convolutions: from nothing to the most."""
-        possible = self._gpu.meters[place].possible_bytes
         for phase in phases:
-            if phase in possible:
-                most = max(0, possible[phase] - self._peaks[place, phase].allocated_bytes)
+            if phase in self._gpu.meters[place].possible_bytes:
+                most = self._workspace_bytes(self._peaks[place, phase])
                 yield Entry(
                     category=Category.WORKSPACE, component="cuDNN convolution workspace", place=place, phases=(phase,),
                     nbytes=0, range_bytes=(0, most), origin=Origin.ASSUMED, source=convolution.SOURCE,
                 )  # fmt: skip
+
+    def _workspace_bytes(self, peak: Peak) -> int:
+        """The most that a workspace may have lifted the peak."""
+        return max(0, self._gpu.meters[peak.place].possible_bytes.get(peak.phase, 0) - peak.allocated_bytes)
 
 
 def _name(records: dict[int, Record], tensor: torch.Tensor, category: Category, name: str) -> None:

@@ -25,8 +25,14 @@ SOURCE = (
 
 NOTE = (
     "convolution workspaces are left out of the replay: cuDNN chooses them, and they change which cached blocks are "
-    "used again, so reserved memory may lie higher or lower (docs/accuracy-traces.md: by how much)"
+    "used again, so reserved memory lies anywhere in its range, from what is allocated upwards (see "
+    "docs/accuracy-traces.md)"
 )
+
+# New segments that workspaces may cost beyond the replay, each as large as copies of the three tensors: the gradients
+# of input and filter are two kernels, and on tensor cores each may want a transposed and a rounded copy
+# (tensorflow/tensorflow#56055: "the rounding of fp32->tf32").
+EXTRA_SEGMENTS = 4
 
 
 def cuda_layout(x: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:

@@ -104,6 +104,7 @@ class Meter:
         self.max_allocated_bytes = 0
         self.max_reserved_bytes = 0
         self.possible_bytes: dict[str, int] = {}  # by phase: the most that may have been allocated
+        self.largest_workspace_bytes = 0  # that one kernel may have taken
         self._died: list[Record] = []
         self._stride = 1
         self._open(0)
@@ -140,6 +141,7 @@ class Meter:
 
     def might_take(self, nbytes: int, phase: str) -> None:
         """A kernel that has just run may have held this much more; what that would add to the phase's peak is kept."""
+        self.largest_workspace_bytes = max(self.largest_workspace_bytes, nbytes)
         over = self.memory.allocated_bytes + nbytes
         if nbytes and over > self.possible_bytes.get(phase, 0):
             self.possible_bytes[phase] = over
