@@ -25,6 +25,7 @@ PRINTED = {
     "sweep": ("sweep", "sweep gpt2 --batch 1,2 --seq 64 --gpu rtx4090"),
     "plan": ("plan", "plan gpt2 --gpu 8GiB --batch 32 --seq 512"),
     "fit": ("cards", "fit gpt2 --seq 512"),
+    "divide": ("divisions", "divide llama-2-7b --gpus 8 --gpu h100-80gb --seq 4096"),
     "params": ("params", "params gpt2"),
     "models": ("models", "models gpt2"),
     "gpus": ("gpus", "gpus h100"),

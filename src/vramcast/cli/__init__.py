@@ -21,6 +21,7 @@ COMMANDS = {
     "estimate": "the bill of a training job: every line, the peak, whether it fits",
     "plan": "the cheapest changes that make a job fit, with what they free and cost",
     "fit": "the cards on which a job fits",
+    "divide": "every legal way to divide a model over a cluster: tp, pp, cp, recomputation, micro-batch, with its peak",
     "check": "one line and an exit code, for continuous integration",
     "compare": "several jobs side by side",
     "sweep": "a grid of batch sizes and lengths, and the largest that fits",

@@ -1,9 +1,9 @@
 """All ways to divide a cluster for one model: tp × pp × cp × dp × recomputation × micro-batch, with their peaks.
 
 In come a Job and the choices to try, out come Candidates with the allocated bytes of their fullest stage. Peaks are the
-engine's own: layers of a stage are alike, so what is alive at its ends (the first layer, the last, the parts around
-them) grows by the same bytes with every layer, the fullest moment is at one of these ends, and stages of two and three
-layers give all others. Micro-batches are a NumPy axis. The allocator is not asked: reserved memory of a
+engine's own: layers of a stage are alike, so what is alive at its ends (the first layer, the last, the one beside that,
+the parts around them) grows by the same bytes with every layer, the fullest moment is at one of these, and stages of
+three and four layers give all others. Micro-batches are a NumPy axis. The allocator is not asked: reserved memory of a
 chosen candidate comes from `estimate`.
 """
 
@@ -17,7 +17,7 @@ import numpy
 from numpy.typing import NDArray
 
 from vramcast.catalog.gpus import Gpu, find_gpu
-from vramcast.errors import InputError, VramcastError
+from vramcast.errors import InputError, UnsupportedError, VramcastError
 from vramcast.formulas.estimate import DEVICE, sizes_of
 from vramcast.formulas.events import peak_above
 from vramcast.formulas.overheads import context_entries
@@ -40,14 +40,16 @@ from vramcast.job import Job
 from vramcast.ledger import BACKWARD, FORWARD, LOSS, STEP, Entry, Level
 from vramcast.models.config import Config
 from vramcast.models.dims import Number, maximum
-from vramcast.models.program import Program
+from vramcast.models.program import Program, Sizes
 from vramcast.models.read import read_model
 
 Grid = NDArray[numpy.int64]
 BATCHES = (1, 2, 4, 8)
 RECOMPUTE = ("none", "selective", "full")
 MOST_CP = 64
-SHORT = (2, 3)  # layers of the stages from which all others follow
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")  # the names configs have for their number
+SHORT = (3, 4)  # layers of the stages from which all others follow
+MIDDLE = "layers between"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,12 @@ def search(job: Job, *, batches: Sequence[int] = BATCHES, recompute: Sequence[st
     if config is None:
         raise InputError(f"{job.model}: only a parameter table is known, which cannot be divided into layers")
     gpu = find_gpu(job.gpu) if job.gpu else None
+    if job.strategy == "zero3":
+        raise UnsupportedError(
+            "which modules zero3 keeps gathered depends on all layers together, which a search over topologies does "
+            "not describe: search with strategy fsdp2, which shards the same, and estimate what you choose with zero3"
+        )
+    _check_alike(job, config, gpu)
     found: list[Candidate] = []
     # A recording depends on whether anything is recomputed (key/value caches, gradients of embeddings), not on what.
     kinds = [[how for how in recompute if (how == "none") is kept] for kept in (True, False)]
@@ -88,6 +96,18 @@ def search(job: Job, *, batches: Sequence[int] = BATCHES, recompute: Sequence[st
             for how in hows:
                 found += alike.candidates(how)
     return sorted(found, key=lambda candidate: candidate.allocated_bytes)
+
+
+def _check_alike(job: Job, config: Config, gpu: Gpu | None) -> None:
+    """What a layer more adds is taken from two short stages, so that all layers must be of one kind."""
+    one = replace(job, gpus=1, tp=1, pp=1, cp=1, ep=1, virtual_stages=1, schedule="1f1b")
+    program = divided_program(one, config, gpu, topology_of(one), Sizes(batch=1, seq=16))
+    kinds = {id(placed.section) for placed in program.placed if placed.section.is_block}
+    if len(kinds) > 1:
+        raise UnsupportedError(
+            f"{job.model} has layers of {len(kinds)} kinds; a search over topologies knows models of one kind only: "
+            "estimate the divisions you think of, one by one"
+        )
 
 
 def _inner_sizes(job: Job, config: Config) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -119,8 +139,17 @@ def _legal(job: Job, config: Config) -> bool:
     return True
 
 
+def _multiplies(job: Job) -> bool:
+    """Do its sizes multiply to the world (experts may need more GPUs than a stage has)?"""
+    try:
+        topology_of(job)
+    except InputError:
+        return False
+    return True
+
+
 def _short(config: Config, layers: int) -> Config:
-    return Config({**config.data, "num_hidden_layers": layers}, config.where)
+    return Config({**config.data, **{key: layers for key in LAYERS if key in config.data}}, config.where)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +178,7 @@ class _Slice:
         self, job: Job, config: Config, gpu: Gpu | None, batches: tuple[int, ...], cps: tuple[int, ...]
     ) -> None:
         self.job, self.config, self.gpu, self.batches, self.cps = job, config, gpu, batches, cps
-        self.layers = int(config.dim("num_hidden_layers", "L"))
+        self.layers = int(config.dim(LAYERS[0], "L", *LAYERS[1:]))
         sizes = sizes_of(job, config)
         lengths = numpy.array([[int(sizes.seq) // cp] for cp in cps], numpy.int64)
         sizes = replace(sizes, batch=numpy.array([batches], numpy.int64), seq=lengths)
@@ -163,8 +192,9 @@ class _Slice:
         job = replace(self.job, checkpointing=recompute)
         for row, cp in enumerate(self.cps):
             for pp in _divisors(job.gpus // (job.tp * cp)):
-                if pp <= self.layers:
-                    yield from self._with_stages(_divided(job, cp, pp), row)
+                divided = _divided(job, cp, pp)
+                if pp <= self.layers and _multiplies(divided):
+                    yield from self._with_stages(divided, row)
 
     def _with_stages(self, job: Job, row: int) -> Iterator[Candidate]:
         topology = topology_of(job)
@@ -192,9 +222,10 @@ class _Slice:
         return self.gpu.total_bytes - sum(entry.nbytes for entry in outside)
 
     def _peak(self, job: Job, topology: Topology, layers: int, stage: int) -> Grid:
-        """From stages of two and three layers to one of `layers`, place by place."""
+        """From stages of three and four layers to one of `layers`, place by place."""
         low, high = (self._totals(job, topology, count, stage) for count in SHORT)
-        moments = [low[place] + (high[place] - low[place]) * (layers - SHORT[0]) for place in low]
+        places = [place for place in low if place[1] != MIDDLE or layers >= SHORT[0]]
+        moments = [low[place] + (high[place] - low[place]) * (layers - SHORT[0]) for place in places]
         return functools.reduce(numpy.maximum, moments)
 
     def _totals(self, job: Job, topology: Topology, layers: int, stage: int) -> dict[tuple[str, str], Grid]:
@@ -254,16 +285,15 @@ class _Slice:
 
 
 def _peaks(program: Program, mode: Mode) -> dict[tuple[str, str], Number]:
-    """The largest sum in each phase at the first layer, at the last one, and in the parts around them."""
+    """The largest sum in each phase at the first layer, at the last one, between them, and in the parts around."""
     blocks = [index for index, placed in enumerate(program.placed) if placed.section.is_block]
-    places = {blocks[0]: "first layer", blocks[-1]: "last layer", **dict.fromkeys(blocks[1:-1], "")}
+    places = {blocks[0]: "first layer", blocks[-1]: "last layer", **dict.fromkeys(blocks[1:-1], MIDDLE)}
     level: Number = 0
     peaks: dict[tuple[str, str], Number] = {}
     for chunk in passes(program, mode):
         place = (chunk.phase, places.get(chunk.section, program.placed[chunk.section].name))
         top = level + peak_above(chunk.events)
-        if place[1]:
-            peaks[place] = maximum(peaks[place], top) if place in peaks else top
+        peaks[place] = maximum(peaks[place], top) if place in peaks else top
         level = level + sum((event.sign * event.nbytes for event in chunk.events), 0)
     return peaks
 
