@@ -211,7 +211,7 @@ def test_lanes_are_chosen_by_the_row_groups_of_a_window() -> None:
     def lanes(window_groups: int, **options: object) -> int:
         return RowGroupSampler(dataset_of([10] * 400), batch_size=5, window_bytes=window_groups * 1000, **options).lanes
 
-    assert [lanes(groups) for groups in (1, 19, 20, 39, 40, 400)] == [1, 1, 2, 2, 4, 4]
+    assert [lanes(groups) for groups in (1, 15, 16, 31, 32, 400)] == [1, 1, 2, 2, 4, 4]
     assert lanes(400, shuffle="full") == lanes(400, shuffle="none") == 1
     with pytest.raises(InputError, match="lanes=2 with shuffle='full'"):
         lanes(400, shuffle="full", lanes=2)

@@ -122,14 +122,18 @@ class ParquetFacts:
         """Mode `ultra`: one row group or a slice of it; of smaller ones as many as make a slice."""
         return min(SLICE_BYTES, self.decoded_bytes)
 
+    @property
+    def kept_pool_bytes(self) -> int:
+        """What the pool comes to where it keeps its segments: a decoding that no longer fits opens another one."""
+        return round_up(self.most_decoding_bytes, POOL_SEGMENT_BYTES) + self.most_decoding_bytes
+
     def keeps_pool(self, budget_bytes: int) -> bool:
-        """Whether the pool may keep its segments between decodings: where they leave half the budget for tables."""
-        return 2 * round_up(self.most_decoding_bytes, POOL_SEGMENT_BYTES) <= budget_bytes
+        """Whether the pool may keep its segments between decodings: where they leave a third of the budget."""
+        return 3 * self.kept_pool_bytes <= 2 * budget_bytes
 
     def decoding_bytes(self, budget_bytes: int) -> int:
-        """The pool's memory: in whole segments where it keeps them, else as much as is touched and returned."""
-        most = self.most_decoding_bytes
-        return round_up(most, POOL_SEGMENT_BYTES) if self.keeps_pool(budget_bytes) else most
+        """The pool's memory: with whole segments where it keeps them, else as much as is touched and returned."""
+        return self.kept_pool_bytes if self.keeps_pool(budget_bytes) else self.most_decoding_bytes
 
     def scratch_bytes(self, budget_bytes: int) -> int:
         """What reading takes besides decoded tables: pyarrow's decoding buffers, and the footer as objects."""

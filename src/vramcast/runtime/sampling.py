@@ -26,7 +26,7 @@ SHUFFLES = ("groups", "full", "none")
 _GROUP_ORDER, _ROW_ORDER = 2**63, 2**63 + 1  # streams of random words; windows use their number and their lane
 _LANE_STREAMS = 2**32
 LANES = (4, 2)  # offered where each lane keeps so many row groups to shuffle
-LANE_GROUPS = {"row-groups": 10, "ultra": 2}
+LANE_GROUPS = {"row-groups": 8, "ultra": 2}
 
 
 class HasFacts(Protocol):
@@ -75,7 +75,8 @@ class RowGroupSampler:
 
     A window is divided into `lanes`, and batches come from the lanes in turn. DataLoader hands batches to its workers
     in turn as well, so workers that divide the number of lanes decode different row groups. The order depends on the
-    lanes, not on the workers; by default there are 4, or 2, where a lane still mixes 10 row groups.
+    lanes, not on the workers; by default there are 4, or 2, where a lane still mixes 8 row groups
+    (2 in mode `ultra`).
     """
 
     def __init__(
