@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from vramcast.forecast import Forecast
 from vramcast.formulas.estimate import estimate, sizes_of
 from vramcast.formulas.parallel.ranks import Rank, rank_of_stage, rank_program
 from vramcast.formulas.parallel.topology import topology_of
+from vramcast.formulas.timeline import step_events
 from vramcast.job import job_from
 from vramcast.models.config import Config
 from vramcast.models.tape import Section
@@ -233,17 +235,26 @@ def test_without_fusion_a_weight_gradient_passes_by() -> None:
     assert fused["forward"] == apart["forward"]
 
 
-def test_megatron_fsdp_shards_everything_and_gathers_units_ahead() -> None:
-    llama = {**MIXTRAL, "model_type": "llama", "num_local_experts": None, "num_hidden_layers": 12}
-    sharded = rank(llama, strategy="zero3")
-    numel = sum(param.numel for param in rank(llama, strategy="ddp").states.weights)
+def test_megatron_fsdp_shards_everything_and_gathers_two_units_ahead() -> None:
+    sharded = rank(MIXTRAL, strategy="zero3", ep=4)
+    numel = sum(param.numel for param in rank(MIXTRAL, strategy="ddp", ep=4).states.weights)
+    experts = 4 * 2 * 3 * 1024 * 4096
     share = sum(param.numel for param in sharded.states.weights)
-    assert numel / 8 <= share <= numel / 8 + 13
+    assert share == pytest.approx((numel - experts) / 8 + experts / 2, abs=20)  # with padding of units
     assert sharded.states.gradient_bytes == 4 * share
-    alone = rank(llama, strategy="ddp").passes()["forward"]
     unit = sum(param.numel for param in layer(sharded).params)
-    root = numel - 12 * unit
-    assert 2 * (root + unit) <= sharded.passes()["forward"] - alone <= 2 * (root + 3 * unit)
+    root = numel - 4 * unit
+    gathered = list(gathered_bytes(sharded))
+    assert max(gathered) == 2 * (root + 3 * unit)
+    assert gathered[-1] == 0
+
+
+def gathered_bytes(of: Rank) -> Iterator[int]:
+    level = 0
+    for stamped in step_events(of.step.program, of.step.mode(fresh=False)):
+        if stamped.event.kind == "gathered":
+            level += stamped.event.sign * int(stamped.event.nbytes)
+            yield level
 
 
 def test_the_report_says_how_rows_travel(tmp_path: Path) -> None:

@@ -61,6 +61,8 @@ def engine_texts(job: Job, topology: Topology, program: Program) -> Iterator[str
     if any(param.kind == "experts" for param in program.params()):
         how = "one grouped product" if regime.experts == "grouped" else "one after the other"
         yield f"rows reach experts by {regime.dispatch} (expert-dispatch), which run as {how} (expert-gemm)"
+    if any(placed.name == "mtp" for placed in program.placed):
+        yield "multi-token prediction behind the last layer, with a loss of its own (num_nextn_predict_layers)"
     if regime.grad_fusion:
         yield "products add weight gradients to main gradients themselves (grad-fusion)"
     if is_megatron_fsdp(job, topology):

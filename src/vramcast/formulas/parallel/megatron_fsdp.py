@@ -27,34 +27,36 @@ def is_megatron_fsdp(job: Job, topology: Topology) -> bool:
 
 
 def megatron_change(job: Job, units: list[Unit], topology: Topology) -> Change:
-    item = RECIPES[job.precision].gradients.nbytes
-    return _woven(units, partial(MegatronWindow, gathers=topology.strategy == "zero3", item=item))
+    recipe = RECIPES[job.precision]
+    item = recipe.weights.nbytes if topology.strategy == "zero3" else 0
+    return _woven(units, partial(MegatronWindow, item=item, gradient_item=recipe.gradients.nbytes))
 
 
 class MegatronWindow(_Fsdp2):
     """AllGatherPipeline and GradReducePipeline (param_and_grad_buffer.py)."""
 
-    def __init__(self, units: list[Unit], *, gathers: bool, item: int) -> None:
+    def __init__(self, units: list[Unit], *, item: int, gradient_item: int) -> None:
         super().__init__(units)
-        self.gathers, self.item = gathers, item
+        self.item, self.gradient_item = item, gradient_item  # bytes of an element as gathered (0: never) and reduced
+        roots, layers = [unit for unit in units if unit.is_root], [unit for unit in units if not unit.is_root]
+        self.order = {1: [*roots, *layers], -1: [*roots, *reversed(layers)]}  # embedding first, or head first
+        self.entered: set[tuple[int, int]] = set()
         self.queue: list[Unit] = []
 
-    def _gathered(self, unit: Unit, step: int) -> Iterator[Event]:
-        """This unit and the next ones in the direction of travel."""
-        if not self.gathers:
-            return
-        place = self.units.index(unit)
-        for number in range(AHEAD + 1):
-            if 0 <= place + step * number < len(self.units):
-                near = self.units[place + step * number]
-                yield from self.born(GATHERED, near, near.gathered_bytes)
+    def _gathered(self, unit: Unit, direction: int) -> Iterator[Event]:
+        """This unit and the next ones on the way; the root is met twice, and is there the second time."""
+        first = (direction, unit.number) not in self.entered
+        self.entered.add((direction, unit.number))
+        place = self.order[direction].index(unit)
+        for near in self.order[direction][place : place + 1 + AHEAD * first]:
+            yield from self.born(GATHERED, near, near.elements * self.item)
 
     def before_forward(self, unit: Unit) -> Iterator[Event]:
         yield from self._gathered(unit, 1)
 
     def after_forward(self, unit: Unit) -> Iterator[Event]:
         if unit.reshards:
-            yield from self.dies(GATHERED, unit)
+            yield from self.dies(GATHERED, unit, unit.elements * self.item)
 
     def end_forward(self) -> Iterator[Event]:
         return iter(())
@@ -67,7 +69,7 @@ class MegatronWindow(_Fsdp2):
         yield from self.born(REDUCED, unit, self._bucket_bytes(unit))
 
     def after_backward(self, unit: Unit, gradients: list[Event]) -> Iterator[Event]:
-        yield from self.dies(GATHERED, unit)
+        yield from self.dies(GATHERED, unit, unit.elements * self.item)
         self.queue.append(unit)
         while len(self.queue) > QUEUED:
             yield from self._reduced(self.queue.pop(0))
@@ -76,10 +78,10 @@ class MegatronWindow(_Fsdp2):
         for unit in self.queue:
             yield from self._reduced(unit)
         for unit in self.units:
-            yield from self.dies(GATHERED, unit)
+            yield from self.dies(GATHERED, unit, unit.elements * self.item)
 
     def _reduced(self, unit: Unit) -> Iterator[Event]:
         yield from self.dies(REDUCED, unit, self._bucket_bytes(unit))
 
     def _bucket_bytes(self, unit: Unit) -> int:
-        return sum(unit.numels) * self.item
+        return sum(unit.numels) * self.gradient_item
