@@ -64,7 +64,18 @@ def test_nvme_leaves_swap_buffers_in_pinned_memory() -> None:
     assert line(answer, "swap buffers of the optimizer") == 8 * 4 * 2**30  # 154,476,800 × 4 B is more than half a GiB
     assert line(answer, "swap buffers of weights") == 8 * 2**30
     assert line(answer, "max_in_cpu") == 8 * 2**29
+    share = PARAMETERS // 8
+    assert line(answer, "gradients of the ranks' shares") == pytest.approx(8 * (2 + 4) * share, rel=1e-4)
     assert not [e for e in answer.ledger.entries if e.component in ("adamw states", "fp32 master weights")]
+
+
+def test_zero3_pins_one_vector_of_weights_where_fsdp_pins_every_shard() -> None:
+    answer = forecast(strategy="zero3", precision=Precision.BF16_MASTER, offload="params")
+    assert line(answer, "sharded weights of the ranks") == 8 * 2**29  # 2 B × 154 M, up to the next power of two
+    assert line(answer, "fp32 gradients of the optimizer") == 8 * 2**30
+    assert line(answer, "on their way to the optimizer") == 8 * 2**29
+    shards = forecast(strategy="fsdp2", offload="params")
+    assert 2 * PARAMETERS < line(shards, "sharded weights of the ranks") < 4 * PARAMETERS
 
 
 @pytest.mark.parametrize(

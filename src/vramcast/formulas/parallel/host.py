@@ -13,17 +13,19 @@ from vramcast.errors import InputError
 from vramcast.formulas.checkpointing import pinned_line
 from vramcast.formulas.hostside import host_side
 from vramcast.formulas.optimizers import state_bytes
-from vramcast.formulas.parallel.sharding import RankStates
+from vramcast.formulas.parallel.sharding import KEPT_WHOLE, RankStates
 from vramcast.formulas.parallel.topology import GATHERING, Topology
 from vramcast.formulas.states import States
 from vramcast.job import Job
 from vramcast.ledger import HOST, PHASES, PINNED, SAVE, Category, Entry, Origin
 from vramcast.models.config import Config
 from vramcast.models.program import Program, Sizes
+from vramcast.models.tape import Param
 
 # DeepSpeed zero/offload_config.py: numbers of buffers, elements of one, elements kept in host memory; zero/config.py
 OPTIMIZER_BUFFERS, PARAM_BUFFERS, PARAM_BUFFER, MAX_IN_CPU = 4, 5, 100_000_000, 1_000_000_000
 SUB_GROUP = 1_000_000_000
+ON_THEIR_WAY = "gradients on their way to the optimizer"
 ROUNDING = "c10 CachingHostAllocator.h: pinned blocks are powers of two"
 
 
@@ -58,8 +60,7 @@ def node_entries(
     elif offloads_optimizer(job):
         yield from _optimizer(job, states, topology, ranks)
     if offloads_params(job) and job.offload_device == "cpu":
-        each = [param.nbytes for param in states.weights]
-        yield _line("sharded weights of the ranks", PINNED, PHASES, _pinned(each) * ranks, Category.WEIGHTS, ROUNDING)
+        yield from _weights(states, topology, ranks)
     if topology.strategy in GATHERING and job.framework not in OWN_PART:
         yield _line(
             "whole state dict on rank 0 while saving", HOST, (SAVE,), sum(param.nbytes for param in whole.params),
@@ -76,9 +77,14 @@ def swap_entries(job: Job, states: RankStates, ranks: int) -> Iterator[Entry]:
         _pinned([4 * group] * OPTIMIZER_BUFFERS) * ranks, Category.OPTIMIZER,
         "deepspeed/runtime/swap_tensor/optimizer_utils.py: buffer_count buffers as large as a sub-group",
     )  # fmt: skip
+    yield _line(
+        "gradients of the ranks' shares, and of one sub-group in fp32", HOST, PHASES,
+        (trained * states.recipe.weights.nbytes + 4 * group) * ranks, Category.GRADIENTS,
+        "deepspeed/runtime/zero/stage3.py: grad_partitions_flat_buffer, gradient_buffer; only states are swapped",
+    )  # fmt: skip
     if not offloads_params(job):
         return
-    shares = [param for param in states.weights if "(kept whole)" not in param.name]
+    shares = _shares(states)
     largest = max((param.numel for param in shares), default=0)
     if largest >= PARAM_BUFFER:
         raise InputError(
@@ -94,7 +100,7 @@ def swap_entries(job: Job, states: RankStates, ranks: int) -> Iterator[Entry]:
     yield _line(
         "weights that stay in host memory before NVMe (max_in_cpu)", PINNED, PHASES,
         _pinned([item * min(sum(param.numel for param in shares), MAX_IN_CPU)]) * ranks, Category.WEIGHTS,
-        "deepspeed/runtime/zero/stage3.py: params_in_nvme_and_cpu",
+        "deepspeed/runtime/zero/stage3.py: _create_param_groups_fp16_flat_cpu_memory, up to max_params_in_cpu",
     )  # fmt: skip
 
 
@@ -124,11 +130,41 @@ def _optimizer(job: Job, states: RankStates, topology: Topology, ranks: int) -> 
     if states.recipe.master:
         master = 4 * sum(param.numel for param in trained)
         yield _line("fp32 master weights", HOST, PHASES, master * ranks, Category.MASTER, "offloaded optimizer")
-    flat = topology.strategy in ("zero1", "zero2", "zero3")
-    sizes = [states.gradient_bytes] if flat else [param.nbytes for param in trained]
+    if topology.strategy not in ("zero1", "zero2", "zero3"):
+        each = [param.nbytes for param in trained]
+        yield _line(ON_THEIR_WAY, PINNED, PHASES, _pinned(each) * ranks, Category.GRADIENTS, ROUNDING)
+        return
+    numel = sum(param.numel for param in trained)
+    fp32 = [4 * min(SUB_GROUP, numel - start) for start in range(0, numel, SUB_GROUP)]
     yield _line(
-        "gradients on their way to the optimizer", PINNED, PHASES, _pinned(sizes) * ranks, Category.GRADIENTS, ROUNDING
+        "fp32 gradients of the optimizer", PINNED, PHASES, _pinned(fp32) * ranks, Category.GRADIENTS,
+        "deepspeed/runtime/zero: `.grad` of the flat fp32 partitions; pinned with offload_optimizer.pin_memory",
+    )  # fmt: skip
+    if topology.strategy == "zero3":
+        moved, where = numel * states.recipe.weights.nbytes, "stage3.py: grad_partitions_flat_buffer"
+    else:
+        moved = max((param.nbytes for param in states.weights if param.trainable), default=0)
+        where = "stage_1_and_2.py: temp_grad_buffer_for_cpu_offload, as large as the largest parameter"
+    yield _line(
+        ON_THEIR_WAY, PINNED, PHASES, _pinned([moved]) * ranks, Category.GRADIENTS, f"deepspeed/runtime/zero/{where}"
     )
+
+
+def _weights(states: RankStates, topology: Topology, ranks: int) -> Iterator[Entry]:
+    """ZeRO-3 puts the shares of what is trained into one pinned vector, whatever pin_memory says, and leaves the others
+    as they are; FSDP pins each parameter's shard."""
+    flat, shares = topology.strategy == "zero3", _shares(states)
+    trained = [param.nbytes for param in shares if param.trainable or not flat]
+    where = "deepspeed/runtime/zero/stage3.py: _create_param_groups_fp16_flat_cpu_memory" if flat else ROUNDING
+    pinned = _pinned([sum(trained)] if flat else trained)
+    yield _line("sharded weights of the ranks", PINNED, PHASES, pinned * ranks, Category.WEIGHTS, where)
+    frozen = sum(param.nbytes for param in shares) - sum(trained)
+    if frozen:
+        yield _line("frozen weights' shares of the ranks", HOST, PHASES, frozen * ranks, Category.WEIGHTS, where)
+
+
+def _shares(states: RankStates) -> list[Param]:
+    return [param for param in states.weights if not param.name.endswith(KEPT_WHOLE)]
 
 
 def _pinned(sizes: Iterable[int]) -> int:

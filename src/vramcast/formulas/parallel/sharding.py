@@ -22,6 +22,7 @@ from vramcast.job import Job
 from vramcast.models.program import Program
 from vramcast.models.tape import Param
 
+KEPT_WHOLE = " (kept whole)"  # behind the name of a parameter that lies whole on every rank beside its shard
 PERSISTENT = 100_000  # DeepSpeed stage3_param_persistence_threshold, in elements
 
 
@@ -95,7 +96,7 @@ def _shared(job: Job, program: Program, topology: Topology, whole: tuple[Param, 
         return RankStates(params=shares, job=job, weights=shares, gradients=shares)
     if strategy == "zero3":
         shares = tuple(cut(param) for param in whole)
-        kept = tuple(replace(param, name=f"{param.name} (kept whole)") for param in whole if param.numel <= PERSISTENT)
+        kept = tuple(replace(param, name=param.name + KEPT_WHOLE) for param in whole if param.numel <= PERSISTENT)
         return RankStates(params=shares, job=job, weights=(*shares, *kept), gradients=shares)
     flat = _flat(whole, topology)
     return RankStates(params=flat, job=job, weights=whole, gradients=flat if strategy == "zero2" else whole)
