@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,10 @@ def test_a_traced_row_lies_within_its_tolerance(id: str) -> None:
 
 def test_rows_are_told_as_they_end_and_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     def ended(row: TraceRow, folder: Path, environments: Path | None) -> TraceOutcome:
-        return TraceOutcome(row=row, predicted_bytes=row.peak_bytes, fits=True, transformers="", seconds=1.0)
+        peak = row.peak_bytes
+        return TraceOutcome(
+            row=row, predicted_bytes=peak, range_bytes=(peak, peak), fits=True, transformers="", seconds=1.0
+        )
 
     monkeypatch.setattr("vramcast.accuracy.traced.run_trace_row", ended)
     told: list[str] = []
@@ -59,13 +63,29 @@ def test_rows_are_told_as_they_end_and_come_in_order(monkeypatch: pytest.MonkeyP
     assert page.count("\n- xmem-") == sum(bool(row.explanation) for row in rows)
 
 
+def test_rows_apart_follow_their_rule() -> None:
+    for row in ROWS.values():
+        batch = int(row.arguments[row.arguments.index("--batch") + 1])
+        plain_images = row.script == "xmem_cnn.py" and not row.arguments[0].startswith("ConvNeXt")
+        few = row.script == "xmem_transformer.py" and batch < 10
+        assert row.unknown == ("kernels" if plain_images else "lengths" if few else ""), row.id
+
+
 def test_figures_by_hand() -> None:
     row = TraceRow(
         id="a", script="s.py", arguments=[], gpu="rtx3060", peak_bytes=1000, metric="reserved", confidence="high",
         tolerance=0.05,
     )  # fmt: skip
     outcomes = [
-        TraceOutcome(row=row, predicted_bytes=value, fits=value < 1040, transformers="", seconds=1.0)
-        for value in (1000, 1020, 1040)
+        TraceOutcome(
+            row=row, predicted_bytes=value, range_bytes=(1010, high), fits=value < 1040, transformers="", seconds=1.0
+        )
+        for value, high in ((1010, 1010), (1020, 1050), (1040, 1050))
     ]
-    assert "| s.py | 3 | 2.00% | 4.00% | +2.00% | 1 | 3 |" in traced_table(outcomes)
+    table = traced_table(
+        [*outcomes[:2], replace(outcomes[2], range_bytes=(990, 1050), row=replace(row, unknown="kernels"))]
+    )
+    assert "| s.py | 3 | 2.00% | 4.00% | +2.33% | 1 | 1 of 2 | 3 |" in table
+    assert "| nothing unknown | 2 | 1.50% | 2.00% | +1.50% | 0 | 0 of 1 | 2 |" in table
+    assert "| unknown: kernels | 1 | 4.00% | 4.00% | +4.00% | 1 | 1 of 1 | 1 |" in table
+    assert "| 1040 | +4.00%, OOM | -5% to +1% |" in table
