@@ -30,7 +30,7 @@ from vramcast.formulas.estimate import (
     sizes_of,
 )
 from vramcast.formulas.inputs import input_lines
-from vramcast.formulas.optimizers import implementation, temporaries
+from vramcast.formulas.optimizers import implementation, temporaries, version
 from vramcast.formulas.overheads import context_entries, workspace_entries
 from vramcast.formulas.parallel.accompany import RankSetting, accompany
 from vramcast.formulas.parallel.buffers import (
@@ -89,6 +89,8 @@ from vramcast.models.dims import Number, maximum
 from vramcast.models.families import record
 from vramcast.models.program import Program, Sizes
 from vramcast.models.source import ModelSource
+
+AVOIDED_FROM = (2, 8)  # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp: no record_stream for collectives any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,4 +391,9 @@ def _how(job: Job, topology: Topology) -> list[str]:
         texts.append(
             "tensor parallelism as Megatron divides: columns of qkv and gate/up, rows of the outputs, vocabulary"
         )
+        if version(job.torch_version) < AVOIDED_FROM and topology.strategy == "fsdp2":
+            texts.append(
+                "TORCH_NCCL_AVOID_RECORD_STREAMS=1; without it torch before 2.8 frees tensors of tensor-parallel "
+                "collectives only when the GPU has caught up with the host, and much more may be reserved"
+            )
     return texts
