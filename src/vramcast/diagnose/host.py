@@ -197,9 +197,10 @@ READERS = (
     ),
     Reader(
         words=(
-            "return code", "exitcode", "exit code", "sigkill", "oomkilled", "oom-kill", "oom_kill", "out of memory",
-            "killed", "signal 9", "running low on memory", "memory limit", "out_of_me", "exited with",
-            "exit status", "exit with", "low on resource", "memory pressure", "memory on the node", *KILLED_ABROAD,
+            "return code", "exitcode", "exit code", "exit status", "exit with", "exited with", "sigkill", "oomkilled",
+            "oom-kill", "oom_kill", "out of memory: kill", "cgroup out of memory", ": out of memory", "killed",
+            "signal 9", "running low on memory", "memory limit", "out_of_me", "low on resource", "memory pressure",
+            "memory on the node", *KILLED_ABROAD,
         ),
         read=read_killed,
     ),

@@ -21,7 +21,6 @@ MAX_LINE_CHARS = 16_384  # longer lines are cut; the readers join the pieces aga
 LINES_BEFORE = 48
 LINES_AFTER = 160
 READ_AHEAD = 512
-_DIGITS = b"0123456789"
 _HEAD_BYTES, _TAIL_BYTES = 64 << 10, 32 << 10  # what is kept of a chunk without any word, as context
 _CUT_OVERLAP_CHARS = 120
 _PROVENANCE = "# source:"  # the first line of a collected sample says where it is from, not what happened
@@ -51,7 +50,7 @@ class Line(NamedTuple):  # not a dataclass: a large log makes millions, and a tu
     number: int
     raw: str
     was_cut: bool = False
-    gates: tuple[str, ...] = ()  # which of the gates may stand in it
+    words: tuple[str, ...] = ()  # which of the wanted words may stand in it
 
     def clean(self) -> str:
         return clean(self.raw)
@@ -109,17 +108,16 @@ class Hit:
 def hits(stream: BinaryIO, wanted: Sequence[str], gates: Sequence[str]) -> Iterator[Hit]:
     """Every line with one of the (lower-case) wanted words in it, in order. Each word contains one of the gates, which
     hold no digits: where no gate can stand, no word is looked for."""
-    behind = {gate: tuple(word for word in wanted if gate in word) for gate in gates}
-    lines = _lines(stream, tuple(gates))
+    lines = _lines(stream, tuple(wanted), {gate: [word for word in wanted if gate in word] for gate in gates})
     before: deque[Line] = deque(maxlen=LINES_BEFORE)
     window: deque[Line] = deque(islice(lines, READ_AHEAD))
     while window:
         current = window.popleft()
         if len(window) < LINES_AFTER:
             window.extend(islice(lines, READ_AHEAD))
-        if current.gates:
+        if current.words:
             text = _lowered(current, window)
-            found = [word for gate in current.gates for word in behind[gate] if word in text]
+            found = [word for word in current.words if word in text]
             if found:
                 yield Hit(line=current, words=frozenset(found), before=before, following=window)
         before.append(current)
@@ -133,9 +131,9 @@ def _lowered(line: Line, following: deque[Line]) -> str:
     return line.raw.lower()
 
 
-def _lines(stream: BinaryIO, gates: tuple[str, ...]) -> Iterator[Line]:
-    """Lines, each with the gates that may stand in it; of parts of the log without any only the edges."""
-    encoded = tuple((gate, gate.encode()) for gate in gates)
+def _lines(stream: BinaryIO, wanted: tuple[str, ...], behind: dict[str, list[str]]) -> Iterator[Line]:
+    """Lines, each with the words that may stand in it; of parts of the log without any only the edges."""
+    encoded = {gate.encode(): [(word, _shape(word.encode())) for word in words] for gate, words in behind.items()}
     number, rest, was_hot = 1, b"", True
     for chunk in _chunks(stream):
         data = rest + chunk
@@ -145,10 +143,10 @@ def _lines(stream: BinaryIO, gates: tuple[str, ...]) -> Iterator[Line]:
             continue
         body, rest = (data, b"") if cut < 0 else (data[: cut + 1], data[cut + 1 :])
         # The words of a line that was cut may begin here and end in the next part.
-        shapes = _shapes(body, encoded) if cut >= 0 else [gates]
-        is_hot = any(shapes)
+        possible = _possible(body, encoded) if cut >= 0 else [wanted]
+        is_hot = any(possible)
         if is_hot or len(body) <= _HEAD_BYTES + _TAIL_BYTES:
-            yield from _split(body, number, shapes, is_open=cut < 0)
+            yield from _split(body, number, possible, is_open=cut < 0)
         else:
             tail = len(body) - _TAIL_BYTES
             if was_hot:
@@ -156,30 +154,37 @@ def _lines(stream: BinaryIO, gates: tuple[str, ...]) -> Iterator[Line]:
             yield from _split(body[tail:], number + body.count(b"\n", 0, tail), ())
         number += body.count(b"\n")
         was_hot = is_hot
-    yield from _split(rest, number, [gates] * (1 + rest.count(b"\n")))
+    yield from _split(rest, number, [wanted] * (1 + rest.count(b"\n")))
 
 
-def _shapes(body: bytes, gates: tuple[tuple[str, bytes], ...]) -> list[tuple[str, ...]]:
-    """For every line its gates. Lines of a log that differ in digits only are looked at once."""
-    shapes = body.lower().translate(None, _DIGITS).split(b"\n")
+def _shape(text: bytes) -> bytes:
+    return text.lower().translate(None, b"0123456789")
+
+
+def _possible(body: bytes, words: dict[bytes, list[tuple[str, bytes]]]) -> list[tuple[str, ...]]:
+    """For every line the words that may stand in it. Lines that differ in digits only are looked at once."""
+    shapes = _shape(body).split(b"\n")
     distinct = set(shapes)
     together = b"\n".join(distinct)
-    found = [(gate, code) for gate, code in gates if code in together]
-    known = {shape: tuple(gate for gate, code in found if code in shape) for shape in distinct}
+    found = [gate for gate in words if gate in together]
+    known = {
+        shape: tuple({word: None for gate in found if gate in shape for word, code in words[gate] if code in shape})
+        for shape in distinct
+    }
     return [known[shape] for shape in shapes]
 
 
-def _split(body: bytes, number: int, shapes: Sequence[tuple[str, ...]], *, is_open: bool = False) -> Iterator[Line]:
+def _split(body: bytes, number: int, possible: Sequence[tuple[str, ...]], *, is_open: bool = False) -> Iterator[Line]:
     """Lines of a body that ends with a line end, or (`is_open`) in the middle of an endless line."""
     lines = body.decode("utf-8", "replace").split("\n")
-    for numbered, (line, gates) in enumerate(zip(lines, shapes or repeat(()), strict=False), start=number):
+    for numbered, (line, words) in enumerate(zip(lines, possible or repeat(()), strict=False), start=number):
         if line and len(line) <= MAX_LINE_CHARS and "\r" not in line:
-            yield Line(numbered, line, is_open, gates)
+            yield Line(numbered, line, is_open, words)
             continue
         for text in line.split("\r"):  # progress bars overwrite themselves
             for start in range(0, len(text), MAX_LINE_CHARS):
                 end = start + MAX_LINE_CHARS
-                yield Line(numbered, text[start:end], is_open or end < len(text), gates)
+                yield Line(numbered, text[start:end], is_open or end < len(text), words)
 
 
 def _chunks(stream: BinaryIO) -> Iterator[bytes]:

@@ -30,22 +30,30 @@ _START = re.compile(
     r"|(?P<bare>triedtoallocate[\d.,]+[a-z]{1,5}(?:\((?:gpu|npu|xpu)\d|\.(?:gpu|npu|xpu)\d{0,4}hasatotalcapac))"
     r"|(?P<barer>(?<!b)\((?:gpu|npu|xpu|mlu)\d{1,4};[\d.]+[kmgt]ibtotalcapacity"
     r"|(?:gpu|npu|xpu)\d{1,4}hasatotalcapaci?tyof)"
-    r"|(?P<tail>thisprocesshas[\d.]{1,12}[kmgt]ibmemoryinuse|(?<![\d.])[\d.]{1,12}[kmgt]ibisallocatedbypytorch)",
-    re.IGNORECASE,
+    r"|(?P<tail>thisprocesshas[\d.]{1,12}[kmgt]ibmemoryinuse|(?<![\d.])[\d.]{1,12}[kmgt]ibisallocatedbypytorch)"
 )
 # Where it ends. The explanation after the numbers adds nothing that is counted.
 _END = re.compile(
     r"res[a-z]{3,7}intotal(?:bypytorch)?\)?|ibcached\)|butunallocated\.?|onsharedpool|onprivatepool|onunifiedpool"
-    r"|suppliedmemoryfraction\)?n?:[\d.]+[a-z]{1,5}|morethan1ebmemory",
-    re.IGNORECASE,
+    r"|suppliedmemoryfraction\)?n?:[\d.]+[a-z]{1,5}|morethan1ebmemory"
 )
 # A browser that translates threads translates the message with them.
 _TRANSLATED = (
     ("requested_bytes", r"尝试分配{q}"), ("capacity_bytes", r"{q}总容量"), ("allocated_bytes", r"已分配{q}"),
     ("free_bytes", r"{q}可用"), ("reserved_bytes", r"总共保留{q}"),
 )  # fmt: skip
-_FIELDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (field, re.compile(pattern.replace("{q}", SQUEEZED_QUANTITY), re.IGNORECASE))
+
+
+def _literal(pattern: str) -> str:
+    """The longest piece of a pattern that is in every text it matches."""
+    without_choices = re.sub(r"\{q\}|\([^)]{0,80}\)|\w\?|\[[^]]{0,20}\]", " ", pattern)
+    return max(re.split(r"[^a-z一-龥]", without_choices), key=len)
+
+
+_QUANTITY = SQUEEZED_QUANTITY.lower()  # its only letters are those of units
+# field, words without which it need not be looked for, pattern
+_FIELDS: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
+    (field, _literal(pattern), re.compile(pattern.replace("{q}", _QUANTITY)))
     for field, pattern in (
         ("requested_bytes", r"tr(?:ied|ying)toallocate{q}"),
         ("requested_bytes", r"requested:{q}"),
@@ -70,15 +78,13 @@ _FIELDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("+allocated in private pools", r"with{q}allocatedinprivatepools"),
     )
 )
-_OTHERS = re.compile(rf"(?<!this)process(\d{{1,10}})has{SQUEEZED_QUANTITY}memoryinuse", re.IGNORECASE)
-_DEVICE = re.compile(r"(?:gpu|npu|xpu|mlu|hpu|dcu|gcu|musa)(?::)?(\d{1,4})(?:;|has)", re.IGNORECASE)
+_OTHERS = re.compile(rf"(?<!this)process(\d{{1,10}})has{_QUANTITY}memoryinuse")
+_DEVICE = re.compile(r"(?:gpu|npu|xpu|mlu|hpu|dcu|gcu|musa)(?::)?(\d{1,4})(?:;|has)")
 _HINTS = (
-    ("hint expandable_segments", re.compile(r"expandable_segments", re.IGNORECASE)),
-    ("hint max_split_size_mb", re.compile(r"max_split_size_mb", re.IGNORECASE)),
-    ("hint high_watermark", re.compile(r"HIGH_WATERMARK_RATIO", re.IGNORECASE)),
-    ("absurd request", re.compile(r"morethan1ebmemory", re.IGNORECASE)),
-    ("block limit", re.compile(r"cannotallocatememoryblock", re.IGNORECASE)),
-)
+    ("hint expandable_segments", "expandable_segments"), ("hint max_split_size_mb", "max_split_size_mb"),
+    ("hint high_watermark", "high_watermark_ratio"), ("absurd request", "morethan1ebmemory"),
+    ("block limit", "cannotallocatememoryblock"),
+)  # fmt: skip
 _DECORATION = re.compile(r"[\s\u00a0│┃║|*`\"'\\^~]+")
 
 
@@ -86,8 +92,8 @@ _WIDE = str.maketrans("（）；：，", "();:,")
 
 
 def squeeze(text: str) -> str:
-    """What it says, without how it was pasted: blanks, table borders, markdown and quotes go."""
-    return _DECORATION.sub("", text if text.isascii() else text.translate(_WIDE))
+    """What it says, in small letters and without how it was pasted: blanks, borders, markdown and quotes go."""
+    return _DECORATION.sub("", text if text.isascii() else text.translate(_WIDE)).lower()
 
 
 def read(passage: Passage) -> Iterator[Read]:
@@ -165,8 +171,8 @@ def _continuation(lines: tuple[Line, ...]) -> str:
 
 def _found(text: str) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
-    for field, pattern in _FIELDS:
-        match = None if field in found else pattern.search(text)
+    for field, needed, pattern in _FIELDS:
+        match = None if field in found or needed not in text else pattern.search(text)
         if match:
             found[field] = (match.group(1), match.group(2))
     return found
@@ -176,7 +182,7 @@ def _observation(passage: Passage, text: str, start: re.Match[str]) -> Observati
     end = _END.search(text)
     message = text[: end.end()] if end else text
     printed = _found(message)
-    backend = (start["backend"] or "cuda").lower()
+    backend = start["backend"] or "cuda"
     is_mps = backend == "mps"
     values = {field: to_bytes(number, unit, binary=is_mps) for field, (number, unit) in printed.items()}
     fields: dict[str, Any] = {field: value for field, value in values.items() if not field.startswith("+")}
@@ -188,7 +194,7 @@ def _observation(passage: Passage, text: str, start: re.Match[str]) -> Observati
     others = tuple(
         ProcessUse(pid=int(pid), nbytes=to_bytes(number, unit)) for pid, number, unit in _OTHERS.findall(message)
     )
-    kind = _kind(backend, start, _generation(message.lower(), printed))
+    kind = _kind(backend, start, _generation(message, printed))
     place = _place(backend, start, message)
     return observe(
         passage, kind=kind, moment=Moment.FAILURE, place=place, other_processes=others or None,
@@ -221,7 +227,7 @@ def _place(backend: str, start: re.Match[str], text: str) -> str | None:
 
 def _marks(passage: Passage, text: str, printed: dict[str, tuple[str, str]]) -> tuple[str, ...]:
     hinted = text[:MAX_MESSAGE_CHARS] + squeeze("".join(line.raw[:400] for line in passage.after[:4]))
-    marks = [name for name, pattern in _HINTS if pattern.search(hinted)]
+    marks = [name for name, words in _HINTS if words in hinted]
     if "capacity_bytes" not in printed and "allowed_bytes" not in printed:
         marks.append("truncated")
     return tuple(marks)
