@@ -51,7 +51,7 @@ def regime_of(job: Job, config: Config, gpu: Gpu | None) -> Regime:
         boolean_masks=transformers >= BOOLEAN_MASKS_FROM, knows_windows=job.attention == "flash",
         masks_always=transformers < BOOLEAN_MASKS_FROM and config.model_type in ALWAYS_MASKED_BEFORE_THAT,
         early_upcast=upcasts_logits(config.model_type, transformers), input_grads=needs_input_grads(job, config),
-        trainable=_trainable(job), lora=_lora(job), quantized=_quantized(job), upcast=_upcast(job),
+        trainable=_trainable(job), lora=_lora(job), quantized=_quantized(job, config), upcast=_upcast(job, config),
     )  # fmt: skip
 
 
@@ -188,7 +188,7 @@ def lora_matches(targets: tuple[str, ...]) -> Callable[[str, str], bool]:
     return lambda name, kind: any(name == target or name.endswith(f".{target}") for target in targets)
 
 
-def _quantized(job: Job) -> Quantized | None:
+def _quantized(job: Job, config: Config) -> Quantized | None:
     if job.quantize == "none":
         return None
     if job.lora_rank is None:
@@ -197,9 +197,11 @@ def _quantized(job: Job) -> Quantized | None:
         )
     recipe = RECIPES[job.precision]
     compute = recipe.autocast or recipe.weights
+    spared = _spared(config)
     kinds = ("linear", "head") if job.framework == "litgpt" else ("linear",)  # Fabric replaces every nn.Linear
     return Quantized(
-        matches=lambda name, kind: kind in kinds, stored_bytes=STORED[job.quantize], compute=compute,
+        matches=lambda name, kind: kind in kinds and not name.endswith(spared), stored_bytes=STORED[job.quantize],
+        compute=compute,
         pins_input=job.quantize != "int8" and version(job.bitsandbytes_version) < PINS_INPUT_BEFORE,
         via_half=job.quantize != "int8" and compute != F16 and _quantised_from_half(job),
         clones=job.quantize != "int8" and job.framework not in OWN_CODE,  # peft 0.21 tuners/lora/bnb.py
@@ -219,13 +221,19 @@ STORED: dict[str, Callable[[int], int]] = {
 
 
 def raises_to_fp32(job: Job) -> bool:
-    """prepare_model_for_kbit_training turns what is not quantised to fp32; who wants 16-bit adapters, or shards weights,
+    """prepare_model_for_kbit_training turns what is not quantised to fp32; who wants 16-bit adapters or shards weights
     does without."""
     by_peft = job.framework in ("plain", "hf", "trl", "accelerate", "lightning")
     return by_peft and job.lora_dtype in (None, "fp32") and job.strategy not in ("fsdp1", "fsdp2", "zero3")
 
 
-def _upcast(job: Job) -> Callable[[str, str], bool]:
+def _spared(config: Config) -> tuple[str, ...]:
+    """`_keep_in_fp32_modules` of transformers' classes: linear layers that its quantizers leave alone."""
+    return (".wo",) if config.model_type in ("t5", "mt5", "umt5") else ()
+
+
+def _upcast(job: Job, config: Config) -> Callable[[str, str], bool]:
     if job.quantize == "none" or not raises_to_fp32(job):
         return lambda name, kind: False
-    return lambda name, kind: kind not in ("linear", "adapter")
+    spared = tuple(f"{end}{middle}.weight" for end in _spared(config) for middle in ("", ".base_layer"))
+    return lambda name, kind: kind not in ("linear", "adapter") or (kind == "linear" and name.endswith(spared))

@@ -46,6 +46,9 @@ def trace(forecast: Forecast) -> Traced:
         traced = trace_job(job, loop, config, job.gpu)
     except VramcastError as error:
         return Traced(fits=None, allocated_bytes=None, reserved_bytes=None, reason=str(error))
+    except Exception as error:  # other people's code runs here: what it refuses is an answer about this plan only
+        reason = f"the job's own libraries refuse it: {type(error).__name__}: {str(error).splitlines()[0]}"
+        return Traced(fits=None, allocated_bytes=None, reserved_bytes=None, reason=reason)
     if traced.out_of_memory is not None:
         where = f"out of memory in {traced.out_of_memory.phase}"
         return Traced(fits=False, allocated_bytes=None, reserved_bytes=None, reason=where)

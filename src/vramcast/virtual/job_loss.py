@@ -8,7 +8,6 @@ a GPU; here the same is written in torch's own ops, in place. Does not know labe
 
 from __future__ import annotations
 
-import types
 from typing import Any
 
 import torch
@@ -30,20 +29,25 @@ def chunked_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def fuse_loss(model: Any) -> None:
-    """Give a causal model the forward that Liger gives it: hidden states go straight into the loss."""
-    if model.config.is_encoder_decoder or model.base_model is model:
-        raise UnsupportedError(f"loss fused cannot be traced from a job for {type(model).__name__}: no causal head")
-    model.forward = types.MethodType(_forward, model)
+    """Give a language model the forward that Liger gives it: hidden states go straight into the loss."""
+    head, forward = model.get_output_embeddings(), model.forward
+    if head is None:
+        raise UnsupportedError(f"loss fused cannot be traced from a job for {type(model).__name__}: it has no head")
+    head.forward = lambda hidden: hidden
 
+    def fused(labels: Tensor, **batch: Any) -> Any:
+        from transformers.modeling_outputs import CausalLMOutputWithPast
 
-def _forward(self: Any, input_ids: Tensor, labels: Tensor, **kwargs: Any) -> Any:
-    from transformers.modeling_outputs import CausalLMOutputWithPast
+        if model.config.is_encoder_decoder:
+            target = labels.flatten()
+            outputs = forward(**batch, decoder_input_ids=labels)
+        else:
+            target = torch.nn.functional.pad(labels, (0, 1), value=IGNORED)[..., 1:].flatten()
+            outputs = forward(**batch)
+        loss = FusedLinearCrossEntropy.apply(outputs.logits.flatten(0, 1), head.weight, target)
+        return CausalLMOutputWithPast(loss=loss, past_key_values=outputs.past_key_values)
 
-    outputs = self.base_model(input_ids=input_ids, **kwargs)
-    hidden = outputs.last_hidden_state.flatten(0, 1)
-    shifted = torch.nn.functional.pad(labels, (0, 1), value=IGNORED)[..., 1:].flatten()
-    loss = FusedLinearCrossEntropy.apply(hidden, self.get_output_embeddings().weight, shifted)
-    return CausalLMOutputWithPast(loss=loss, past_key_values=outputs.past_key_values)
+    model.forward = fused
 
 
 def _rows_of_chunk(rows: int, width: int, vocabulary: int) -> int:

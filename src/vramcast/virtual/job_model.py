@@ -107,10 +107,10 @@ def _in_4_bit(model: Any, job: Job, compute: torch.dtype) -> Any:
     """load_in_4bit, and prepare_model_for_kbit_training where weights are not sharded: linear layers but the head are
     packed, the rest is raised to fp32."""
     library = bitsandbytes()
-    head = model.get_output_embeddings()
+    head, spared = model.get_output_embeddings(), model._keep_in_fp32_modules or ()
     for name, module in list(model.named_modules()):
-        if isinstance(module, torch.nn.Linear) and module is not head:
-            parent, _, child = name.rpartition(".")
+        parent, _, child = name.rpartition(".")
+        if isinstance(module, torch.nn.Linear) and module is not head and child not in spared:
             setattr(model.get_submodule(parent), child, _packed(library, module, job, compute))
     model.requires_grad_(False)
     for parameter in model.parameters() if job.strategy != "fsdp2" else ():

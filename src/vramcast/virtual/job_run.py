@@ -19,7 +19,7 @@ import torch
 from vramcast.errors import UnsupportedError
 from vramcast.job import Job
 from vramcast.models.config import Config
-from vramcast.virtual import job_ranks
+from vramcast.virtual import job_edit, job_ranks
 from vramcast.virtual.gpu import VirtualGpu, virtual_gpu
 from vramcast.virtual.job_loss import chunked_loss
 from vramcast.virtual.job_model import DTYPES, bitsandbytes, frozen_model, trained_model
@@ -29,12 +29,17 @@ STEPS = 2
 PLAIN = {  # keys that this loop does not carry out, and the only values it knows
     "quantize": ("none", "nf4", "nf4-double"), "checkpointing": ("none", "full", "selective", "offload"),
     "compile": (False,), "reference": ("none", "precomputed", "same", "cpu"), "reward": ("none",),
-    "critic": ("none",), "teacher": ("none",), "optimizer": KNOWN, "loop": ("plain",), "edit": ((),), "ema": ("none",),
+    "critic": ("none",), "teacher": ("none",), "optimizer": KNOWN, "loop": ("plain",), "ema": ("none",),
     "rollout_tokens": (None,), "resume": ("none",), "kernels": ((),), "attention": ("sdpa", "eager"), "dora": (False,),
-    "framework": ("plain", "hf", "lightning", "accelerate"), "longest_seq": (None,), "images": (None,),
+    "framework": ("plain", "hf", "lightning", "accelerate"), "longest_seq": (None,),
     "precision": ("fp32", "bf16-true", "fp16-true", "bf16-mixed", "fp16-mixed", "bf16-autocast"),
     "tp": (1,), "pp": (1,), "cp": (1,), "ep": (1,), "shard_size": (None,), "units": (None, "root"),
     "strategy": (None, "none", "ddp", "fsdp2"), "offload": ("none", "params"),
+}  # fmt: skip
+WITHOUT_EDIT = {"images": (None,), "sub_device": (None,)}
+IN_EDITING = {
+    "edit_gradients": ("inner",), "checkpointing": ("none",), "quantize": ("none",), "loss": ("full",), "gpus": (1,),
+    "precision": ("fp32", "bf16-true", "fp16-true"),
 }  # fmt: skip
 ON_MANY_GPUS = {"optimizer": ("adamw", "adam", "sgd", "sgd-momentum"), "reference": ("none", "precomputed"),
                 "precision": ("fp32", "bf16-true", "fp16-true", "bf16-mixed", "bf16-autocast")}  # fmt: skip
@@ -54,14 +59,21 @@ class Loop:
 def trace_job(job: Job, loop: Loop, config: Config, gpu: str) -> VirtualGpu:
     """Two steps; `out_of_memory` of the answer says whether the card refused one."""
     _check(job, PLAIN, "cannot be traced from a job")
+    _check(
+        job, IN_EDITING if job.edit else WITHOUT_EDIT, f"{'in editing ' * bool(job.edit)}cannot be traced from a job"
+    )
     if job.gpus > 1:
         _check(job, ON_MANY_GPUS, "on many GPUs cannot be traced from a job")
+    count = job.gpus if job.sub_device is None else 1 + job_edit.number_of(job.sub_device)
     rank = 0 if job.gpus > 1 else None
-    with _environment(job), virtual_gpu(gpu, count=job.gpus, rank=rank) as traced, contextlib.ExitStack() as stack:
+    with _environment(job), virtual_gpu(gpu, count=count, rank=rank) as traced, contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.suppress(torch.OutOfMemoryError))
         if job.optimizer.startswith("paged-"):
             stack.enter_context(unified_memory(traced))
-        _Run(job, loop, config).steps()
+        if job.edit:
+            job_edit.EditRun(job, config, DTYPES[loop.weights], loop.implementation).steps(STEPS)
+        else:
+            _Run(job, loop, config).steps()
     return traced
 
 
