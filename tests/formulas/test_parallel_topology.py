@@ -70,6 +70,7 @@ def test_a_family_without_tensor_parallel_rules_is_refused_by_name() -> None:
 
 def test_hints_name_what_leaves_the_node() -> None:
     assert any("tp 16 spans nodes of 8" in hint for hint in hints(topology_of(job(gpus=16, tp=16))))
+    assert not any("ep 1" in hint for hint in hints(topology_of(job(gpus=16, tp=16))))
     assert not list(hints(topology_of(job(gpus=16, tp=8))))
 
 

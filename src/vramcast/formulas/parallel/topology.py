@@ -235,7 +235,7 @@ def hints(topology: Topology) -> Iterator[str]:
         yield f"tp {topology.tp} spans nodes of {node} GPUs: every layer then waits for the network. Keep tp ≤ {node}."
     elif topology.tp > 1 and node % topology.tp:
         yield f"tp {topology.tp} does not divide a node's {node} GPUs: some groups span nodes."
-    if topology.ep * topology.expert_tp > node:
+    if topology.ep > 1 and topology.ep * topology.expert_tp > node:
         yield f"ep {topology.ep} spans nodes of {node} GPUs: tokens travel the network twice per layer."
     if topology.strategy in GATHERING and topology.shard > node and topology.tp == 1 and topology.shard > 512:
         yield (
