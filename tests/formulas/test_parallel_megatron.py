@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from vramcast.catalog.gpus import find_gpu
 from vramcast.errors import InputError
 from vramcast.forecast import Forecast
 from vramcast.formulas.estimate import estimate, sizes_of
-from vramcast.formulas.parallel.ranks import Rank, rank_of_stage, rank_program
+from vramcast.formulas.parallel.ranks import Rank, rank_of_stage, rank_peaks, rank_program
 from vramcast.formulas.parallel.topology import topology_of
 from vramcast.formulas.timeline import step_events
 from vramcast.job import job_from
@@ -268,6 +270,18 @@ def test_the_fused_cross_entropy_works_on_the_logits() -> None:
     """Transformer Engine's writes the gradient over the 16-bit logits: no fp32 copy of them."""
     full, fused = (rank(MIXTRAL, loss=loss).passes()["loss"] for loss in ("full", "fused"))
     assert full - fused == pytest.approx(2048 * 32000 * 4, rel=1e-6)
+
+
+@pytest.mark.parametrize("dispatch", ["allgather", "alltoall", "flex"])
+def test_a_grid_of_sizes_gives_what_each_job_gives(dispatch: str) -> None:
+    values = {"expert-dispatch": dispatch, "ep": 4, "tp": 2, "sequence-parallel": True, "recompute": ["moe_act"]}
+    job = job_from({"model": "m", **JOB, **values, "offload-modules": ["expert_fc1"]})
+    c, gpu, lengths = Config(DEEPSEEK), find_gpu("h100-80gb"), (1024, 2048, 4096)
+    grid = rank_peaks(job, c, gpu, replace(sizes_of(job, c), seq=numpy.array(lengths)))
+    each = [rank_peaks(replace(job, seq=length), c, gpu, sizes_of(replace(job, seq=length), c)) for length in lengths]
+    large = [peak for length, peak in zip(lengths, each, strict=True) if length > 1024]
+    assert list(grid)[1:] == large  # the shortest has tensors too small to be offloaded, which a grid does not see
+    assert grid[0] <= each[0]
 
 
 def test_normed_heads_of_qwen3_are_kept() -> None:

@@ -8,6 +8,7 @@ In come a recorded program of Megatron's and the card, out come Entries. cuBLAS 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 from math import prod
 
 from vramcast.catalog.gpus import Gpu
@@ -15,7 +16,7 @@ from vramcast.formulas.parallel.megatron_fsdp import is_megatron_fsdp
 from vramcast.formulas.parallel.topology import Topology
 from vramcast.job import Job
 from vramcast.ledger import BACKWARD, PHASES, Category, Entry, Origin
-from vramcast.models.dims import Number
+from vramcast.models.dims import Number, maximum, unnamed
 from vramcast.models.families.megatron_moe import TOKENS_GATHERED
 from vramcast.models.program import Program
 from vramcast.models.tape import Value
@@ -36,8 +37,8 @@ def engine_entries(program: Program, gpu: Gpu | None, place: str) -> Iterator[En
         category=Category.WORKSPACE, component="Transformer Engine's workspaces", place=place, phases=PHASES[1:],
         nbytes=count * one, origin=Origin.FORMULA, formula=f"{count} × {one / MiB:g} MiB", source=SOURCE,
     )  # fmt: skip
-    gathered = max((int(nbytes) for nbytes in _gathered(program)), default=0)
-    if gathered:
+    gathered = unnamed(reduce(maximum, _gathered(program), 0))  # a grid where sizes are
+    if not isinstance(gathered, int) or gathered:
         yield Entry(
             category=Category.COMMUNICATION, component="Megatron's buffer for gathered tokens", place=place,
             phases=PHASES[1:], nbytes=gathered, origin=Origin.FORMULA, formula="the largest of them, kept for good",
