@@ -303,6 +303,9 @@ class Job:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
+    deterministic: bool = option(
+        "torch.use_deterministic_algorithms(True), Megatron's deterministic-mode", False, kind="flag", group="versions"
+    )
             value = getattr(self, field.name)
             if value is not field.default:
                 check_value(field, value)

@@ -104,6 +104,12 @@ def test_an_uneven_load_adds_rows() -> None:
     assert uneven["linear_fc1"] == even["linear_fc1"] * 3 // 2
 
 
+def test_the_deterministic_way_back_keeps_the_rows() -> None:
+    """torch's index_add needs its source in backward, scatter_add does not."""
+    fast, slow = (sum(kept(layer(rank(MIXTRAL, ep=4, deterministic=way))).values()) for way in (False, True))
+    assert slow - fast == 2048 * 2 * 1024 * 2
+
+
 def test_recomputed_parts_are_not_kept() -> None:
     full = kept(layer(rank(DEEPSEEK, tp=2, sequence_parallel=True)))
     less = kept(layer(rank(DEEPSEEK, tp=2, sequence_parallel=True, recompute=["moe_act", "mla_up_proj", "layernorm"])))

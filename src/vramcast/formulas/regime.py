@@ -44,6 +44,7 @@ def regime_of(job: Job, config: Config, gpu: Gpu | None) -> Regime:
         kv_cache=kv_cache(job, config),
         experts=_expert_gemm(job, transformers), dispatch=job.expert_dispatch or "allgather",
         recompute=_modules(job, config, "recompute"), away=_modules(job, config, "offload_modules"),
+        deterministic=job.deterministic,
         grad_fusion=job.grad_fusion and _code(job, config) == "megatron",
         compiled=_compiled(job), compiled_loss=job.compile and _compiles_loss(job), chunked_loss=job.loss == "chunked",
         softmax_keeps_input=torch < (1, 11),  # github.com/pytorch/pytorch/pull/65242

@@ -74,6 +74,8 @@ class Regime:
     code: str = "transformers"  # whose modelling code: transformers, litgpt or torchtune
     compiled: str = "none"  # torch.compile around the "blocks", or around the "model"
     away: frozenset[str] = frozenset()  # parts of a layer whose saved tensors are on the host (Megatron's names)
+    deterministic: bool = False  # torch.use_deterministic_algorithms: code that asks for it takes other ops
+    away: frozenset[str] = frozenset()  # parts of a layer whose saved tensors are on the host (Megatron's names)
     dispatch: str = "allgather"  # how Megatron moves rows to experts: allgather, alltoall or flex
     recompute: frozenset[str] = frozenset()  # parts of a layer that backward computes again (Megatron's names)
     grad_fusion: bool = False  # products add weight gradients to main gradients themselves

@@ -208,8 +208,10 @@ def _reduced(t: Tape, out: Value, router: Dtype, shape: tuple[Number, ...]) -> V
 
 
 def _put_back(t: Tape, out: Value, shape: tuple[Number, ...], chosen: Value) -> Value:
+    """moe_utils.unpermute: scatter_add keeps where rows go, the deterministic index_add the rows as well."""
     order = Value(out.shape[:1], I64, label="order back")
-    return t.op("scatter_add", (out,), shape, out.dtype, saves=(order, chosen), label="mixture")
+    saves = (order, chosen, out) if t.regime.deterministic else (order, chosen)
+    return t.op("scatter_add", (out,), shape, out.dtype, saves=saves, label="mixture")
 
 
 # ---- experts
