@@ -13,7 +13,6 @@ from typing import Any
 
 from vramcast.errors import InputError, unknown
 from vramcast.ledger import Word
-from vramcast.sample_lengths import read_sample_lengths
 from vramcast.units import parse_count
 
 
@@ -68,10 +67,6 @@ class Job:
     mean_seq: int | None = option(
         "mean tokens per sample where lengths vary from batch to batch; seq is the longest", kind="int", group="data"
     )
-    lengths: str | None = option(
-        "a file with the tokens of every sample, a number per line in the order of training; longer ones are cut to "
-        "seq, by default the longest", group="data",
-    )  # fmt: skip
     accumulate: int = option("micro-batches per optimizer step", 1, kind="int", group="data")
     images: int | None = option("images per sample of a vision-language model", kind="int", least=0, group="data")
     image_tokens: int | None = option("language-model tokens per image", kind="int", group="data")
@@ -239,15 +234,15 @@ class Job:
         "a GPU's experts in one grouped product or one after the other; default as the framework does",
         choices=("grouped", "loop"), group="many gpus",
     )  # fmt: skip
+    overlap_experts: bool = option(
+        "a micro-batch's forward runs beside another's backward to hide expert-parallel communication", False,
+        kind="flag", group="many gpus",
+    )  # fmt: skip
     grad_fusion: bool = option(
         "Megatron's products add weight gradients to the main gradients themselves", True, kind="flag",
         group="many gpus",
     )  # fmt: skip
     expert_load: int = option(
-    overlap_experts: bool = option(
-        "a micro-batch's forward runs beside another's backward to hide expert-parallel communication", False,
-        kind="flag", group="many gpus",
-    )  # fmt: skip
         "rows on the fullest GPU's experts, in percent of an even share", 100, kind="int", least=100, group="many gpus"
     )
     expert_capacity: int | None = option(
@@ -261,16 +256,16 @@ class Job:
         "what lives in host memory", "none", choices=("none", "optimizer", "params", "activations", "all"),
         group="many gpus",
     )  # fmt: skip
-    offload_device: str = option(
-        "where offloaded weights and states go; nvme is ZeRO-3's, with swap buffers in pinned memory", "cpu",
-        choices=("cpu", "nvme"), group="many gpus",
-    )  # fmt: skip
-    bucket_view: bool = option("DDP's gradient_as_bucket_view", False, kind="flag", group="many gpus")
     offload_modules: tuple[str, ...] = option(
         "parts of a layer whose saved tensors go to the host, by the names of Megatron's offload-modules", (),
         kind="list", group="many gpus",
         choices=("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"),
     )  # fmt: skip
+    offload_device: str = option(
+        "where offloaded weights and states go; nvme is ZeRO-3's, with swap buffers in pinned memory", "cpu",
+        choices=("cpu", "nvme"), group="many gpus",
+    )  # fmt: skip
+    bucket_view: bool = option("DDP's gradient_as_bucket_view", False, kind="flag", group="many gpus")
     reshard: bool = option("FSDP reshards a block after its forward", True, kind="flag", group="many gpus")
     units: str | None = option(
         "FSDP units beside the blocks: one root, or embedding and head apart; default as the framework does",
@@ -299,26 +294,18 @@ class Job:
     bitsandbytes_version: str = option("bitsandbytes of a quantised job", "0.49", group="versions")
     liger_version: str = option("Liger of a fused loss", "0.8.5", group="versions")
     alloc_conf: str = option("PYTORCH_ALLOC_CONF of the job", "", group="versions")
+    deterministic: bool = option(
+        "torch.use_deterministic_algorithms(True), Megatron's deterministic-mode", False, kind="flag", group="versions"
+    )
     cublas_workspace: str = option("CUBLAS_WORKSPACE_CONFIG of the job (:4096:8)", "", group="versions")
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-    deterministic: bool = option(
-        "torch.use_deterministic_algorithms(True), Megatron's deterministic-mode", False, kind="flag", group="versions"
-    )
             value = getattr(self, field.name)
             if value is not field.default:
                 check_value(field, value)
         if (self.model is None) == (self.params is None):
             raise InputError("say what is trained: a model, or --params with a number of parameters (not both)")
-        if self.lengths is not None:
-            self._take_lengths(self.lengths)
-
-    def _take_lengths(self, path: str) -> None:
-        if self.mean_seq is not None or self.longest_seq is not None:
-            raise InputError("lengths says how long every sample is: leave out mean-seq and longest-seq")
-        if self.seq is None:
-            object.__setattr__(self, "seq", max(read_sample_lengths(path)))
 
 
 def flag_of(name: str) -> str:
