@@ -155,7 +155,8 @@ def plan(
         states_bytes=state_bytes(args.optimizer, model, accelerator.num_processes) if on_cpu else 0,
         activations_bytes=saved_bytes(args, model) if on_cpu else 0,
     )  # fmt: skip
-    held = job.data.facts.room_for_tables_bytes(data.budget_bytes) + data.facts.scratch_bytes if job.data else 0
+    facts, budget = data.facts, data.budget_bytes
+    held = min(facts.room_for_tables_bytes(budget), facts.decoded_bytes) + facts.scratch_bytes(budget)
     policy = loader_policy(
         LoaderNeeds(
             batch_size=args.batch, tensor_bytes=tensors, worker_bytes=FORKED_WORKER_BYTES + held, dataset_bytes=held,
