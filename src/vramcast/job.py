@@ -13,6 +13,7 @@ from typing import Any
 
 from vramcast.errors import InputError, unknown
 from vramcast.ledger import Word
+from vramcast.sample_lengths import read_sample_lengths
 from vramcast.units import parse_count
 
 
@@ -67,6 +68,14 @@ class Job:
     mean_seq: int | None = option(
         "mean tokens per sample where lengths vary from batch to batch; seq is the longest", kind="int", group="data"
     )
+    samples: int | None = option(
+        "samples of the run, where lengths vary: the more, the more often a batch is the longest so far", kind="count",
+        group="data",
+    )  # fmt: skip
+    lengths: str | None = option(
+        "a file with the tokens of every sample, a number per line in the order of training; longer ones are cut to "
+        "seq, by default the longest", group="data",
+    )  # fmt: skip
     accumulate: int = option("micro-batches per optimizer step", 1, kind="int", group="data")
     images: int | None = option("images per sample of a vision-language model", kind="int", least=0, group="data")
     image_tokens: int | None = option("language-model tokens per image", kind="int", group="data")
@@ -306,6 +315,14 @@ class Job:
                 check_value(field, value)
         if (self.model is None) == (self.params is None):
             raise InputError("say what is trained: a model, or --params with a number of parameters (not both)")
+        if self.lengths is not None:
+            self._take_lengths(self.lengths)
+
+    def _take_lengths(self, path: str) -> None:
+        if self.mean_seq is not None or self.longest_seq is not None:
+            raise InputError("lengths says how long every sample is: leave out mean-seq and longest-seq")
+        if self.seq is None:
+            object.__setattr__(self, "seq", max(read_sample_lengths(path)))
 
 
 def flag_of(name: str) -> str:
