@@ -240,7 +240,7 @@ class Job:
         choices=("allgather", "alltoall", "flex"), group="many gpus",
     )  # fmt: skip
     expert_gemm: str | None = option(
-        "a GPU's experts in one grouped product or one after the other; default as the framework does",
+        "a GPU's experts in one grouped product or one after the other; default grouped, which transformers is since 5",
         choices=("grouped", "loop"), group="many gpus",
     )  # fmt: skip
     overlap_experts: bool = option(

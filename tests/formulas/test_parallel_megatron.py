@@ -255,6 +255,8 @@ def test_megatron_fsdp_shards_everything_and_gathers_two_units_ahead() -> None:
     gathered = list(gathered_bytes(sharded))
     assert max(gathered) == 2 * (root + 3 * unit)
     assert gathered[-1] == 0
+    stage = rank({**MIXTRAL, "num_hidden_layers": 16}, 1, strategy="zero3", pp=2)
+    assert max(gathered_bytes(stage)) <= 2 * 3 * max(sum(p.numel for p in layer(stage).params), 1024 * 32000)
 
 
 def gathered_bytes(of: Rank) -> Iterator[int]:

@@ -55,7 +55,7 @@ class MegatronWindow(_Fsdp2):
         yield from self._gathered(unit, 1)
 
     def after_forward(self, unit: Unit) -> Iterator[Event]:
-        if unit.reshards:
+        if not unit.is_root:  # across pipeline stages as well
             yield from self.dies(GATHERED, unit, unit.elements * self.item)
 
     def end_forward(self) -> Iterator[Event]:
