@@ -161,6 +161,7 @@ def plan(
         LoaderNeeds(
             batch_size=args.batch, tensor_bytes=tensors, worker_bytes=FORKED_WORKER_BYTES + held, dataset_bytes=held,
             main_bytes=weights + job.states_bytes + job.activations_bytes, uses_gpu=not on_cpu,
+            lanes=RowGroupSampler(data, batch_size=args.batch, allow_uneven=True).lanes,
         )
     )  # fmt: skip
     loader = Loader(

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parquet_samples import Write
 
 from vramcast.errors import InputError
 from vramcast.host.limits import Limits
-from vramcast.runtime import LoaderNeeds, loader_policy
+from vramcast.runtime import LoaderNeeds, LowMemDataset, RowGroupSampler, loader_policy
+from vramcast.runtime.stores import GroupReader
 from vramcast.units import GiB, MiB
 
 TOKENS = (98_304,) * 3
@@ -93,6 +95,34 @@ def test_any_machine_gets_settings_dataloader_accepts(
         assert held + main <= free // ranks
 
 
+@pytest.mark.parametrize(
+    ("cpus", "lanes", "workers"),
+    [(4, 4, 2), (4, None, 3), (4, 1, 3), (5, 4, 4), (9, 4, 4), (3, 2, 2), (2, 4, 1), (1, 4, 0)],
+)
+def test_workers_divide_the_lanes(cpus: int, lanes: int | None, workers: int) -> None:
+    policy = loader_policy(needs(lanes=lanes), limits=limits(cpus=cpus), ranks=1)
+    assert policy.num_workers == workers
+    assert ("lanes" in policy.reasons[0]) == (workers < min(cpus - 1, 8))
+
+
+def test_three_workers_would_decode_what_two_share(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Why: row groups decoded by workers that take batches in turn, as DataLoader's do."""
+    decoded: list[int] = []
+    real = GroupReader.read
+    monkeypatch.setattr(GroupReader, "read", lambda self, index: decoded.append(index) or real(self, index))
+    path = write(2000, group=10)
+
+    def count(workers: int) -> int:
+        decoded.clear()
+        readers = [LowMemDataset(path) for _ in range(workers)]
+        for number, batch in enumerate(RowGroupSampler(readers[0], batch_size=20, lanes=4)):
+            readers[number % workers].__getitems__(batch)
+        return len(decoded)
+
+    assert count(2) < 1.1 * 200
+    assert count(3) > 2.5 * 200
+
+
 def test_one_of_a_kind_is_said_in_the_singular() -> None:
     assert loader_policy(needs(), limits=limits(cpus=2)).reasons[0].startswith("1 worker: 2 CPUs for 1 rank,")
     assert loader_policy(needs(), limits=limits(cpus=1)).reasons[0].startswith("0 workers: 1 CPU for 1 rank,")
@@ -101,6 +131,8 @@ def test_one_of_a_kind_is_said_in_the_singular() -> None:
 def test_nonsense_is_refused() -> None:
     with pytest.raises(InputError, match="batch_size=0"):
         needs(batch_size=0)
+    with pytest.raises(InputError, match="lanes=0"):
+        needs(lanes=0)
     with pytest.raises(InputError, match="positive"):
         needs(tensor_bytes=())
 

@@ -37,8 +37,11 @@ class LoaderNeeds:
     worker_bytes: int = FORKED_WORKER_BYTES  # private memory of a worker, the dataset's share in it included
     dataset_bytes: int = 0  # held by the training process itself where there are no workers
     uses_gpu: bool = True
+    lanes: int | None = None  # `RowGroupSampler.lanes`: workers that divide them decode row groups of their own
 
     def __post_init__(self) -> None:
+        if self.lanes is not None and self.lanes < 1:
+            raise InputError(f"lanes={self.lanes}: a sampler has at least one")
         if self.batch_size < 1 or not self.tensor_bytes or min(self.tensor_bytes) < 1:
             raise InputError(f"batch_size={self.batch_size}, tensor_bytes={self.tensor_bytes}: both must be positive")
 
@@ -127,8 +130,20 @@ def _workers(needs: LoaderNeeds, limits: Limits, ranks: int, free: int | None) -
     if limits.shm_free_bytes is not None:
         shm = limits.shm_free_bytes // ranks // (PREFETCH * _shared_bytes(needs))
         candidates.append((shm, f"/dev/shm has {format_bytes(limits.shm_free_bytes)} free for {_count(ranks, 'rank')}"))
-    count, why = min(candidates, key=lambda pair: pair[0])
+    most, why = min(candidates, key=lambda pair: pair[0])
+    count = _dividing(most, needs.lanes)
+    if count < most:
+        why += (
+            f"; not {most}, which {needs.lanes} lanes of row groups cannot be shared among without decoding some again"
+        )
     return count, f"{_count(count, 'worker')}: {why}."
+
+
+def _dividing(most: int, lanes: int | None) -> int:
+    """The largest number of workers up to `most` of which none meets another's lane. One lane says nothing."""
+    if lanes is None or lanes == 1 or most == 0:
+        return most
+    return max(count for count in range(1, most + 1) if lanes % count == 0)
 
 
 def _count(number: int, what: str) -> str:
