@@ -20,7 +20,9 @@ from vramcast.formulas.parallel.topology import topology_of
 from vramcast.formulas.timeline import step_events
 from vramcast.job import job_from
 from vramcast.models.config import Config
-from vramcast.models.tape import Section
+from vramcast.models.families import record
+from vramcast.models.program import Sizes
+from vramcast.models.tape import Regime, Section
 from vramcast.units import MiB
 
 MIXTRAL = {
@@ -297,6 +299,25 @@ def test_normed_heads_of_qwen3_are_kept() -> None:
     statistics = {"q_layernorm statistics", "k_layernorm statistics"}
     assert statistics <= kept(layer(rank(qwen))).keys()
     assert not statistics & kept(layer(rank({**qwen, "model_type": "qwen2_moe"}))).keys()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        MIXTRAL,
+        {**DEEPSEEK, "num_nextn_predict_layers": 0},
+        {**DEEPSEEK, "num_nextn_predict_layers": 0, "q_lora_rank": None},
+        {**MIXTRAL, "model_type": "qwen3_moe", "num_experts": 8, "moe_intermediate_size": 512, "head_dim": 128},
+        {**MIXTRAL, "model_type": "qwen2_moe", "num_experts": 8, "moe_intermediate_size": 512,
+         "shared_expert_intermediate_size": 2048},
+        {**MIXTRAL, "model_type": "qwen2", "num_local_experts": None},
+        {**MIXTRAL, "model_type": "qwen3", "num_local_experts": None, "head_dim": 128},
+    ],
+)  # fmt: skip
+def test_megatron_has_the_parameters_that_transformers_has(config: dict[str, Any]) -> None:
+    """The same model in other tensors: qkv and gate/up joined, experts one by one."""
+    own, other = (record(Config(config), Regime(code=code), Sizes()) for code in ("megatron", "transformers"))
+    assert sum(param.numel for param in own.params()) == sum(param.numel for param in other.params())
 
 
 def test_a_mixture_of_a_gpt_counts_its_experts(tmp_path: Path) -> None:

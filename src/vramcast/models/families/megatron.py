@@ -30,7 +30,7 @@ from vramcast.models.tape import BOOL, F32, I64, Tape, Value
 
 GPT, LLAMA = ("gpt2", "bert", "t5"), ("llama", "mistral", "qwen2", "qwen3", *MIXTURES)
 DESCRIBED = (*GPT, *LLAMA)
-NORMED_HEADS = ("qwen3", "qwen3_moe")
+NORMED_HEADS, QKV_BIAS = ("qwen3", "qwen3_moe"), ("qwen2", "qwen2_moe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,7 @@ class Shape:
     attention_dropout: float
     layer_norm: bool
     normed_heads: bool = False
+    qkv_bias: bool = False
     latent: Latent | None = None
     mixture: Mixture | None = None
 
@@ -66,7 +67,7 @@ def read_shape(t: Tape, c: Config) -> Shape:
         gated=not gpt, rope=not gpt or c.word("position_embedding_type", "learned") == "rope",
         bias=c.flag("add_bias_linear", gpt), dropout=c.number("resid_pdrop", 0.1 if gpt else 0.0),
         attention_dropout=c.number("attn_pdrop", 0.1 if gpt else c.number("attention_dropout", 0.0)), layer_norm=gpt,
-        normed_heads=c.model_type in NORMED_HEADS, latent=read_latent(c, tp),
+        normed_heads=c.model_type in NORMED_HEADS, qkv_bias=c.model_type in QKV_BIAS, latent=read_latent(c, tp),
         mixture=read_mixture(t, c, gated=not gpt),
     )  # fmt: skip
 
@@ -238,7 +239,7 @@ def _attention(t: Tape, shape: Shape, y: Value) -> Value:
 def _queries_keys_values(t: Tape, shape: Shape, y: Value) -> tuple[Value, Value, Value]:
     heads = shape.heads
     widths = (heads.num * heads.width, heads.num_kv * heads.width, heads.num_kv * heads.width)
-    qkv = t.linear("linear_qkv", y, sum(widths), bias=shape.bias, label="qkv")
+    qkv = t.linear("linear_qkv", y, sum(widths), bias=shape.bias or shape.qkv_bias, label="qkv")
     q, k, v = (t.slice(qkv, width) for width in widths)
     q, k, v = by_head(t, q, heads.num), by_head(t, k, heads.num_kv), by_head(t, v, heads.num_kv)
     if shape.normed_heads:

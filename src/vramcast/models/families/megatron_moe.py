@@ -32,6 +32,7 @@ class Mixture:
     k: int
     inner: int  # width within an expert, divided by expert-tp
     shared: int  # width of the shared experts, divided by tp; 0: none
+    shared_gate: bool  # a sigmoid of each token weighs them
     gated: bool
     router: Dtype  # of the logits
     balanced: bool  # an auxiliary loss hangs on a second set of scores
@@ -51,7 +52,8 @@ def read_mixture(t: Tape, c: Config, *, gated: bool) -> Mixture | None:
     return Mixture(
         num=num, local=exact_division(num, split.ep, f"{c.where}: experts by ep"), k=k,
         inner=exact_division(int(width), split.expert_tp, f"{c.where}: expert width by expert-tp"),
-        shared=exact_division(int(shared), split.tp, f"{c.where}: shared expert width by tp"), gated=gated,
+        shared=exact_division(int(shared), split.tp, f"{c.where}: shared expert width by tp"),
+        shared_gate=c.model_type == "qwen2_moe", gated=gated,
         router=F32 if raised else t.regime.weights, balanced=c.number("router_aux_loss_coef", 1.0) > 0,
     )  # fmt: skip
 
@@ -263,6 +265,9 @@ def _shared_experts(t: Tape, m: Mixture, y: Value) -> Value:
         inner = (*wide.shape[:-1], m.shared)
         act = t.op("fused activation", (wide,), inner, wide.dtype, saves=(wide,), label="activated")
         out = t.linear("linear_fc2", act, y.shape[-1], label="shared expert output")
+        if m.shared_gate:
+            gate = t.linear("gate", y, 1, label="shared expert gate", kind="router")
+            out = _like(t.mul(out, t.activation(gate, "sigmoid"), "shared expert output, weighed"), y)
     if "shared_experts" in t.regime.recompute:
         compute_again(t, start, y)
     return out
