@@ -101,3 +101,11 @@ def test_microbatches_in_flight_by_schedule() -> None:
 def test_few_microbatches_cannot_fill_the_pipeline() -> None:
     asked = job(gpus=4, pp=4, accumulate=2)
     assert [chunks_in_flight(asked, topology_of(asked), stage) for stage in range(4)] == [2, 2, 2, 1]
+
+
+@pytest.mark.parametrize("framework", ["torchtitan", "megatron"])
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_adapters_that_a_framework_has_no_words_for_are_refused(framework: str, gpus: int) -> None:
+    values = {"model": "llama-3.2-1b", "framework": framework, "lora-rank": 8, "gpus": gpus, "strategy": "fsdp2"}
+    with pytest.raises(UnsupportedError, match="name another framework"):
+        estimate(job_from(values if gpus > 1 else {**values, "strategy": "none"}))

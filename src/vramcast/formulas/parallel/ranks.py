@@ -86,7 +86,7 @@ from vramcast.job import Job
 from vramcast.ledger import HOST, PHASES, STEP, Category, Entry, Ledger, Level
 from vramcast.models.config import Config
 from vramcast.models.dims import Number, maximum
-from vramcast.models.families import record
+from vramcast.models.families import own_targets, record
 from vramcast.models.program import Program, Sizes
 from vramcast.models.source import ModelSource
 
@@ -288,6 +288,8 @@ def divided_program(job: Job, config: Config, gpu: Gpu | None, topology: Topolog
     """The same for a sequence that is divided already."""
     regime = rank_regime(job, config, gpu, topology)
     program = record(rank_config(config, topology, job), regime, sizes)
+    if job.lora_rank is not None and regime.code != "transformers":
+        own_targets(regime.code)  # raises where the framework's own models have none
     lay_out(program, job, config)
     add_loss_to(program, job)
     return program

@@ -53,7 +53,11 @@ def own_code(name: str) -> Family:
 
 def own_targets(name: str) -> tuple[str, ...]:
     """The framework's words for the places that can have adapters."""
-    targets: tuple[str, ...] = import_module(f"vramcast.models.families.{name}").TARGETS
+    targets: tuple[str, ...] | None = getattr(import_module(f"vramcast.models.families.{name}"), "TARGETS", None)
+    if targets is None:
+        raise UnsupportedError(
+            f"adapters in {name}'s own models are not described: name another framework, or leave lora-rank out"
+        )
     return targets
 
 
