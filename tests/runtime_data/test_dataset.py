@@ -207,12 +207,19 @@ COLUMNS = {
     "flag": [True, None, False, True],
     "nested": [{"role": "user", "turns": ["a"]}, None, {"role": None, "turns": []}, {"role": "x", "turns": ["b", "c"]}],
     "all null": [None] * 4,
+    "view": ["short", "longer than twelve bytes", None, ""],
 }
 
 
 @pytest.mark.parametrize("copies", [1, 3000], ids=["small", "large"])
 def test_rows_are_what_arrow_says(mode: str, tmp_path: Path, copies: int) -> None:
-    types = {"number": pa.int64(), "ids": pa.list_(pa.int32()), "number or null": pa.float32(), "all null": pa.string()}
+    types = {
+        "number": pa.int64(),
+        "ids": pa.list_(pa.int32()),
+        "number or null": pa.float32(),
+        "all null": pa.string(),
+        "view": pa.string_view(),
+    }
     table = pa.table({name: pa.array(values * copies, type=types.get(name)) for name, values in COLUMNS.items()})
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=3000)
     data = open_mode(tmp_path / "t.parquet", mode, tmp_path)

@@ -26,6 +26,7 @@ POOL_SEGMENT_BYTES = 32 * MiB
 READ_BUFFER_BYTES = MiB  # of a column chunk, as `vramcast.runtime` opens files
 PAGE_BYTES = MiB  # pages as pyarrow, Spark and DuckDB write them; a footer does not say
 RECORD_BYTES = 320  # a RowGroup with its numbers and its place in two tuples, CPython on 64 bits
+VIEW_BYTES = 16  # Arrow's string_view and binary_view, per value
 SLICE_BYTES = 8 * MiB  # what mode `ultra` holds of a row group that is larger than this
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -365,6 +366,8 @@ def _arrow_bytes(kind: Any, chunk: LeafChunk) -> tuple[int, bool]:
         return 0, True
     if types.is_dictionary(kind):
         return bitmap + count * kind.index_type.bit_width // 8 + chunk.uncompressed_bytes, False
+    if str(kind) in ("string_view", "binary_view"):  # older versions of pyarrow have no predicate for them
+        return bitmap + VIEW_BYTES * count + chunk.uncompressed_bytes, False  # short values lie in the view itself
     if types.is_string(kind) or types.is_binary(kind):
         offsets = 4 * count
     elif types.is_large_string(kind) or types.is_large_binary(kind):

@@ -14,6 +14,7 @@ import json
 import mmap
 import os
 import shutil
+import weakref
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -161,8 +162,9 @@ class MappedStore:
             raise _damaged(self.path, f"a cache of {self.ends[-1]} rows where the source has {facts.num_rows}")
         self._spans: list[tuple[int, int]] = manifest["spans"]
         self._crc32: list[int | None] = manifest["crc32"]
-        self._file = open(self.path, "rb")  # noqa: SIM115  (closed with the store)
-        self._mapping = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._file = os.open(self.path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+        self._mapping = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)
         self._reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(self._mapping)))
         self._open: OrderedDict[int, Rows] = OrderedDict()
         self._mapped: OrderedDict[int, None] = OrderedDict()
@@ -202,6 +204,6 @@ class MappedStore:
         if self._crc32[chunk] is None:
             return
         start, length = self._spans[chunk]
-        if zlib.crc32(os.pread(self._file.fileno(), length, start)) != self._crc32[chunk]:
+        if zlib.crc32(os.pread(self._file, length, start)) != self._crc32[chunk]:
             raise _damaged(self.path, f"chunk {chunk} (bytes {start} to {start + length})")
         self._crc32[chunk] = None  # verified once per process
