@@ -48,6 +48,11 @@ class Allocator:
         self._plain_rounding = not any(count > 1 for count in self.settings.roundup_power2_divisions)
         self._pending: list[Block] = []
         self._statistics = statistics
+        self._is_plain = (
+            not self._expandable
+            and self.settings.max_split_bytes is None
+            and (self.settings.garbage_collection_threshold == 0)
+        )
         self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
         self.oversize_allocations = Count()
 
@@ -65,6 +70,8 @@ class Allocator:
 
     def free(self, block: Block) -> None:
         """The program lets go. A block that another stream used stays pending until `complete_pending`."""
+        if not (self._statistics or block.stream_uses):
+            return self._free_uncounted(block)
         self.request_free(block)
         if block.stream_uses:
             self._pending.append(block)
@@ -193,15 +200,21 @@ class Allocator:
 
     def _find_free(self, pool: BlockPool, size: int, stream: int) -> Block | None:
         """get_free_block: take the best block out of the pool."""
+        if self._is_plain:  # what `choose` comes to
+            keys = pool.free.get(stream)
+            if not keys:
+                return None
+            first = bisect_left(keys, (size,))
+            if first == len(keys):
+                return None
+            if keys[first][2].expandable is None:
+                return keys.pop(first)[2]
         if self.segments.collects_garbage:
             pool.find_count += 1
         index = self.choose(pool, size, stream)
         if index is None:
             return None
-        keys = pool.free[stream]
-        block = keys[index][2]
-        del keys[index]
-        return block
+        return pool.free[stream].pop(index)[2]
 
     def choose(self, pool: BlockPool, size: int, stream: int) -> int | None:
         """The place in the pool's list of the smallest block of this stream that fits, lowest address first."""
@@ -256,7 +269,7 @@ class Allocator:
     def hand_out(self, block: Block, size: int, requested_bytes: int) -> Block:
         """alloc_found_block: split off what is not needed and count the rest."""
         pool = block.pool
-        if self.splits(pool, size, block.size - size):
+        if block.size > size and self.splits(pool, size, block.size - size):
             block = self._split(block, size)
         else:
             size = block.size
@@ -330,6 +343,17 @@ class Allocator:
             tally.allocated_bytes -= size
         if size >= self._max_split:
             self.oversize_allocations.down()
+
+    def _free_uncounted(self, block: Block) -> None:
+        """Both halves of free at once."""
+        if block.state != ALLOCATED:
+            raise InvariantError(f"{block} is not allocated")
+        self._tally.allocated_bytes -= block.size
+        block.state, block.requested = FREE, 0
+        for neighbour in (block.prev, block.next):
+            if neighbour is not None and neighbour.state == FREE:
+                merge(block, neighbour)
+        block.pool.insert(block)
 
     def complete_free(self, block: Block) -> None:
         """free_block: merge with free neighbours and return to the pool."""

@@ -43,10 +43,6 @@ STREAMS = {  # where a strategy makes what, if not on the main stream
 MARKED = (GATHERED, JOINED, REDUCED, ARRIVING)
 
 
-def stream_of(item: Stamped, strategy: str) -> int:
-    return STREAMS.get(strategy, {}).get(item.event.kind, MAIN)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrapping:
     """A unit's parameters as they are moved to the GPU, and the shards that stay of them. FSDP1 joins them into a
@@ -85,13 +81,17 @@ class RankRun(Run):
         self.events = 0
         self.is_rebuilt = False
         self.handles = 0
+        self.streams = STREAMS.get(script.strategy, {})
+        self.marked = MARKED if script.strategy == "fsdp1" else ()
 
     def take(self, key: Hashable, nbytes: int, stream: int = MAIN) -> None:
         if nbytes:
-            self.drop(key)
+            if key in self.blocks:
+                self.drop(key)
             self.blocks[key] = (self.allocator.malloc(nbytes, stream), nbytes)
             self.requested += nbytes
-            self.peak_requested = max(self.peak_requested, self.requested)
+            if self.requested > self.peak_requested:
+                self.peak_requested = self.requested
 
     def load(self) -> None:
         self.wrap()
@@ -121,14 +121,16 @@ class RankRun(Run):
             self.drop(("moved", index))
 
     def born(self, item: Stamped) -> None:
-        self._limit(item)
-        if len(self.script.workspaces) > self.handles and self._multiplies(item):
-            self.take(("small", "workspace", self.handles), self.script.workspaces[self.handles])
+        event, script = item.event, self.script
+        if event.kind == GATHERED:
+            self._limit()
+        if self.handles < len(script.workspaces) and self._multiplies(item):
+            self.take(("small", "workspace", self.handles), script.workspaces[self.handles])
             self.handles += 1
-        stream = stream_of(item, self.script.strategy)
-        pieces = self.script.pieces.get(item.event.key, ())
-        if sum(pieces) != item.event.nbytes:  # a companion's unit of that number, or none
-            return self.take(item.key, int(item.event.nbytes), stream)
+        stream = self.streams.get(event.kind, MAIN)
+        pieces = script.pieces.get(event.key)
+        if pieces is None or sum(pieces) != event.nbytes:  # none, or a companion's unit of that number
+            return self.take(item.key, int(event.nbytes), stream)
         for index, nbytes in enumerate(pieces):
             self.take((item.key, index), nbytes, stream)
 
@@ -141,16 +143,17 @@ class RankRun(Run):
             item.section < self.script.last_section if backward else item.section > 0
         )
 
-    def _limit(self, item: Stamped) -> None:
+    def _limit(self) -> None:
         """_unshard: before a vector is gathered, the host waits for the oldest of the frees under way."""
-        if item.event.kind == GATHERED and len(self.inflight) >= INFLIGHT:
+        if len(self.inflight) >= INFLIGHT:
             self.allocator.complete_pending(EVENTS + self.inflight.popleft())
 
     def dies(self, item: Stamped) -> None:
         """A marked block waits for the event behind the next free of a vector; the vector's own free is that."""
-        if self.script.strategy == "fsdp1" and item.event.kind in MARKED:
+        if item.event.kind in self.marked:
             return self._let_go(item)
-        for index in range(len(self.script.pieces.get(item.event.key, ()))):
+        pieces = self.script.pieces.get(item.event.key)
+        for index in range(len(pieces) if pieces else 0):
             self.drop((item.key, index))
         self.drop(item.key)
 
