@@ -167,6 +167,7 @@ class _Draft:
     setting: Setting
     step: Step
     stream: list[Stamped]  # of the step itself
+    later: list[Stamped]
     extra: Beside
     script: Script
 
@@ -182,14 +183,15 @@ def _drafted(job: Job, gpu: Gpu | None, config: Config) -> _Draft:
     small = (*workspaces(job, gpu), *(int(value.nbytes) for value in batch_values(program, job)))
     script = _after_others(_script(step, stream, extra.resident, small), job, config, gpu, program)
     return _Draft(
-        setting=setting, step=step, stream=stream, extra=extra, script=played_with(script, extra, DEVICE)
+        setting=setting, step=step, stream=stream, later=script.later, extra=extra,
+        script=played_with(script, extra, DEVICE),
     )  # fmt: skip
 
 
 def _billed(draft: _Draft, replayed: Replayed, source: ModelSource) -> Forecast:
     step, extra, setting = draft.step, draft.extra, draft.setting
     job, config, gpu, states, program = step.job, setting.config, setting.gpu, step.states, step.program
-    lines = step.lines(draft.stream)
+    lines = step.lines(draft.stream, draft.later)
     texts = dict(describe_activations(program, job))
     for line in lines:
         line.formula = line.formula or texts.get(line.component, "")
@@ -266,11 +268,14 @@ def _edited(job: Job, gpu: Gpu | None, source: ModelSource, config: Config, *, m
         *(entry for device in devices for entry in workspace_entries(job, gpu, device)),
     )  # fmt: skip
     small = (*workspaces(job, gpu), *(int(value.nbytes) for value in batch_values(program, job)))
-    asked = Ledger(entries=_within(entries, PHASES_OF_EDITING), top_level=Level.ALLOCATED)
+    billed = Ledger(entries=_within(entries, PHASES_OF_EDITING), top_level=Level.ALLOCATED)
+    too_large = TooLarge(asked_bytes=max(billed.peak(device).allocated_bytes for device in devices))
+    if must_fit and gpu is not None and too_large.asked_bytes > _room(job, gpu):
+        return too_large
     for device in devices:
         replayed = _replayed(edit_replay(setting, extra.blocks, device, small), gpu, job, card_only=must_fit)
         if must_fit and replayed.out_of_memory:
-            return TooLarge(asked_bytes=max(asked.peak(place).allocated_bytes for place in devices))
+            return too_large
         entries += (*_slack(replayed, device), *context_entries(job, gpu, device))
     level = Level.PROCESS if gpu else Level.RESERVED
     ledger = Ledger(entries=_within(entries, PHASES_OF_EDITING), top_level=level)
@@ -373,7 +378,7 @@ def _script(step: Step, first: list[Stamped], resident: tuple[int, ...], small: 
         weights += tuple(gradient_bytes(param, states.recipe) for param in states.trained)
     if states.recipe.master:
         weights += tuple(4 * param.numel for param in states.trained)
-    later = first if job.accumulate == 1 and not step.zeroed_in_place else step.stream(fresh=False)
+    later = step.later(first)
     return Script(
         weights=(*weights, *resident), first=first, later=later, states=pairs,
         step_temporaries=temporary_lists(states.trained, job, item), small=small,
@@ -409,8 +414,7 @@ def _replayed(script: Script, gpu: Gpu | None, job: Job, *, card_only: bool = Fa
     """On the card if it suffices there (a full card makes torch give cached blocks back), else on one without limit,
     unless the card is all that matters."""
     if gpu is not None and gpu.total_bytes is not None:
-        room = gpu.total_bytes - sum(entry.nbytes for entry in context_entries(job, gpu, DEVICE))
-        asked = _least_bytes(script)
+        room, asked = _room(job, gpu), _least_bytes(script)
         if asked > room and card_only:
             return Replayed(
                 peak_requested_bytes=asked, peak_allocated_bytes=asked, peak_reserved_bytes=asked, out_of_memory=True
@@ -420,6 +424,10 @@ def _replayed(script: Script, gpu: Gpu | None, job: Job, *, card_only: bool = Fa
             if card_only or not replayed.out_of_memory:
                 return replayed
     return replay(script, capacity_bytes=None, conf=job.alloc_conf)
+
+
+def _room(job: Job, gpu: Gpu) -> int:
+    return gpu.capacity_bytes() - sum(entry.nbytes for entry in context_entries(job, gpu, DEVICE))
 
 
 def _least_bytes(script: Script) -> int:

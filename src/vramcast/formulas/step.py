@@ -88,8 +88,12 @@ class Step:
     def stream(self, *, fresh: bool = True) -> list[Stamped]:
         return list(step_events(self.program, self.mode(fresh=fresh)))
 
-    def lines(self, first: list[Stamped]) -> list[Amounts]:
-        """Every line that the step itself makes, from its stream."""
+    def later(self, first: list[Stamped]) -> list[Stamped]:
+        """The stream of a step, or of a micro-batch, that finds gradients where the first found none."""
+        return first if self.job.accumulate == 1 and not self.zeroed_in_place else self.stream(fresh=False)
+
+    def lines(self, first: list[Stamped], later: list[Stamped]) -> list[Amounts]:
+        """Every line that the step itself makes, from its stream and that of a later micro-batch."""
         bill = _Bill(self.place, self.program)
         peaks = phase_peaks(first, self.program.placed)
         gradients = self._gradient_line()
@@ -97,9 +101,9 @@ class Step:
             for phase in dict.fromkeys((peak.phase, NEXT.get(peak.phase, peak.phase))):
                 bill.add(peak, phase, gradients)
         if self.job.accumulate > 1:
-            self._accumulating(bill, gradients, tuple(NEXT))
+            self._accumulating(bill, gradients, tuple(NEXT), later)
         elif self.zeroed_in_place:
-            self._accumulating(bill, gradients, ())
+            self._accumulating(bill, gradients, (), later)
         self._leftovers(bill, first)
         return [*bill.lines.values(), gradients, self._step_temporaries()]
 
@@ -125,12 +129,12 @@ class Step:
             line.add(phase, total if always or forward else 0)
         return line
 
-    def _accumulating(self, bill: _Bill, gradients: Amounts, first: tuple[str, ...]) -> None:
+    def _accumulating(self, bill: _Bill, gradients: Amounts, first: tuple[str, ...], later: list[Stamped]) -> None:
         """From the second micro-batch on (in `first` phases too), every gradient exists in every phase."""
         total = self.states.gradient_bytes
         if implementation(self.job) == "in-backward":
             raise InputError("accumulate cannot be combined with an optimizer that steps inside backward")
-        for peak in phase_peaks(self.stream(fresh=False), self.program.placed):
+        for peak in phase_peaks(later, self.program.placed):
             for phase in (*(name for name in first if name == peak.phase), NEXT.get(peak.phase, peak.phase)):
                 before = bill.total(phase) + gradients.by_phase.get(phase, 0)
                 if peak.nbytes + total > before:

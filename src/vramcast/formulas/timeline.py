@@ -27,7 +27,7 @@ from vramcast.formulas.events import (
     own_storages,
 )
 from vramcast.ledger import BACKWARD, FORWARD, LOSS
-from vramcast.models.dims import Number, maximum, unnamed
+from vramcast.models.dims import Dim, Number, maximum
 from vramcast.models.program import Program
 from vramcast.models.tape import Placed, Section, Value
 
@@ -432,11 +432,13 @@ def repetitions(keys: Sequence[tuple[str, int]]) -> Iterator[tuple[int, int, int
     """The list from left to right as (start, length, times); what is repeated lies in one phase."""
     at = 0
     while at < len(keys):
-        length, times = 1, 1
-        for period in range(1, LONGEST_PERIOD + 1):
-            first, count = keys[at : at + period], 1
-            if first[-1][0] != first[0][0]:
+        length, times, here = 1, 1, keys[at]
+        for period in range(1, min(LONGEST_PERIOD + 1, len(keys) - at)):
+            if keys[at + period - 1][0] != here[0]:
                 break
+            if keys[at + period] != here:
+                continue
+            first, count = keys[at : at + period], 1
             while keys[at + count * period : at + (count + 1) * period] == first:
                 count += 1
             if count > 1 and count * period > length * times:
@@ -460,14 +462,15 @@ def _sums(events: list[Event]) -> Sums:
     top: Number = 0
     gradients: Number = 0
     rising = False
-    for event in events:
-        if event.sign < 0 and rising:  # a sum is largest before something dies
-            top = maximum(top, level)
-        rising = event.sign > 0
-        nbytes = unnamed(event.nbytes)
+    for sign, _, nbytes, kind, _ in events:
+        if sign < 0 and rising:  # a sum is largest before something dies
+            top = (top if top >= level else level) if type(level) is int else maximum(top, level)
+        rising = sign > 0
+        if isinstance(nbytes, Dim):
+            nbytes = int(nbytes)
         level = level + nbytes if rising else level - nbytes
-        if event.kind == "gradient":
-            gradients = gradients + event.sign * nbytes
+        if kind == "gradient":
+            gradients = gradients + sign * nbytes
     return maximum(top, level), level, level - gradients
 
 

@@ -19,7 +19,7 @@ from vramcast.job import Job
 from vramcast.ledger import Category, Ledger, Level
 from vramcast.plan.cost import StepCost, slowdown_of
 from vramcast.plan.moves import Kind, Move, available
-from vramcast.plan.order import KINDS, Limits, Moves, applied, fits_surely, move_effort
+from vramcast.plan.order import KINDS, Applied, Limits, Moves, fits_surely, move_effort
 from vramcast.plan.rank_prices import RankPrices, edit_cost
 from vramcast.units import MiB
 
@@ -143,8 +143,9 @@ def in_order(job: Job, limits: Limits) -> Iterator[tuple[Moves, Job]]:
     names = [name for name in (*first, *(name for name in axes if name not in first)) if name in axes]
     combined = [tuple(m for m in chosen if m) for chosen in product(*(axes[name] for name in names))]
     combined.sort(key=lambda moves: (_worst(moves), sum(map(move_effort, moves)), len(moves)))
+    after = Applied(job)
     for moves in combined:
-        changed = applied(job, moves) if moves else None
+        changed = after(moves) if moves else None
         if changed is not None:
             yield moves, changed
 

@@ -26,14 +26,23 @@ class Limits:
     second_gpu: bool = False  # another card of the same kind
 
 
+class Applied:
+    """A job after moves; what combinations have in common is done once."""
+
+    def __init__(self, job: Job) -> None:
+        self._jobs: dict[tuple[str, ...], Job | None] = {(): job}
+
+    def __call__(self, moves: Moves) -> Job | None:
+        """None where one of the moves does not apply any more."""
+        key = tuple(move.name for move in moves)
+        if key not in self._jobs:
+            before = self(moves[:-1])
+            self._jobs[key] = None if before is None else moves[-1].apply(before)
+        return self._jobs[key]
+
+
 def applied(job: Job, moves: Moves) -> Job | None:
-    """The job after the moves; None where one of them does not apply any more."""
-    for move in moves:
-        changed = move.apply(job)
-        if changed is None:
-            return None
-        job = changed
-    return job
+    return Applied(job)(moves)
 
 
 def move_effort(move: Move) -> float:

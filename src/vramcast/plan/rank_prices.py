@@ -21,6 +21,7 @@ from vramcast.formulas.parallel.ranks import (
     rank_of_stage,
     rank_program,
 )
+from vramcast.formulas.parallel.sharding import rank_states
 from vramcast.formulas.parallel.topology import Topology, check_model, topology_of
 from vramcast.formulas.regime import kv_cache
 from vramcast.formulas.states import States, unique
@@ -48,6 +49,7 @@ class RankPrices:
         self._programs: dict[Hashable, tuple[Program, Work]] = {}
         self._passes: dict[Hashable, dict[str, Number]] = {}
         self._lying: dict[Hashable, int] = {}
+        self._small: dict[Hashable, Program] = {}
 
     def price(self, job: Job) -> Price:
         topology = topology_of(job)
@@ -55,7 +57,8 @@ class RankPrices:
         _check_supported(job)
         job, sizes = _completed(job), plain(sizes_of(job, self.config))
         program, work = self._program(job, topology, sizes)
-        ranks = [rank_of_stage(job, self.gpu, topology, program, stage) for stage in range(topology.pp)]
+        known = rank_states(job, self._small_program(job, topology), topology) if topology.pp == 1 else None
+        ranks = [rank_of_stage(job, self.gpu, topology, program, stage, known) for stage in range(topology.pp)]
         tokens = int(sizes.batch * sizes.seq)
         works = (work if topology.pp == 1 else work_of(rank.step.program) for rank in ranks)
         costs = [rank_cost(rank, each, self.gpu, tokens) for rank, each in zip(ranks, works, strict=True)]
@@ -92,13 +95,20 @@ class RankPrices:
         key = (*_stored(job), job.strategy, job.tp, job.offload, job.optimizer, implementation(job))
         if key not in self._lying:
             topology = topology_of(job)
-            sizes = Sizes(batch=1, seq=64 * job.cp * job.tp, target_seq=64, images=1)
-            program = divided_program(job, self.config, self.gpu, topology, sizes)
+            program = self._small_program(job, topology)
             rank = rank_of_stage(job, self.gpu, topology, program, 0)
             gradients = 0 if offloads_optimizer(job) else rank.step.states.gradient_bytes
             here = (entry for entry in rank.lying if entry.place == DEVICE and NEXT_STEP in entry.phases)
             self._lying[key] = gradients + sum(entry.nbytes for entry in here)
         return self._lying[key]
+
+    def _small_program(self, job: Job, topology: Topology) -> Program:
+        """The parameters of a rank, with as few activations as possible."""
+        key = (*_stored(job), topology)
+        if key not in self._small:
+            sizes = Sizes(batch=1, seq=64 * job.cp * job.tp, target_seq=64, images=1)
+            self._small[key] = divided_program(job, self.config, self.gpu, topology, sizes)
+        return self._small[key]
 
 
 def _stored(job: Job) -> tuple[Hashable, ...]:

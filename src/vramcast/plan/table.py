@@ -24,7 +24,7 @@ from vramcast.models.config import Config
 from vramcast.models.program import Sizes
 from vramcast.plan.cost import StepCost, Work, pass_seconds, update_seconds, work_of
 from vramcast.plan.moves import Kind, Move, available
-from vramcast.plan.order import KINDS, MUCH_SLOWER, SLOWDOWN_PRICE, Limits, Moves, kind_of, move_effort
+from vramcast.plan.order import KINDS, MUCH_SLOWER, SLOWDOWN_PRICE, Applied, Limits, Moves, kind_of, move_effort
 
 Bytes = NDArray[numpy.int64]
 Floats = NDArray[numpy.float64]
@@ -63,7 +63,7 @@ class Table:
         self._fixed: dict[Hashable, Bytes] = {}
         self._seconds: dict[Hashable, tuple[Floats, Floats]] = {}
         self._updates: dict[Hashable, tuple[float, float]] = {}
-        self._jobs: dict[tuple[str, ...], Job | None] = {(): job}
+        self._applied = Applied(job)
         self.sizes = sizes_of(job, config)
         own = Recording(job, config, gpu, self.sizes)
         axes: dict[str, list[Move | None]] = {}
@@ -121,14 +121,6 @@ class Table:
                 changed = self._applied(self._chosen([*self.regimes, *self.last[:2]], (*index, *at)))
                 if changed is not None:
                     self._fill_grid((*index, *at), recording, changed, seconds)
-
-    def _applied(self, moves: Moves) -> Job | None:
-        """The job after the moves; what they have in common with combinations before is not done again."""
-        key = tuple(move.name for move in moves)
-        if key not in self._jobs:
-            before = self._applied(moves[:-1])
-            self._jobs[key] = None if before is None else moves[-1].apply(before)
-        return self._jobs[key]
 
     def _hopeless(self, job: Job) -> bool:
         key = _stored(job)

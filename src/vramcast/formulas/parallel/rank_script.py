@@ -24,13 +24,15 @@ from vramcast.formulas.timeline import Stamped, step_events
 from vramcast.ledger import BACKWARD, LOSS, PHASES, Category, Entry
 from vramcast.units import MiB
 
+Streams = tuple[list[Stamped], list[Stamped]]  # of a first step and of a later one
+
 BROADCAST = 250 * MiB  # torch/nn/parallel/distributed.py broadcast_bucket_size
 FIRST_BUCKET, BUCKET = MiB, 25 * MiB  # its _DEFAULT_FIRST_BUCKET_BYTES and bucket_cap_mb
 ON_META = ("torchtitan", "torchtune", "hf", "trl", "accelerate")  # they shard a model without data, then fill it
 
 
 def rank_script(
-    step: Step, states: RankStates, topology: Topology, lying: Iterable[Entry], stream: list[Stamped],
+    step: Step, states: RankStates, topology: Topology, lying: Iterable[Entry], streams: Streams,
     resident: tuple[int, ...], gpu: Gpu | None,
 ) -> RankScript:  # fmt: skip
     """`states` are those on the GPU; `resident` are companions' weights, which come when the model has been wrapped."""
@@ -39,9 +41,9 @@ def rank_script(
     halves = (state_bytes(param, job, item) // 2 for param in states.trained if not is_paged(job, param))
     wrapping = tuple(_wrapping(step, states, topology))
     bucketed = is_bucketed(job, topology)
-    later = stream if job.accumulate == 1 and not step.zeroed_in_place else step.stream(fresh=False)
+    first, later = streams
     return RankScript(
-        strategy=topology.strategy, first=stream, later=later, wrapping=wrapping,
+        strategy=topology.strategy, first=first, later=later, wrapping=wrapping,
         weights=(*(() if wrapping else _weights(step, states)), *_beside(step, states, lying, bucketed=bucketed)),
         small=tuple(int(value.nbytes) for value in batch_values(program, job)), workspaces=workspaces(job, gpu),
         last_section=len(program.placed) - 1,

@@ -66,7 +66,7 @@ from vramcast.formulas.parallel.pipeline import (
     stages_of_rank,
 )
 from vramcast.formulas.parallel.rank_replay import replay_rank
-from vramcast.formulas.parallel.rank_script import rank_script
+from vramcast.formulas.parallel.rank_script import Streams, rank_script
 from vramcast.formulas.parallel.sharding import RankStates, count_states, rank_states
 from vramcast.formulas.parallel.topology import Topology, check_model, hints, topology_of
 from vramcast.formulas.parallel.windows import Unit, units_of, window_change
@@ -81,7 +81,7 @@ from vramcast.formulas.states import (
     weight_entries,
 )
 from vramcast.formulas.step import Step, describe_activations, entries_of
-from vramcast.formulas.timeline import Mode, Stamped, peak_by_phase
+from vramcast.formulas.timeline import Mode, peak_by_phase
 from vramcast.job import Job
 from vramcast.ledger import HOST, PHASES, STEP, Category, Entry, Ledger, Level
 from vramcast.models.config import Config
@@ -178,8 +178,9 @@ def forecast_fitting(
     peaks = [int(rank.peak()) for rank in ranks]
     fullest = ranks[max(range(topology.pp), key=peaks.__getitem__)]
     extra, stream = _beside(job, config, gpu, topology, fullest, sizes), fullest.step.stream()
+    streams = (stream, fullest.step.later(stream))
     outside = (*context_entries(job, gpu, DEVICE), *nccl_entries(job, topology, DEVICE)) if gpu else ()
-    replayed = _replayed(fullest, stream, extra, gpu, sum(entry.nbytes for entry in outside), card_only=must_fit)
+    replayed = _replayed(fullest, streams, extra, gpu, sum(entry.nbytes for entry in outside), card_only=must_fit)
     if must_fit and replayed.out_of_memory:
         return TooLarge(asked_bytes=peaks[fullest.stage])
     whole = _whole_model(job, config, gpu)
@@ -189,7 +190,7 @@ def forecast_fitting(
         *offloaded_modules(fullest.step.program, topology, job.virtual_stages + fullest.step.others(),
                            job.virtual_stages),
     )  # fmt: skip
-    entries = (*_made(fullest, stream), *host, *_of_node(extra, topology), *outside)
+    entries = (*_made(fullest, streams), *host, *_of_node(extra, topology), *outside)
     ledger = _ledger(fullest, entries, replayed, gpu, whole)
     if extra.resident:
         peaks[fullest.stage] = ledger.peak(DEVICE).allocated_bytes
@@ -295,12 +296,15 @@ def divided_program(job: Job, config: Config, gpu: Gpu | None, topology: Topolog
     return program
 
 
-def rank_of_stage(job: Job, gpu: Gpu | None, topology: Topology, program: Program, stage: int) -> Rank:
+def rank_of_stage(
+    job: Job, gpu: Gpu | None, topology: Topology, program: Program, stage: int, states: RankStates | None = None
+) -> Rank:
+    """`states` where they are known."""
     if topology.pp > 1:
         blocks = sum(placed.section.is_block for placed in program.placed)
         layers = layers_of_stages(blocks, topology.pp * job.virtual_stages, job)
         program = stage_program(program, layers, stages_of_rank(job, topology, stage))
-    states = rank_states(job, program, topology)
+    states = states or rank_states(job, program, topology)
     here = on_device(job, states)
     step = RankStep(job=job, program=program, states=here, place=DEVICE, topology=topology, stage=stage)
     units = units_of(job, program, topology)
@@ -325,8 +329,8 @@ def lying_entries(job: Job, gpu: Gpu | None, topology: Topology, states: RankSta
     return [*entries, *workspace_entries(job, gpu, DEVICE)]
 
 
-def _made(rank: Rank, stream: list[Stamped]) -> Iterator[Entry]:
-    lines = rank.step.lines(stream)
+def _made(rank: Rank, streams: Streams) -> Iterator[Entry]:
+    lines = rank.step.lines(*streams)
     texts = dict(describe_activations(rank.step.program, rank.step.job))
     for line in lines:
         line.formula = line.formula or texts.get(line.component, "")
@@ -346,10 +350,10 @@ def _ledger(rank: Rank, others: tuple[Entry, ...], replayed: Replayed, gpu: Gpu 
 
 
 def _replayed(
-    rank: Rank, stream: list[Stamped], extra: Beside, gpu: Gpu | None, outside_bytes: int, *, card_only: bool
+    rank: Rank, streams: Streams, extra: Beside, gpu: Gpu | None, outside_bytes: int, *, card_only: bool
 ) -> Replayed:
     step, states = rank.step, on_device(rank.step.job, rank.states)
-    script = rank_script(step, states, step.topology, rank.lying, stream, extra.resident, gpu)
+    script = rank_script(step, states, step.topology, rank.lying, streams, extra.resident, gpu)
     script = played_with(script, extra, DEVICE)
     capacity = gpu.total_bytes - outside_bytes if gpu and gpu.total_bytes else None
     replayed = replay_rank(script, capacity_bytes=capacity, conf=step.job.alloc_conf)

@@ -71,6 +71,14 @@ class Unit:
 
 def units_of(job: Job, program: Program, topology: Topology) -> list[Unit]:
     """One unit per block; embedding, last norm and head are one root unit, or units of their own."""
+    key = (units_of, id(program.tape), id(job), topology)
+    if key not in program.folded:  # a price asks for them three times; what has the ids is kept with them
+        program.folded[key] = (program.tape, job, _units(job, program, topology))
+    found: list[Unit] = program.folded[key][2]
+    return found
+
+
+def _units(job: Job, program: Program, topology: Topology) -> list[Unit]:
     ends = job.units or ("ends" if _fetches_ends(job, topology) else "root")
     groups: list[list[int]] = []
     root: list[int] = []
