@@ -235,3 +235,26 @@ def test_every_sample_renders_in_both_languages_with_every_brace_filled() -> Non
 def test_rules_are_silent_about_an_observation_without_numbers() -> None:
     (observation,) = read_text("RuntimeError: CUDA out of memory.").observations
     assert [rule.__name__ for rule in DEVICE_RULES if rule(observation)] == ["truncated"]
+
+
+def test_a_card_that_is_full_with_nobody_listed_points_to_another_process() -> None:
+    table = (
+        "| N/A   36C    P0    41W / 300W |  12799MiB / 16280MiB |      0%      Default |\n"
+        "+-------------------------------+----------------------+----------------------+\n\n"
+        "+-----------------------------------------------------------------------------+\n"
+        "| Processes:                                                       GPU Memory |\n"
+        "|=============================================================================|\n"
+    )
+    row = "|    0     31794    C   python                                        12371MiB |\n"
+    assert [item.name for item in diagnose(read_text(table)).hypotheses] == ["another_process"]
+    assert diagnose(read_text(table + row)).hypotheses == ()
+
+
+def test_a_failure_after_many_steps_may_have_grown_and_one_in_the_first_steps_has_not() -> None:
+    message = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 7.79 GiB total capacity; 5.42 GiB"
+    message += " already allocated; 23.50 MiB free; 5.43 GiB reserved in total by PyTorch)\n"
+    for bar, has_grown in ((" 878/1417 [00:15<00:09, 56.28it/s]", True), (" 2/1417 [00:01<00:09, 2.2it/s]", False)):
+        names = [item.name for item in diagnose(read_text(f"Epoch 0:  {bar}\n{message}")).hypotheses]
+        assert ("memory_grows" in names) is has_grown
+    loading = f"Loading checkpoint shards: 42%|███ | 16/38 [00:14<00:19, 1.13it/s]\n{message}"
+    assert read_text(loading).progress is None

@@ -312,3 +312,38 @@ def test_any_numbers_are_survived_and_every_explanation_reaches_what_was_seen(
     for hypothesis in diagnosis.hypotheses:
         if hypothesis.explanation is not None:
             assert hypothesis.explanation.need_bytes * 1.02 + 2**27 >= allocated * 2**20
+
+
+def test_every_phase_that_agrees_is_named_until_one_cannot_have_been_survived() -> None:
+    """Without the card's size nothing says that the first agreeing phase was the last: all of them are named."""
+    job = Job(model="gpt2", batch=4, seq=512, precision=Precision.FP32)
+    course = course_of(job)
+    text = (
+        '  File "train.py", line 3, in step\n    loss.backward()\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Of the allocated memory {} MiB is allocated by PyTorch, and 1.00 MiB "
+        "is reserved by PyTorch but unallocated."
+    )
+    spans = {span.phase: span for span in course.spans}
+    inside = (spans[NEXT_BACKWARD].start_bytes + spans[BACKWARD].peak_bytes) // 2
+    assert spans[NEXT_BACKWARD].start_bytes < inside < spans[BACKWARD].peak_bytes
+    found = agree(course, evidence(text.format(inside >> 20)))
+    assert found is not None
+    assert (found.phase, found.or_in) == (BACKWARD, (NEXT_BACKWARD,))
+    card = f" GPU 0 has a total capacity of {(spans[BACKWARD].peak_bytes >> 20) - 512} MiB of which 1.00 MiB is free."
+    tight = agree(course, evidence(text.format(inside >> 20).replace("memory. Of", f"memory.{card} Of")))
+    assert tight is None or tight.or_in == ()
+
+
+def test_ranks_that_share_a_card_are_priced_together() -> None:
+    text = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 130.00 MiB. GPU 0 has a total capacity of 79.15 GiB of which "
+        "60.00 MiB is free. Process 11 has 26.10 GiB memory in use. Process 12 has 26.00 GiB memory in use. Including non-PyTorch "
+        "memory, this process has 26.90 GiB memory in use. Of the allocated memory 25.50 GiB is allocated by PyTorch, and 300.00 MiB "
+        "is reserved by PyTorch but unallocated."
+    )
+    job = Job(model="gpt2", batch=4, seq=512, precision=Precision.FP32, gpus=4, strategy="ddp")
+    found = [dict(item.values) for item in diagnose(read_text(text), job).findings if item.rule == "ranks_on_one_card"]
+    assert [item["count"] for item in found] == [3]
+    assert found[0]["together_bytes"] == 3 * int(found[0]["rank_bytes"])
+    alone = replace(job, gpus=1, strategy="none")
+    assert not [item for item in diagnose(read_text(text), alone).findings if item.rule == "ranks_on_one_card"]

@@ -6,7 +6,7 @@ or None. Figures are torch's "allocated"; the engine's own error is allowed for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import find_gpu
 from vramcast.diagnose.evidence import BACKWARDS, STEPS, Evidence
@@ -59,6 +59,7 @@ class Agreement:
     phase: str
     peak_bytes: int
     because: str = ""  # "": the job alone is too large; or "fragmentation", "another_process"
+    or_in: tuple[str, ...] = ()  # later phases that agree as well, if this one was survived
 
 
 def course_of(job: Job) -> Course:
@@ -121,19 +122,24 @@ def _lies(entry: Entry) -> bool:
 
 
 def agree(course: Course, evidence: Evidence) -> Agreement | None:
-    """The first phase that cannot have been survived, if its numbers are those observed. Without the card's size only
-    the failing code can say which phase that was."""
+    """The first phase whose numbers are those observed, up to the one that cannot have been survived, and later ones
+    like it. Without the card's size only the failing code can say which phase that was."""
     card = card_bytes(course, evidence)
     here = min((size for size in (card, evidence.here_bytes) if size is not None), default=None)
     if here is None and (evidence.phases is None or evidence.allocated_bytes is None):
         return None
+    found: Agreement | None = None
     for span in course.spans:
         slack = tolerance(span.peak_bytes)
         if _is_here(span, evidence, slack) and _runs_out(span, evidence, here):
-            return Agreement(phase=span.phase, peak_bytes=span.peak_bytes, because=_because(span, card, here, slack))
+            if found is None:
+                because = _because(span, card, here, slack)
+                found = Agreement(phase=span.phase, peak_bytes=span.peak_bytes, because=because)
+            else:
+                found = replace(found, or_in=(*found.or_in, span.phase))
         if here is not None and span.peak_bytes > here + slack:
-            return None  # it would have failed here, and did not as observed
-    return None
+            break  # no later phase was reached
+    return found
 
 
 def _is_here(span: Span, evidence: Evidence, slack: int) -> bool:

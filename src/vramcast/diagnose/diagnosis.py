@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vramcast.diagnose.advice import Advice, advise
-from vramcast.diagnose.findings import Finding, fact
+from vramcast.diagnose.findings import ROUNDING_BYTES, Finding, fact, neighbours
 from vramcast.diagnose.findings_host import find
 from vramcast.diagnose.hypotheses import Case, Hypothesis, joined, rank
 from vramcast.diagnose.reading import Reading
@@ -105,9 +105,22 @@ def _job_facts(gap: Gap) -> list[Finding]:
         facts.append(fact(rule, need_bytes=need, phase=fullest.phase, card_bytes=card))
     if allocated is not None and allocated > need:
         facts.append(fact("more_than_described", allocated_bytes=allocated, need_bytes=need))
+    if (shared := _ranks_on_one_card(gap)) is not None:
+        facts.append(shared)
     if not gap.explanations and gap.num_variants:
         facts.append(fact("no_explanation", count=gap.num_variants))
     return facts
+
+
+def _ranks_on_one_card(gap: Gap) -> Finding | None:
+    """Other processes beside a job of several ranks: what so many ranks would take together on this card."""
+    count = 1 + sum(1 for use in neighbours(gap.evidence.observation) if (use.nbytes or 0) > ROUNDING_BYTES)
+    gpu = gap.described.forecast.gpu
+    card = gap.evidence.capacity_bytes or (gpu.total_bytes if gpu else None)
+    if gap.described.job.gpus < 2 or count < 2 or card is None:
+        return None
+    rank = gap.described.need_bytes + gap.described.outside_bytes
+    return fact("ranks_on_one_card", count=count, rank_bytes=rank, together_bytes=count * rank, card_bytes=card)
 
 
 def _expected(reading: Reading, expected_bytes: int | None, gap: Gap | None) -> tuple[Finding, ...]:

@@ -194,7 +194,7 @@ def read_bfc_stats(passage: Passage) -> Iterator[Read]:
 
 
 _TENSOR = re.compile(
-    r"OOM when allocating tensor(?: with shape| of shape)\s*\[([\d,\s]{1,200})\](?: and type (\w{1,20}))?",
+    r"OOM when allocating tensor(?: with shape| of shape)\s*\[([\d,\s]{0,200})\](?: and type (\w{1,20}))?",
     re.IGNORECASE,
 )
 _TF_BYTES = {

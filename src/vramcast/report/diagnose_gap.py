@@ -29,6 +29,10 @@ def explanation_lines(item: Explanation, gap: Gap, lang: str) -> Iterator[str]:
         need=format_bytes(item.need_bytes), phase=phase_text(item.agreement.phase, lang),
         start=format_bytes(span.start_bytes), peak=format_bytes(span.peak_bytes),
     )  # fmt: skip
+    if item.agreement.or_in:
+        yield word(HEADINGS, "or_in", lang).format(
+            phases=", ".join(phase_text(phase, lang) for phase in item.agreement.or_in)
+        )
     if item.agreement.because:
         yield word(HEADINGS, f"because_{item.agreement.because}", lang)
     parts = (f"{bill_word(name, lang)} {format_bytes(size)}" for name, size in list(bill_of(item).items())[:MAX_PARTS])
@@ -119,6 +123,7 @@ def explanation_json(item: Explanation, gap: Gap, lang: str) -> dict[str, Any]:
         "setup": list(_setup(item, lang)),
         "need_bytes": item.need_bytes,
         "phase": item.agreement.phase,
+        "or_in": list(item.agreement.or_in),
         "phase_start_bytes": span.start_bytes,
         "phase_peak_bytes": span.peak_bytes,
         "because": item.agreement.because or None,

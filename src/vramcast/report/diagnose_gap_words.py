@@ -147,6 +147,7 @@ HEADINGS: dict[str, tuple[str, str]] = {
     "different": ("different from the description", "与描述不同"),
     "needs": ("needs at least {need}; fails in: {phase}, which begins with {start} allocated and goes up to {peak}", "至少需要 {need}；失败阶段：{phase}，开始时已分配 {start}，最高 {peak}"),
     "peaks": ("peaks at {need} allocated in: {phase}", "在 {phase} 阶段达到 {need} 已分配的峰值"),
+    "or_in": ("if it survived that: {phases}", "若该阶段未失败：{phases}"),
     "because_fragmentation": ("only together with fragmentation", "仅在有碎片的情况下成立"),
     "because_another_process": ("only because somebody else holds part of the card", "仅因其他进程占用了部分显存"),
     "made_of": ("made of", "组成"),

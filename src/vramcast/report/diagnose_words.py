@@ -94,6 +94,11 @@ FINDINGS: dict[str, tuple[str, str]] = {
         "{place} 上有 {used_bytes} 被占用，而 nvidia-smi 没有列出任何进程：未释放显存的残留进程、其他用户的进程，"
         "或（在容器内）本机的任何进程。",
     ),
+    "ranks_on_one_card": (
+        "{count} processes share this card. If they are ranks of this job, each needs {rank_bytes} with its context, together "
+        "{together_bytes} of {card_bytes}.",
+        "有 {count} 个进程共用这张卡。若它们是本任务的 rank，每个连同上下文需要 {rank_bytes}，合计 {together_bytes}，而显卡共 {card_bytes}。",
+    ),
     "shared_card": (
         "{count} processes share {place}. If they are ranks of one job, each should have a card of its own.",
         "{count} 个进程共用 {place}。若它们是同一任务的多个 rank，每个 rank 应独占一张卡。",
