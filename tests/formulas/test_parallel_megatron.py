@@ -211,6 +211,19 @@ def test_wrong_words_are_refused(tmp_path: Path, values: dict[str, object], mess
         bill(tmp_path, MIXTRAL, pp=2, **values)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"first_k_dense_replace": "3"}, {"n_shared_experts": 1.5}, {"moe_layer_freq": [1]}, {"moe_layer_freq": "all"},
+        {"num_experts_per_tok": 99}, {"moe_intermediate_size": -1}, {"num_nextn_predict_layers": -1},
+        {"n_routed_experts": 10**30}, {"mlp_only_layers": 3}, {"q_lora_rank": "wide"},
+    ],
+)  # fmt: skip
+def test_broken_configs_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        rank({**DEEPSEEK, **wrong})
+
+
 def test_words_about_experts_need_experts(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no experts"):
         bill(tmp_path, {**MIXTRAL, "model_type": "llama", "num_local_experts": None})

@@ -47,7 +47,8 @@ def read_mixture(t: Tape, c: Config, *, gated: bool) -> Mixture | None:
     if k > num:
         raise InputError(f"{c.where}: num_experts_per_tok {k} is more than the {num} experts there are")
     width = c.dim("moe_intermediate_size", "f", "intermediate_size", "n_inner", default=4 * int(_hidden(c)))
-    shared = c.data.get("shared_expert_intermediate_size") or int(c.data.get("n_shared_experts") or 0) * int(width)
+    count = c.dim("n_shared_experts", "n_s", default=0, least=0)
+    shared = c.dim("shared_expert_intermediate_size", "f_s", default=int(count) * int(width), least=0)
     raised = c.model_type.startswith("deepseek") or c.word("moe_router_dtype", "") == "fp32"
     return Mixture(
         num=num, local=exact_division(num, split.ep, f"{c.where}: experts by ep"), k=k,
@@ -68,7 +69,7 @@ def layer_kinds(c: Config, layers: int) -> list[str]:
             raise InputError(f"{c.where}: moe_layer_freq has {len(given)} entries for {layers} layers")
         return ["moe" if entry else "dense" for entry in given]
     every = c.dim("moe_layer_freq", "n", "decoder_sparse_step", default=1)
-    first, dense = int(c.data.get("first_k_dense_replace") or 0), set(c.list("mlp_only_layers"))
+    first, dense = c.dim("first_k_dense_replace", "n", default=0, least=0), c.list("mlp_only_layers")
     return ["dense" if i < first or i in dense or i % every else "moe" for i in range(layers)]
 
 
