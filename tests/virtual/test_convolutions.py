@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vramcast.ledger import Category, Origin
+from vramcast.ledger import Category, Ledger, Origin
 from vramcast.virtual import virtual_gpu
 
 MiB = 1 << 20
@@ -61,21 +61,32 @@ def test_the_cap_of_the_environment_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
     assert line.range_bytes == (0, 1 * MiB)
 
 
-def slack_ranges(*, last: bool) -> list[tuple[int, tuple[int, int] | None]]:
+def ledger_of_step(*, last: bool) -> Ledger:
     with virtual_gpu("rtx3060") as gpu:
         step(last=last)
-    lines = [entry for entry in gpu.ledger().entries if entry.category is Category.SLACK]
-    assert lines
-    return [(line.nbytes, line.range_bytes) for line in lines]
+    return gpu.ledger()
 
 
 def test_workspaces_leave_the_slack_open_in_both_directions() -> None:
+    ledger = ledger_of_step(last=False)
     largest = (8 * 16 * 64 * 64 + 8 * 32 * 64 * 64 + 32 * 16 * 9) * 4
-    assert all(room == (0, slack + 4 * largest) for slack, room in slack_ranges(last=False))
+    phases = ledger.phases("cuda:0")
+    assert phases[0] == "load"
+    for index, phase in enumerate(phases):
+        (line,) = [entry for entry in ledger.alive(phase, "cuda:0") if entry.category is Category.SLACK]
+        if phase == "load":
+            assert line.range_bytes is None, "before the first convolution"
+            continue
+        assert line.range_bytes is not None
+        moments = [ledger.moment(earlier, "cuda:0") for earlier in phases[: index + 1]]
+        assert moments[-1].allocated_bytes + line.range_bytes[0] == max(moment.allocated_bytes for moment in moments)
+        assert line.range_bytes[1] == line.nbytes + 4 * largest
 
 
 def test_without_a_workspace_the_slack_is_what_was_replayed() -> None:
-    assert all(room is None for _, room in slack_ranges(last=True))
+    lines = [entry for entry in ledger_of_step(last=True).entries if entry.category is Category.SLACK]
+    assert lines
+    assert all(line.range_bytes is None for line in lines)
 
 
 def test_the_range_ends_where_the_card_does() -> None:

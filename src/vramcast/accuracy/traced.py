@@ -115,25 +115,25 @@ def run_trace_row(row: TraceRow, folder: Path, environments: Path | None) -> Tra
     if ended.returncode not in (0, 1):
         raise TraceError(f"{row.id}: {row.script} {' '.join(row.arguments)} failed: {ended.stderr.strip()[-800:]}")
     answer = json.loads(ended.stdout)
-    peak = max(answer["phases"], key=lambda phase: int(phase[f"{row.metric}_bytes"]))
+    peak = max(int(phase[f"{row.metric}_bytes"]) for phase in answer["phases"])
     used = "" if not row.transformers else INSTALLED if overlay is None else row.transformers
     return TraceOutcome(
-        row=row, predicted_bytes=int(peak[f"{row.metric}_bytes"]), fits=ended.returncode == 0, transformers=used,
-        range_bytes=_range(answer["entries"], peak, row.metric), seconds=time.perf_counter() - start,
+        row=row, predicted_bytes=peak, range_bytes=_range(answer, row.metric), fits=ended.returncode == 0,
+        transformers=used, seconds=time.perf_counter() - start,
     )  # fmt: skip
 
 
-def _range(entries: Iterable[dict[str, Any]], peak: dict[str, Any], metric: str) -> tuple[int, int]:
-    """What the open lines up to the metric's level leave room for, at the peak."""
+def _range(answer: dict[str, Any], metric: str) -> tuple[int, int]:
+    """What the open lines up to the metric's level leave room for: the highest ends of any phase."""
     names = [level.value for level in Level]
     counted = names[: names.index(metric) + 1]
-    low = high = int(peak[f"{metric}_bytes"])
-    for entry in entries:
-        alive = entry["place"] == peak["place"] and peak["phase"] in entry["phases"]
-        if alive and entry["level"] in counted and entry["range_bytes"]:
-            low -= entry["bytes"] - entry["range_bytes"][0]
-            high += entry["range_bytes"][1] - entry["bytes"]
-    return low, high
+    open_lines = [entry for entry in answer["entries"] if entry["range_bytes"] and entry["level"] in counted]
+    lows, highs = [], []
+    for phase in answer["phases"]:
+        alive = [e for e in open_lines if e["place"] == phase["place"] and phase["phase"] in e["phases"]]
+        lows.append(int(phase[f"{metric}_bytes"]) - sum(e["bytes"] - e["range_bytes"][0] for e in alive))
+        highs.append(int(phase[f"{metric}_bytes"]) + sum(e["range_bytes"][1] - e["bytes"] for e in alive))
+    return max(lows), max(highs)
 
 
 def environment(version: str, environments: Path) -> Path:

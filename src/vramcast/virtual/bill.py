@@ -185,14 +185,17 @@ class Bill:
                 )  # fmt: skip
 
     def _slack_range(self, peak: Peak) -> tuple[int, int] | None:
-        """With convolutions: from none, if workspaces leave blocks that all fit again, to what the card has left."""
-        largest = self._gpu.meters[peak.place].largest_workspace_bytes
-        if not largest:
+        """From the first convolution on: at least what was allocated so far, at most what the card has left."""
+        meter, card = self._gpu.meters[peak.place], self._gpu.card
+        peaks = [other for (place, _), other in self._peaks.items() if place == peak.place]
+        since = min((other.event for other in peaks if other.phase in meter.possible_bytes), default=None)
+        if since is None or peak.event < since:
             return None
-        card = self._gpu.card
-        room = card.capacity_bytes() - (card.context_bytes or 0) - peak.allocated_bytes - self._workspace_bytes(peak)
         slack = peak.reserved_bytes - peak.allocated_bytes
-        return 0, max(slack, min(slack + convolution.EXTRA_SEGMENTS * largest, room))
+        held = max(other.allocated_bytes for other in peaks if other.event <= peak.event) - peak.allocated_bytes
+        room = card.capacity_bytes() - (card.context_bytes or 0) - peak.allocated_bytes - self._workspace_bytes(peak)
+        most = slack + convolution.EXTRA_SEGMENTS * meter.largest_workspace_bytes
+        return min(slack, held), max(slack, min(most, room))
 
     def _convolutions(self, place: str, phases: Iterable[str]) -> Iterator[Entry]:
         """What workspaces would add to the peak of a phase that has convolutions: from nothing to the most."""
