@@ -296,7 +296,7 @@ class _Flow:
     own: set[int]
     entry: Value
     fresh: bool
-    exists: set[int]
+    exists: set[int]  # ids; a negative one where another section's share was made by a cast
     entry_is_outside: bool
     own_params: frozenset[int]
 
@@ -311,6 +311,8 @@ class _Flow:
         if value.param is not None:
             if self.fresh or not op.adds_weight_grad or len(value.shape) == 1:
                 self._parameter(value, id(value.param), label)
+            if op.output.copy_of is not None and id(value.param) not in self.own_params:
+                self.exists.add(-id(value.param))
         elif self._is_outside(value):
             self._outside(value, label)
         elif id(value) in self.grads:
@@ -331,6 +333,8 @@ class _Flow:
         own, kind = what in self.own_params, "gradient" if self.fresh else "working"
         if what in self.exists:
             left = own and ("outer", what) in self.books.alive
+            if left and -what in self.exists:
+                return self._added(what, value.nbytes, label)
             self.books.summed(value.nbytes, label, ("gradient", what) if left and self.fresh else None, kind)
             if left:
                 self.books.dies(("outer", what))
@@ -339,6 +343,15 @@ class _Flow:
         else:
             self.books.born(("gradient" if own else "outer", what), value.nbytes, kind, label)
             self.exists.add(what)
+
+    def _added(self, what: int, nbytes: Number, label: str) -> None:
+        """The first share is the result of a cast, which nobody else holds: autograd adds the second one into it
+        (input_buffer.cpp), where a product's transposed result is left alone."""
+        self.books.born(("temporary",), nbytes, "working", label)
+        self.books.dies(("outer", what))
+        if self.fresh:
+            self.books.born(("gradient", what), nbytes, "gradient", label)
+        self.books.dies(("temporary",))
 
     def _outside(self, value: Value, label: str) -> None:
         what = id(value.storage)
