@@ -12,6 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +23,7 @@ from vramcast.errors import InputError, UnsupportedError
 from vramcast.host.parquet import DataFile, ParquetFacts, RowGroup, read_facts
 from vramcast.runtime import LowMemDataset, RowGroupSampler
 from vramcast.runtime.stores import GroupReader
+from vramcast.units import MiB
 
 
 def facts_of(groups: list[int], row_bytes: int = 100) -> ParquetFacts:
@@ -205,6 +208,31 @@ def test_workers_that_divide_the_lanes_decode_different_row_groups(
     assert count(1, 2) > 1.9 * 400
     # Three row groups of a window lie between two lanes.
     assert max(count(4, workers) for workers in (1, 2, 4)) <= 400 * (1 + 3 / 40) + 4
+
+
+@pytest.mark.parametrize(("ranks", "batch"), [(1, 64), (3, 50)])
+def test_a_giant_row_group_is_decoded_once_by_ultra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, batch: int
+) -> None:
+    """One row group of 30 MB, read in four slices: each rank goes through it once, whatever the shuffle."""
+    started: list[int] = []
+    real = GroupReader.slices
+    monkeypatch.setattr(
+        GroupReader, "slices", lambda self, index, rows: started.append(index) or real(self, index, rows)
+    )
+    texts = [f"{n}:" + "x" * 3000 for n in range(10_000)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "giant.parquet", row_group_size=10_000)
+    seen: list[int] = []
+    for rank in range(ranks):
+        data = LowMemDataset(tmp_path / "giant.parquet", mode="ultra")
+        sampler = RowGroupSampler(data, batch_size=batch, rank=rank, world_size=ranks)
+        batches = [[row["text"] for row in data.__getitems__(rows)] for rows in sampler]
+        numbers = [int(text.partition(":")[0]) for texts in batches for text in texts]
+        assert numbers != sorted(numbers)
+        seen += numbers
+    assert sorted(seen) == list(range(10_000))
+    assert started == [0] * ranks
+    assert RowGroupSampler(data, batch_size=batch).state_dict()["order"]["slice_bytes"] == 8 * MiB
 
 
 def test_lanes_are_chosen_by_the_row_groups_of_a_window() -> None:

@@ -66,6 +66,11 @@ class RowGroup:
         decoded = min(self.decoded_bytes, self.decoded_bytes if limit_bytes is None else limit_bytes)
         return decoded + 4 * min(self.widest_bytes, decoded) + self.pages_bytes
 
+    def slice_rows(self, slice_bytes: int) -> int:
+        """Rows of a slice where the group is cut into equal ones of at most about `slice_bytes`."""
+        count = max(1, -(-self.decoded_bytes // slice_bytes))
+        return -(-self.num_rows // count)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnSize:

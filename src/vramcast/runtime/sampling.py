@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from vramcast.errors import InputError, unknown
-from vramcast.host.parquet import SLICE_BYTES, ParquetFacts
+from vramcast.host.parquet import SLICE_BYTES, ParquetFacts, RowGroup
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -73,6 +73,9 @@ class RowGroupSampler:
     Ranks take consecutive parts of the shuffled row groups, so each decodes its own share of the files, and all have
     the same number of batches; where that is impossible it is refused unless `allow_uneven`.
 
+    A row group larger than what mode `ultra` holds is taken slice by slice, the rows of a slice shuffled: parquet
+    cannot seek inside a row group, and a row from anywhere in it would decode all before it.
+
     A window is divided into `lanes`, and batches come from the lanes in turn. DataLoader hands batches to its workers
     in turn as well, so workers that divide the number of lanes decode different row groups. The order depends on the
     lanes, not on the workers; by default there are 4, or 2, where a lane still mixes 8 row groups
@@ -95,6 +98,7 @@ class RowGroupSampler:
         self.shuffle = shuffle
         self.seed = seed
         self.rank, self.world_size = _place(rank, world_size)
+        self._cuts_groups = dataset.mode == "ultra" and self.facts.largest_group.decoded_bytes > SLICE_BYTES
         self.window_bytes = _default_window(dataset) if window_bytes is None else window_bytes
         self.lanes = self._default_lanes(dataset.mode) if lanes is None else lanes
         self.drop_last = drop_last
@@ -152,6 +156,7 @@ class RowGroupSampler:
             "world_size": self.world_size, "window_bytes": self.window_bytes, "lanes": self.lanes,
             "drop_last": self.drop_last, "num_rows": self.facts.num_rows,
             "row_groups": hashlib.sha256(rows.encode()).hexdigest()[:16],
+            **({"slice_bytes": SLICE_BYTES} if self._cuts_groups else {}),
         }  # fmt: skip
 
     def _check_enough_rows(self) -> None:
@@ -249,9 +254,20 @@ class RowGroupSampler:
             group, end = self.facts.row_groups[index], self.facts.ends[index]
             first, last = max(start - position, 0), min(stop - position, group.num_rows)
             if first < last:
-                base = end - group.num_rows
-                yield _Segment(start=base + first, stop=base + last, decoded_bytes=group.decoded_bytes)
+                yield from self._slices(group, end - group.num_rows, first, last)
             position += group.num_rows
+
+    def _slices(self, group: RowGroup, base: int, first: int, last: int) -> Iterator[_Segment]:
+        """A row group whole; one that mode `ultra` reads in slices as these, in the order they are decoded in."""
+        if not self._cuts_groups or self.shuffle == "full":
+            yield _Segment(start=base + first, stop=base + last, decoded_bytes=group.decoded_bytes)
+            return
+        size = group.slice_rows(SLICE_BYTES)
+        for start in range(first // size * size, last, size):
+            yield _Segment(
+                start=base + max(start, first), stop=base + min(start + size, last),
+                decoded_bytes=group.decoded_bytes * size // group.num_rows,
+            )  # fmt: skip
 
     def _default_lanes(self, mode: str) -> int:
         """One where rows are at hand without decoding, or where too few row groups are held to be divided."""

@@ -267,8 +267,7 @@ def _partition_types(facts: ParquetFacts) -> dict[str, pa.DataType]:
 def _pieces(facts: ParquetFacts, index: int, slice_bytes: int) -> Iterator[tuple[int, int, int]]:
     """(row group, piece, rows) for a row group cut into slices of about `slice_bytes`."""
     group = facts.row_groups[index]
-    count = max(1, -(-group.decoded_bytes // slice_bytes))
-    size = -(-group.num_rows // count)
+    size = group.slice_rows(slice_bytes)
     for piece, start in enumerate(range(0, group.num_rows, size)):
         yield index, piece, min(size, group.num_rows - start)
 
