@@ -134,8 +134,8 @@ class ParquetFacts:
         return round_up(self.most_decoding_bytes, POOL_SEGMENT_BYTES) + self.most_decoding_bytes
 
     def keeps_pool(self, budget_bytes: int) -> bool:
-        """Whether the pool may keep its segments between decodings: where they leave a third of the budget."""
-        return 3 * self.kept_pool_bytes <= 2 * budget_bytes
+        """Whether the pool may keep its segments between decodings: where a quarter of the budget is left for rows."""
+        return 4 * (self.kept_pool_bytes + self.opened_bytes) <= 3 * budget_bytes
 
     def decoding_bytes(self, budget_bytes: int) -> int:
         """The pool's memory: with whole segments where it keeps them, else as much as is touched and returned."""
