@@ -14,6 +14,7 @@ from vramcast.errors import InputError, UnsupportedError, unknown
 from vramcast.forecast import Forecast, ModelSummary, Scaling
 from vramcast.formulas.alongside import played_with
 from vramcast.formulas.beside import beside
+from vramcast.formulas.between import TO_FP32
 from vramcast.formulas.contiguous import lay_out
 from vramcast.formulas.edit import PHASES_OF_EDITING, check_edit, edit_lines, edit_regime, edit_replay
 from vramcast.formulas.hostside import host_side
@@ -29,7 +30,7 @@ from vramcast.formulas.replay import Replayed, Script, replay
 from vramcast.formulas.scaling import lengths, scaling
 from vramcast.formulas.setting import Beside, Setting
 from vramcast.formulas.states import States, from_count, gradient_bytes, state_entries, unique
-from vramcast.formulas.step import Step, describe_activations, entries_of, loss_apart
+from vramcast.formulas.step import Step, describe_activations, entries_of, keeps_outputs, loss_apart
 from vramcast.formulas.timeline import Stamped
 from vramcast.job import Job
 from vramcast.ledger import (
@@ -297,7 +298,7 @@ def recorded(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Program
         raise InputError("sub-device is the second device of an editing job: it needs edit")
     program = record(config, edit_regime(job, config, regime, sizes) if job.edit else regime, sizes)
     lay_out(program, job, config)
-    add_loss(program, transformers=version(job.transformers_version), kind=job.loss)
+    add_loss_to(program, job)
     check_loop(job, program)
     params = list(program.params())
     _check_targets(job, params, program)
@@ -309,7 +310,8 @@ def recorded(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Program
 
 
 def add_loss_to(program: Program, job: Job) -> None:
-    add_loss(program, transformers=version(job.transformers_version), kind=job.loss)
+    transformers, to_fp32 = version(job.transformers_version), job.framework in TO_FP32 and not keeps_outputs(job)
+    add_loss(program, transformers=transformers, kind=job.loss, outputs_in_fp32=to_fp32)
 
 
 def _check_targets(job: Job, params: list[Param], program: Program) -> None:
@@ -391,7 +393,8 @@ def _after_others(script: Script, job: Job, config: Config, gpu: Gpu | None, at_
     """With whole steps of the shorter batches that a run meets before its longest; their gradients are of the same
     parameters, so they go by the keys that those have in the longest."""
     longest = sizes_of(job, config)
-    earlier = earlier_lengths(job, int(longest.seq))
+    largest = max(int(item.event.nbytes) for item in script.first)
+    earlier = earlier_lengths(job, int(longest.seq), largest)
     streams = []
     for length in earlier.lengths:
         program = recorded(job, config, gpu, replace(longest, seq=length, target_seq=length))

@@ -5,22 +5,26 @@ served from the cache: leaving such batches out of a replay changes hardly any o
 not stop growing after some steps: of N batches in random order about ln N are longer than all before, until the card is
 full and torch gives cached segments back.
 
-Where the lengths are known (a file), the batches are those. Where only mean and longest are, a dozen are spread evenly
-around the mean, in an order without pattern (multiples of the golden ratio); the optimizer first steps among or behind
-them, such lengths go on, then comes the longest. A batch is padded to its longest sample: the largest of `batch` draws.
+Where the lengths are known (a file), the batches are those. Where only mean and longest are, lengths follow the
+distribution of largest entropy, and of many random orders of the run's batches the middle one is replayed. A batch is
+padded to its longest sample: the largest of `batch` draws.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
+from math import expm1, log, log1p
+from random import Random
 
+from vramcast.allocator.constants import SEGMENT_ROUNDING_BYTES
 from vramcast.errors import InputError
 from vramcast.job import Job
 from vramcast.sample_lengths import read_sample_lengths
 
-GOLDEN = 0.6180339887498949
-STEPS = 12
+BATCHES = 1000  # of a run that does not say how many samples it has
+RUNS = 1001
+STEEPEST, FLAT = 500.0, 1e-6  # a mean of a five-hundredth of the longest; no slope at all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +36,87 @@ class Earlier:
     stepped_after: int | None = None
 
 
-def earlier_lengths(job: Job, longest: int) -> Earlier:
-    """What a run meets before its longest batch; nothing where all are alike."""
+def earlier_lengths(job: Job, longest: int, largest_bytes: int) -> Earlier:
+    """What a run meets before its longest batch, whose largest tensor takes so many bytes; nothing where all batches
+    are alike."""
     if job.lengths is not None:
-        return _earlier((*padded_lengths(job, longest), longest), longest, job.accumulate)
+        return _of_file(job, longest)
     if job.mean_seq is None:
         return Earlier()
     if job.mean_seq > longest:
         raise InputError(f"mean-seq {job.mean_seq} is more than the longest length, seq {longest}")
-    drawn = spread_lengths(job.mean_seq, longest, job.batch)
-    return _earlier((*drawn, *drawn, longest), longest, min(job.accumulate, STEPS))
+    return typical_run(job, longest, largest_bytes)
+
+
+def batches_of(job: Job) -> int:
+    return BATCHES if job.samples is None else max(job.samples // job.batch, 1)
+
+
+def typical_run(job: Job, longest: int, largest_bytes: int) -> Earlier:
+    """Of many runs in random order the middle one, by the segments for their largest tensors, in the whole run and
+    since the first step."""
+    before = min(job.accumulate, batches_of(job))
+    random, behind = Random(0), batches_of(job) - before
+    runs = [
+        (_lengths(job, longest, random_records(random, before)), _lengths(job, longest, random_records(random, behind)))
+        for _ in range(RUNS)
+    ]
+
+    def segments(lengths: tuple[int, ...]) -> int:
+        return sum({-(-length * largest_bytes // longest // SEGMENT_ROUNDING_BYTES) for length in records(lengths)})
+
+    places = zip(_places([segments((*a, *b)) for a, b in runs]), _places([segments(b) for _, b in runs]), strict=True)
+    off_the_middle = [max(abs(place - RUNS // 2) for place in pair) for pair in places]
+    first, later = runs[off_the_middle.index(min(off_the_middle))]
+    last = max(*first, *later)  # the run's longest: that is the one of `longest` tokens
+    before_step, behind_step = (tuple(length for length in part if length < last) for part in (first, later))
+    return _in_parts(job, before_step, behind_step, longest)
+
+
+def _places(sums: list[int]) -> list[int]:
+    """Where each of them stands among all."""
+    order = sorted(range(len(sums)), key=sums.__getitem__)
+    return sorted(range(len(sums)), key=order.__getitem__)
+
+
+def _lengths(job: Job, longest: int, shares: list[float]) -> tuple[int, ...]:
+    """Of the distributions between nothing and the longest that have this mean, the one that assumes least: density
+    e^(-steepness · length / longest), which has the largest entropy."""
+    assert job.mean_seq is not None
+    steepness = steepness_for(job.mean_seq / longest)
+    wide = -expm1(-steepness)
+    tops = (share ** (1 / job.batch) for share in shares)
+    found = (top if abs(steepness) < FLAT else -log1p(-top * wide) / steepness for top in tops)
+    return tuple(min(max(round(longest * share), 1), longest) for share in found)
+
+
+def steepness_for(mean_share: float) -> float:
+    """Where the mean lies, by halving: 1 / k - 1 / (e^k - 1) falls from 1 to 0 as k rises."""
+    low, high = -STEEPEST, STEEPEST
+    while high - low > FLAT:
+        middle = (low + high) / 2
+        mean = 0.5 if abs(middle) < FLAT else 1 / middle - 1 / expm1(middle)
+        low, high = (middle, high) if mean > mean_share else (low, middle)
+    return (low + high) / 2
+
+
+def random_records(random: Random, batches: int) -> list[float]:
+    """Which shares of the distribution the longest-so-far of so many draws lie at: each lies anywhere beyond the one
+    before, and one draw in 1 / (1 - share) is beyond."""
+    share, position, found = random.random(), 1, []
+    while position <= batches:
+        found.append(share)
+        position += 1 + int(log(1 - random.random()) / log(share))
+        share += (1 - share) * random.random()
+    return found
+
+
+def _of_file(job: Job, longest: int) -> Earlier:
+    batches = (*padded_lengths(job, longest), longest)
+    others = batches[: batches.index(longest)]
+    if job.accumulate > len(others):  # the longest comes before the first step
+        return Earlier(lengths=tuple(records(others)))
+    return _in_parts(job, others[: job.accumulate], others[job.accumulate :], longest)
 
 
 def padded_lengths(job: Job, longest: int) -> tuple[int, ...]:
@@ -51,25 +126,17 @@ def padded_lengths(job: Job, longest: int) -> tuple[int, ...]:
     return tuple(max(samples[start : start + job.batch]) for start in range(0, len(samples), job.batch))
 
 
-def _earlier(batches: tuple[int, ...], longest: int, micro_batches: int) -> Earlier:
-    """`micro_batches` come before the optimizer's first step, whose states settle in cached blocks: from then on even
-    a batch that is not the longest so far may find none."""
-    others = batches[: batches.index(longest)]
-    before, after = records(others[:micro_batches]), records(others[micro_batches:])
-    is_behind = micro_batches > len(others)
-    return Earlier(lengths=(*before, *after), stepped_after=None if is_behind else len(before))
+def _in_parts(job: Job, before: tuple[int, ...], after: tuple[int, ...], longest: int) -> Earlier:
+    """What comes before and behind the optimizer's first step. Its states settle in cached blocks: from then on even a
+    batch that is not the longest so far may find none, unless only adapters have states."""
+    first = tuple(records(before))
+    behind = records((*first, *after))[len(first) :] if job.lora_rank is not None else records(after)
+    return Earlier(lengths=(*first, *(length for length in behind if length < longest)), stepped_after=len(first))
 
 
 def records(lengths: tuple[int, ...]) -> list[int]:
     """Those longer than all before."""
     return sorted(set(accumulate(lengths, max)))
-
-
-def spread_lengths(mean: int, longest: int, batch: int) -> tuple[int, ...]:
-    """As far to both sides of the mean as there is room for: lengths lie between 1 and the longest."""
-    reach = min(mean, longest - mean)
-    draws = ((GOLDEN * (step + 1)) % 1.0 for step in range(STEPS))
-    return tuple(max(1, round(mean - reach + 2 * reach * draw ** (1 / batch))) for draw in draws)
 
 
 def length_text(job: Job, longest: int) -> str:
@@ -82,9 +149,8 @@ def length_text(job: Job, longest: int) -> str:
             f"{len(batches):,} batches in the order of {job.lengths}, {len(records(batches))} of them longer than all "
             "before: in another order another number of them, and so other reserved bytes"
         )
-    assert job.mean_seq is not None
-    drawn = spread_lengths(job.mean_seq, longest, job.batch)
+    count, said = batches_of(job), "" if job.samples is not None else " (samples not given)"
     return (
-        f"before the longest batch {len(drawn)} of {min(drawn):,} to {max(drawn):,} tokens, spread evenly around the "
-        "mean: each one longer than all before adds reserved bytes, so a longer run holds more, until the card is full"
+        f"lengths of mean {job.mean_seq:,} as evenly spread up to {longest:,} as that mean allows, {count:,} batches"
+        f"{said} in a typical random order: every batch longer than all before it adds reserved bytes"
     )

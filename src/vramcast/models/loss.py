@@ -18,13 +18,16 @@ CHUNKS = 8  # torchtune's CEWithChunkedOutputLoss and its like
 LITGPT_ROWS = 128  # tokens per chunk, litgpt/utils.py chunked_cross_entropy
 
 
-def add_loss(program: Program, *, transformers: Version, kind: str = "full") -> None:
-    """Record the loss as the program's last section, unless a fused head has computed it already."""
+def add_loss(program: Program, *, transformers: Version, kind: str = "full", outputs_in_fp32: bool = False) -> None:
+    """Record the loss as the program's last section, unless a fused head has computed it already. `outputs_in_fp32`:
+    whoever called the model under autocast gets its logits in fp32 (accelerate's convert_outputs_to_fp32)."""
     t, logits = program.tape, program.output
     if program.loss == "none" or "loss" in t.regime.fused:
         return
     with t.part("loss", logits) as part:
         part.outputs = (_loss(t, logits, program.loss, transformers, kind),)
+        if outputs_in_fp32 and kind == "full" and t.regime.autocast and logits.dtype != F32:
+            t.op("to", (logits,), logits.shape, F32, requires_grad=False, label="logits handed on in fp32")
 
 
 def _loss(t: Tape, logits: Value, loss: str, transformers: Version, kind: str) -> Value:
@@ -58,14 +61,15 @@ def _shifted(t: Tape, logits: Value) -> Value:
 
 
 def cross_entropy(t: Tape, x: Value) -> Value:
-    """log_softmax keeps its output, nll_loss needs it too. Autocast runs both in fp32."""
-    if t.regime.autocast:
-        x = t.cast(x, F32, "logits fp32")
+    """log_softmax keeps its output, nll_loss needs it too. cross_entropy asks log_softmax for the dtype of its input
+    (LossNLL.cpp), which autocast then leaves alone; nll_loss it runs in fp32."""
     saves = (x,) if t.regime.softmax_keeps_input else ()
     log_probs = t.op(
         "log_softmax", (x,), x.shape, x.dtype, saves=saves, saves_output=True, label="log-probabilities",
         **_loss_parallel(t, x),
     )  # fmt: skip
+    if t.regime.autocast:
+        log_probs = t.cast(log_probs, F32)
     return t.op("nll_loss", (log_probs,), (), F32, saves=(log_probs,), label="loss")
 
 
