@@ -32,6 +32,22 @@ def test_every_word_that_wakes_a_reader_contains_a_gate() -> None:
     assert [word for word in WORDS if not any(gate in word for gate in GATES)] == []
 
 
+def test_no_gate_holds_a_digit_for_lines_are_compared_without_theirs() -> None:
+    assert [gate for gate in GATES if any(letter.isdigit() for letter in gate)] == []
+
+
+def test_a_word_that_appears_only_when_digits_are_left_out_wakes_nobody() -> None:
+    quiet = "loss 0.5 at step 3\n" * 40_000
+    assert read_text(f"{quiet}CU1DA out of mem2ory. Tried to allo3cate 20.00 MiB\n{quiet}").observations == ()
+    (found,) = read_text(f"{quiet}{OOM}\n{quiet}").observations
+    assert (found.line, found.requested_bytes) == (40_001, round(18.84 * 2**30))
+
+
+def test_counters_of_a_cgroup_are_the_hosts() -> None:
+    (found,) = read_text("memory.max: 8589934592\nmemory.peak: 8589930496\n").observations
+    assert (found.place, found.allowed_bytes, found.used_bytes) == ("host", 8589934592, 8589930496)
+
+
 def test_every_word_is_lower_case_as_the_lines_are_when_searched() -> None:
     assert [word for reader in READERS for word in reader.words if word != word.lower()] == []
 

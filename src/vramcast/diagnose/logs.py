@@ -289,16 +289,6 @@ MEMORY_STATS = Form(
         clause("+requested", r"requested_bytes\.all\.current['\"]?\s*[,:]\s*{n}", "B"),
     ),
 )  # fmt: skip
-# Composer and LLM Foundry divide by 10^9 (composer/callbacks/memory_monitor.py); the unit stands in no name.
-COMPOSER = Form(
-    kind="composer_log", words=("allocated_mem", "reserved_mem"), binary=False, span=8,
-    clauses=(
-        clause("allocated_bytes", r"current_allocated_mem['\"]?[:= ]+{n}", "GB"),
-        clause("peak_allocated_bytes", r"peak_allocated_mem['\"]?[:= ]+{n}", "GB"),
-        clause("reserved_bytes", r"current_reserved_mem['\"]?[:= ]+{n}", "GB"),
-        clause("peak_reserved_bytes", r"peak_reserved_mem['\"]?[:= ]+{n}", "GB"),
-    ),
-)  # fmt: skip
 # Metrics whose name ends with the unit, whoever wrote them.
 NAMED_GIB = Form(
     kind="torch_counters", words=("_gib",), is_fallback=True, span=4,
@@ -328,6 +318,6 @@ READERS = tuple(
         TORCHTITAN_CARD, AXOLOTL, AXOLOTL_EARLY, AXOLOTL_METRICS, LLAMA_RECIPES, LLAMA_RECIPES_STEP, NANOTRON,
         NANOTRON_PARAMETERS, TORCHTUNE, TORCHTUNE_EARLY, TORCHTUNE_METRICS, UNSLOTH, GAUDI, SWIFT, LLAMA_FACTORY,
         VERL, MLX, DETECTRON, MMENGINE, FAIRSEQ, SEFF, ROCM_SMI, COMFYUI, METRIC_LOGGER, LLAMA_CPP, LITGPT, SGLANG,
-        AUTOBATCH, HF_DOCS, MEMORY_STATS, CGROUP, COMPOSER, NAMED_GIB, COUNTERS,
+        AUTOBATCH, HF_DOCS, MEMORY_STATS, CGROUP, NAMED_GIB, COUNTERS,
     )
 )  # fmt: skip
