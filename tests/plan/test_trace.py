@@ -1,4 +1,4 @@
-"""No plan that the estimate says fits is refused by the virtual GPU: 130 tight plans on small models, 8 families."""
+"""No plan that the estimate says fits is refused by the virtual GPU: over 150 plans on small models, 8 families."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MIXTRAL = {
 }  # fmt: skip
 T5 = {
     "model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "d_model": 256, "d_kv": 32, "d_ff": 704,
-    "num_layers": 3, "num_decoder_layers": 3, "num_heads": 8, "vocab_size": 6000, "dropout_rate": 0.0,
+    "num_layers": 2, "num_decoder_layers": 2, "num_heads": 8, "vocab_size": 6000, "dropout_rate": 0.0,
     "feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0, "tie_word_embeddings": False,
 }  # fmt: skip
 JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -55,11 +55,12 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "experts": (MIXTRAL, {"precision": "bf16-true"}),
     "two stacks": (T5, {"target-seq": 128}),
 }
+WIDE = {**LLAMA, "hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 16, "vocab_size": 32000}
 RANKS: dict[str, dict[str, Any]] = {
-    "two": {"gpus": 2, "batch": 8},
-    "eight": {"gpus": 8, "batch": 8, "precision": "fp32"},
-    "sharded": {"gpus": 8, "strategy": "fsdp2", "batch": 8},
-    "sharded adapters": {"gpus": 8, "strategy": "fsdp2", "batch": 8, "lora-rank": 8, "precision": "bf16-true"},
+    "two": {"gpus": 2},
+    "eight": {"gpus": 8, "precision": "fp32"},
+    "sharded": {"gpus": 8, "strategy": "fsdp2"},
+    "sharded adapters": {"gpus": 8, "strategy": "fsdp2", "lora-rank": 8, "precision": "bf16-true"},
 }
 SHARES = (0.9, 0.75, 0.6)  # cards as large as this part of what the job as given needs
 EACH = 4
@@ -108,22 +109,22 @@ def test_no_fitting_plan_is_refused(name: str, tmp_path: Path) -> None:
             seen = trace(estimate(job))
             assert seen.fits is not False, (job, seen.reason)
             tried += seen.fits is True
-    assert tried >= len(SHARES) * EACH - 2  # torch refuses to recompute T5's 4-bit layers selectively
+    assert tried >= (len(SHARES) - 1) * EACH  # torch refuses to recompute T5's 4-bit layers selectively
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RANKS)
 def test_no_fitting_plan_of_many_gpus_is_refused(name: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
-    given = {"model": str(tmp_path), "seq": 512, **RANKS[name]}
+    (tmp_path / "config.json").write_text(json.dumps(WIDE), encoding="utf-8")
+    given = {"model": str(tmp_path), "batch": 8, "seq": 1024, **RANKS[name]}
     tried = 0
-    for share in SHARES[:2]:
+    for share in SHARES:
         for found in plan(job_from({**given, "gpu": card(given, share)})).fitting:
             seen = trace(found.forecast)
-            untraced = found.job.tp > 1 or found.job.optimizer == "adamw-8bit"
+            untraced = found.job.tp > 1 or (found.job.optimizer == "adamw-8bit" and found.job.strategy == "fsdp2")
             assert seen.fits or untraced, (found.job, seen.reason)
             tried += bool(seen.fits)
-    assert tried >= 2
+    assert tried >= 4
 
 
 def test_what_cannot_be_traced_is_named() -> None:

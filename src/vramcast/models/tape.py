@@ -364,6 +364,7 @@ class Tape:
         return self.op(
             "fused linear cross entropy", (x, w), (), F32, saves=tuple(saves), label="loss",
             forward_temp_bytes=logits + self._head_copies(w, compute), flops=2 * prod(x.shape) * vocab,
+            grad_in_place_of_saved=True,
         )  # fmt: skip
 
     def _head_copies(self, w: Value, compute: Dtype) -> Number:

@@ -209,7 +209,8 @@ FREE = (
     Move(
         name="fused linear cross entropy", axis="loss", kind=Kind.FREE, apply=_loss("fused"),
         why="the logits never exist as a whole",
-        how={"torch": "liger_kernel.transformers.LigerFusedLinearCrossEntropyLoss", "trainer": "use_liger_kernel=True"},
+        how={"torch": "liger_kernel.transformers.LigerFusedLinearCrossEntropyLoss",
+             "trainer": "use_liger_kernel=True, where Liger knows the model (not GPT-2, OPT or T5)"},
     ),
     Move(
         name="SDPA attention", axis="attention", kind=Kind.FREE, apply=_sdpa,
@@ -297,7 +298,8 @@ CHANGES = (
     Move(
         name="8-bit AdamW", axis="optimizer", kind=Kind.CHANGES, price=2, apply=_optimizer("adamw-8bit", ADAMS),
         why="states in 8 bit with block-wise scales",
-        how={"torch": "bitsandbytes.optim.AdamW8bit", "trainer": 'optim="adamw_bnb_8bit"'},
+        how={"torch": "bitsandbytes.optim.AdamW8bit; with FSDP2 torchao.optim.AdamW8bit",
+             "trainer": 'optim="adamw_bnb_8bit"; with FSDP2 optim="adamw_torch_8bit"'},
     ),
     Move(
         name="paged 8-bit AdamW", axis="optimizer", kind=Kind.CHANGES, price=2,

@@ -52,8 +52,12 @@ def trace(forecast: Forecast) -> Traced:
     if traced.out_of_memory is not None:
         where = f"out of memory in {traced.out_of_memory.phase}"
         return Traced(fits=False, allocated_bytes=None, reserved_bytes=None, reason=where)
-    peak = traced.ledger().peak(traced.places[0])
-    return Traced(fits=True, allocated_bytes=peak.allocated_bytes, reserved_bytes=peak.reserved_bytes, reason="")
+    ledger, place = traced.ledger(), traced.places[0]
+    moments = [ledger.moment(phase, place) for phase in ledger.phases(place)]
+    return Traced(
+        fits=True, allocated_bytes=max(moment.allocated_bytes for moment in moments),
+        reserved_bytes=ledger.peak(place).reserved_bytes, reason="",
+    )  # fmt: skip
 
 
 def zero_grad(job: Job) -> str:

@@ -41,8 +41,11 @@ IN_EDITING = {
     "edit_gradients": ("inner",), "checkpointing": ("none",), "quantize": ("none",), "loss": ("full",), "gpus": (1,),
     "precision": ("fp32", "bf16-true", "fp16-true"),
 }  # fmt: skip
-ON_MANY_GPUS = {"optimizer": ("adamw", "adam", "sgd", "sgd-momentum"), "reference": ("none", "precomputed"),
-                "precision": ("fp32", "bf16-true", "fp16-true", "bf16-mixed", "bf16-autocast")}  # fmt: skip
+ON_MANY_GPUS = {
+    "reference": ("none", "precomputed"),
+    "precision": ("fp32", "bf16-true", "fp16-true", "bf16-mixed", "bf16-autocast"),
+}  # fmt: skip
+SHARDED = {"optimizer": ("adamw", "adam", "sgd", "sgd-momentum")}  # bitsandbytes knows no DTensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,8 @@ def trace_job(job: Job, loop: Loop, config: Config, gpu: str) -> VirtualGpu:
         job, IN_EDITING if job.edit else WITHOUT_EDIT, f"{'in editing ' * bool(job.edit)}cannot be traced from a job"
     )
     if job.gpus > 1:
-        _check(job, ON_MANY_GPUS, "on many GPUs cannot be traced from a job")
+        sharded = SHARDED if job.strategy == "fsdp2" else {}
+        _check(job, {**ON_MANY_GPUS, **sharded}, "on many GPUs cannot be traced from a job")
     count = job.gpus if job.sub_device is None else 1 + job_edit.number_of(job.sub_device)
     rank = 0 if job.gpus > 1 else None
     with _environment(job), virtual_gpu(gpu, count=count, rank=rank) as traced, contextlib.ExitStack() as stack:
