@@ -20,6 +20,8 @@ from vramcast.allocator.settings import AllocatorSettings
 from vramcast.allocator.stats import Count
 from vramcast.errors import InputError, InvariantError
 
+ROUNDING = MIN_BLOCK_BYTES - 1  # a power of two less one: bits that a size has not
+
 
 class Allocator:
     """One device. `context_bytes` belong to this process outside torch, `other_bytes` to other processes. Without
@@ -60,8 +62,9 @@ class Allocator:
 
     def malloc(self, requested_bytes: int, stream: int = 0, pool: PoolId = DEFAULT_POOL) -> Block:
         """A block for `requested_bytes`, or OutOfMemory. Empty tensors have no block: torch does not ask for one."""
-        size = self.rounded(requested_bytes)
-        if pool == DEFAULT_POOL:
+        plain = self._plain_rounding and requested_bytes >= MIN_BLOCK_BYTES  # `rounded`, written out
+        size = (requested_bytes + ROUNDING) & ~ROUNDING if plain else self.rounded(requested_bytes)
+        if pool is DEFAULT_POOL or pool == DEFAULT_POOL:
             blocks = self._small if size <= SMALL_REQUEST_MAX_BYTES else self._large
         else:
             blocks = self.segments.pool_for(pool, size <= SMALL_REQUEST_MAX_BYTES)

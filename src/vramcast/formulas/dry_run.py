@@ -1,4 +1,4 @@
-"""A job's births and deaths through the allocator, without a bill: may it get through two steps on its card?
+"""A job's births and deaths through the allocator, without a bill: what would torch reserve?
 
 The engine's own steps on plain numbers, where `estimate` names each of them for its formulas.
 """
@@ -10,25 +10,13 @@ from vramcast.formulas.alongside import played_with
 from vramcast.formulas.beside import beside
 from vramcast.formulas.estimate import DEVICE, _after_others, _replayed, _script, plain, recorded, sizes_of
 from vramcast.formulas.inputs import batch_values
-from vramcast.formulas.overheads import context_entries, workspace_entries, workspaces
-from vramcast.formulas.replay import Replayed, Script, replay
+from vramcast.formulas.overheads import workspaces
+from vramcast.formulas.replay import Replayed, Script
 from vramcast.formulas.setting import Setting
 from vramcast.formulas.states import States, unique
 from vramcast.formulas.step import Step
 from vramcast.job import Job
 from vramcast.models.config import Config
-
-
-def may_get_through(job: Job, config: Config, gpu: Gpu) -> bool:
-    """False where the card runs out, or where context and workspaces at the upper end leave too little of it: such a
-    job does not fit surely. Where true, an estimate has to say."""
-    context = context_entries(job, gpu, DEVICE)
-    usual = sum(entry.nbytes for entry in context)
-    assumed = (*context, *workspace_entries(job, gpu, DEVICE))
-    most = usual + sum(entry.range_bytes[1] - entry.nbytes for entry in assumed if entry.range_bytes)
-    script = script_of(job, config, gpu)
-    seen = replay(script, capacity_bytes=gpu.capacity_bytes() - usual, conf=job.alloc_conf)
-    return not seen.out_of_memory and seen.peak_reserved_bytes + most <= gpu.capacity_bytes()
 
 
 def replayed(job: Job, config: Config, gpu: Gpu) -> Replayed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 from vramcast.errors import InputError
@@ -98,8 +98,7 @@ class Step:
         peaks = phase_peaks(first, self.program.placed)
         gradients = self._gradient_line()
         for peak in peaks:
-            for phase in dict.fromkeys((peak.phase, NEXT.get(peak.phase, peak.phase))):
-                bill.add(peak, phase, gradients)
+            bill.add(peak, dict.fromkeys((peak.phase, NEXT.get(peak.phase, peak.phase))), gradients)
         if self.job.accumulate > 1:
             self._accumulating(bill, gradients, tuple(NEXT), later)
         elif self.zeroed_in_place:
@@ -140,7 +139,7 @@ class Step:
                 if peak.nbytes + total > before:
                     bill.clear(phase)
                     gradients.by_phase[phase] = total
-                    bill.add(peak, phase, gradients, count_gradients=False)
+                    bill.add(peak, (phase,), None)
 
     def _leftovers(self, bill: _Bill, stream: list[Stamped]) -> None:
         """What `outputs` still holds lives through the step, through what comes between steps, and until the next
@@ -214,15 +213,26 @@ class _Bill:
             self.lines[key] = Amounts(category=category, component=component, place=self.place)
         return self.lines[key]
 
-    def add(self, peak: PhasePeak, phase: str, gradients: Amounts, *, count_gradients: bool = True) -> None:
+    def add(self, peak: PhasePeak, phases: Iterable[str], gradients: Amounts | None) -> None:
+        """What is alive at a peak, in each of the phases; gradients to their own line, or nowhere."""
+        sums: dict[tuple[Category, str], int] = {}
+        known: dict[Hashable, tuple[Category, str]] = {}  # alike layers share their events
+        left = 0
         for item in peak.alive:
-            if item.event.kind == "gradient":
-                if count_gradients:
-                    gradients.add(phase, int(item.event.nbytes))
+            event = item.event
+            if event.kind == "gradient":
+                left += int(event.nbytes)
                 continue
-            category, component = self._where(item, peak)
-            line = self.line(category, component)
-            line.add(phase, int(item.event.nbytes))
+            kind = (event.kind, event.label, id(self.program.placed[item.section].section), _is_output(item))
+            if kind not in known:
+                known[kind] = self._where(item, peak)
+            where = known[kind]
+            sums[where] = sums.get(where, 0) + int(event.nbytes)
+        for phase in phases:
+            if gradients is not None and left:
+                gradients.add(phase, left)
+            for where, nbytes in sums.items():
+                self.line(*where).add(phase, nbytes)
 
     def total(self, phase: str) -> int:
         return sum(line.by_phase.get(phase, 0) for line in self.lines.values())
@@ -243,12 +253,16 @@ class _Bill:
             return Category.LOGITS, f"{item.event.label}"
         if peak.phase == GATING and item.event.kind == "activation":
             return Category.ACTIVATIONS, "held for the gate's backward"
-        if item.event.kind in ("activation", "pinned") or item.key == ("border", item.section + 1):
+        if item.event.kind in ("activation", "pinned") or _is_output(item):
             return Category.ACTIVATIONS, stack_name(placed)
         return (
             Category.TEMPORARY,
             "working memory of backward" if peak.phase == BACKWARD else "working memory of forward",
         )
+
+
+def _is_output(item: Stamped) -> bool:
+    return item.key == ("border", item.section + 1)
 
 
 def stack_name(placed: Placed) -> str:

@@ -331,8 +331,11 @@ def passes(program: Program, mode: Mode) -> Iterator[Chunk]:
 def step_events(program: Program, mode: Mode) -> Iterator[Stamped]:
     borders = borders_of(program.placed)
     for chunk in passes(program, mode):
+        phase, section = chunk.phase, chunk.section
         for event in chunk.events:
-            yield Stamped(chunk.phase, chunk.section, event, key_in_step(chunk, event, borders))
+            local = event.key
+            key = (section, local) if type(local) is int else key_in_step(chunk, event, borders)
+            yield Stamped(phase, section, event, key)
 
 
 def key_in_step(chunk: Chunk, event: Event, borders: list[int]) -> Hashable:

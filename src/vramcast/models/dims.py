@@ -89,7 +89,7 @@ def product_text(dims: Iterable[Any], *factors: int) -> str:
 
 
 def maximum(a: Number, b: Number) -> Number:
-    if isinstance(a, int) and isinstance(b, int):
+    if isinstance(a, int | float) and isinstance(b, int | float):
         return a if a >= b else b
     import numpy
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError
@@ -18,7 +19,6 @@ from vramcast.formulas.overheads import context_entries
 from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.read import read_model
-from vramcast.plan.cluster import Search
 from vramcast.plan.cost import StepCost, slowdown_of
 from vramcast.plan.moves import EXPANDABLE, Kind, Move
 from vramcast.plan.order import (
@@ -31,9 +31,11 @@ from vramcast.plan.order import (
     kind_of,
     rank_of,
 )
-from vramcast.plan.rank_prices import RankPrices, edit_cost
-from vramcast.plan.reach import Reach, reach_of
-from vramcast.plan.table import Candidate, Table
+
+if TYPE_CHECKING:  # one kind of job needs NumPy, the other what is known of many GPUs: each is loaded where it is used
+    from vramcast.plan.cluster import Search
+    from vramcast.plan.reach import Reach
+    from vramcast.plan.table import Candidate, Table
 
 WANTED = 4  # plans shown
 EXACT = (
@@ -91,6 +93,9 @@ def plan(job: Job, limits: Limits | None = None) -> Plans:
     base = estimate(job, with_scaling=False)
     if job.gpus > 1 or job.edit:
         return _by_estimates(job, base, gpu, config, limits or Limits())
+    from vramcast.plan.reach import reach_of
+    from vramcast.plan.table import Table
+
     table = Table(job, config, gpu, limits or Limits(), most_bytes=room)
     if base.verdict().fits:
         return _fits_already(base, table, room)
@@ -108,6 +113,8 @@ def plan(job: Job, limits: Limits | None = None) -> Plans:
 
 
 def _fits_already(base: Forecast, table: Table, room: int) -> Plans:
+    from vramcast.plan.reach import reach_of
+
     return Plans(
         base=base, cost=table.base, fitting=(), fewest=None, singles=_singles(base, table),
         front=tuple(table.front(room)), closest=None, reach=reach_of(base, table.config, room),
@@ -117,6 +124,9 @@ def _fits_already(base: Forecast, table: Table, room: int) -> Plans:
 
 def _by_estimates(job: Job, base: Forecast, gpu: Gpu, config: Config, limits: Limits) -> Plans:
     """For jobs on many GPUs and for editing: one combination after the other, in the order of the changes' prices."""
+    from vramcast.plan.cluster import Search
+    from vramcast.plan.rank_prices import RankPrices, edit_cost
+
     prices = RankPrices(config, gpu)
     cost = prices.price(job).cost if job.gpus > 1 else edit_cost(job, config, gpu)
     search = Search(base, cost, prices, limits)

@@ -137,41 +137,42 @@ class Table:
                 continue
             if (passes > 1) not in peaks:
                 alone = sum(map(bool, at)) <= 1
-                peaks[passes > 1] = self._peaks(recording, _accumulating(job) if passes > 1 else job, alone)
+                peaks[passes > 1] = self._peaks(recording, job, passes > 1, alone)
             where: tuple[int | slice, ...] = (*at, slice(None), row)  # whatever the allocator's setting
             self.allocated[where] = peaks[passes > 1][row]
             for end in (0, 1):
                 per_token = (seconds[end][row] * passes + update[end]) / (self.tokens[row] * passes)
                 self.slowdown[end][where] = per_token / self.base.seconds_per_token[end]
 
-    def _peaks(self, recording: Recording, job: Job, alone: bool) -> Bytes:
+    def _peaks(self, recording: Recording, job: Job, accumulates: bool, alone: bool) -> Bytes:
         """The largest sum over the moments, at every point of the grid. Where what lies there is too much by itself,
         that much, except for a change `alone`, which is shown with what it frees."""
-        lying = self._lying(recording, job)
+        lying = self._lying(recording, job, accumulates)
         least = int(lying[EVER].max())
         if self.most_bytes is not None and least > self.most_bytes and not alone:
             return numpy.full(self.grid.batch.shape, least, numpy.int64)
-        peaks: Bytes = (self._moving(recording, job) + lying[:, None, None]).max(axis=0)
+        peaks: Bytes = (self._moving(recording, job, accumulates) + lying[:, None, None]).max(axis=0)
         return peaks
 
-    def _moving(self, recording: Recording, job: Job) -> Bytes:
+    def _moving(self, recording: Recording, job: Job, accumulates: bool) -> Bytes:
         """What depends on batch and length, moment by moment; far below zero where the job has no such moment."""
         key = (
-            id(recording), job.checkpointing, job.keep_outputs, job.reference, job.accumulate > 1,
+            id(recording), job.checkpointing, job.keep_outputs, job.reference, accumulates,
             implementation(job) == "in-backward",
             (job.optimizer, implementation(job)) if job.critic != "none" or job.resume != "none" else None,
         )  # fmt: skip
         if key not in self._grids:
+            job = _accumulating(job) if accumulates else job
             passes, beside = recording.passes(job), recording.beside(job)
             grids = [_on_grid(passes, beside, phase, self.grid.batch.shape) for phase in MOMENTS]
             self._grids[key] = numpy.stack(grids)
         return self._grids[key]
 
-    def _lying(self, recording: Recording, job: Job) -> Bytes:
+    def _lying(self, recording: Recording, job: Job, accumulates: bool) -> Bytes:
         """What lies there does not ask how the passes are run: one for all regimes that store alike."""
-        key = (*_stored(job), job.optimizer, implementation(job), job.zero_grad, job.accumulate > 1)
+        key = (*_stored(job), job.optimizer, implementation(job), job.zero_grad, accumulates)
         if key not in self._fixed:
-            lying = recording.lying(job)
+            lying = recording.lying(_accumulating(job) if accumulates else job)
             self._fixed[key] = numpy.array([lying[phase] for phase in MOMENTS], numpy.int64)
         return self._fixed[key]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vramcast.forecast import Forecast
 from vramcast.job import job_values
@@ -13,13 +13,15 @@ from vramcast.plan.links import NETWORK_BYTES_PER_S, Rates, link_rates, pcie_rat
 from vramcast.plan.moves import Move
 from vramcast.plan.order import Moves, peak_bytes
 from vramcast.plan.search import Plan, Plans, Single
-from vramcast.plan.table import Candidate
 from vramcast.plan.verify import Traced
 from vramcast.report.as_json import SCHEMA, verdict_json
 from vramcast.report.bill import headline
 from vramcast.report.plan_words import plan_word
 from vramcast.report.sheet import Column, Row, Sheet, as_markdown, as_text
 from vramcast.units import GiB, MiB, format_gib
+
+if TYPE_CHECKING:
+    from vramcast.plan.table import Candidate  # with NumPy, which many GPUs do without
 
 FRONT_SHOWN = 8
 NOTHING = "nothing that was tried fits; the smallest is"

@@ -8,7 +8,7 @@ side; the fullest stage gets a whole bill, the others their peak.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import Gpu
@@ -177,12 +177,17 @@ def forecast_fitting(
     ranks = [rank_of_stage(job, gpu, topology, program, stage) for stage in range(topology.pp)]
     peaks = [int(rank.peak()) for rank in ranks]
     fullest = ranks[max(range(topology.pp), key=peaks.__getitem__)]
+    too_large = TooLarge(asked_bytes=peaks[fullest.stage])
+    outside = (*context_entries(job, gpu, DEVICE), *nccl_entries(job, topology, DEVICE)) if gpu else ()
+    left = _least_left(gpu, outside) - too_large.asked_bytes if gpu is not None and must_fit else None
+    if left is not None and left < 0:
+        return too_large
     extra, stream = _beside(job, config, gpu, topology, fullest, sizes), fullest.step.stream()
     streams = (stream, fullest.step.later(stream))
-    outside = (*context_entries(job, gpu, DEVICE), *nccl_entries(job, topology, DEVICE)) if gpu else ()
     replayed = _replayed(fullest, streams, extra, gpu, sum(entry.nbytes for entry in outside), card_only=must_fit)
-    if must_fit and replayed.out_of_memory:
-        return TooLarge(asked_bytes=peaks[fullest.stage])
+    cached = replayed.peak_reserved_bytes - replayed.peak_requested_bytes
+    if left is not None and (replayed.out_of_memory or cached > left):
+        return too_large
     whole = _whole_model(job, config, gpu)
     host = (
         *node_entries(job, config, whole, fullest.states, topology, sizes),
@@ -202,6 +207,11 @@ def forecast_fitting(
         ranks=tuple(_rank_peak(topology, rank.stage, peak) for rank, peak in zip(ranks, peaks, strict=True)),
         nodes=topology.nodes,
     )  # fmt: skip
+
+
+def _least_left(gpu: Gpu, outside: Iterable[Entry]) -> int:
+    """Of the card, where what is outside torch takes the most that is assumed."""
+    return gpu.capacity_bytes() - sum(entry.range_bytes[1] if entry.range_bytes else entry.nbytes for entry in outside)
 
 
 def _beside(job: Job, config: Config, gpu: Gpu | None, topology: Topology, rank: Rank, sizes: Sizes) -> Beside:
