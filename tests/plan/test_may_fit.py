@@ -1,0 +1,38 @@
+"""A job refused without a bill does not fit when it is billed; one that is billed says what an estimate says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vramcast.forecast import Forecast
+from vramcast.formulas.estimate import TooLarge, estimate, estimate_if_it_may_fit
+from vramcast.job import job_from
+from vramcast.plan.order import fits_surely
+from vramcast.units import MiB
+
+JOBS: dict[str, dict[str, Any]] = {
+    "one card": {"model": "gpt2", "batch": 4, "seq": 512},
+    "accumulating": {"model": "gpt2", "batch": 2, "seq": 512, "accumulate": 4},
+    "a reference": {"model": "smollm2-135m", "seq": 512, "reference": "same"},
+    "sharded": {"model": "gpt2-medium", "batch": 2, "seq": 512, "gpus": 4, "strategy": "fsdp2"},
+    "stages": {"model": "gpt2-medium", "batch": 2, "seq": 512, "gpus": 4, "strategy": "ddp", "pp": 2},
+    "edited": {"model": "qwen2-vl-2b", "seq": 128, "precision": "bf16-true", "edit": "layers.27.mlp.up_proj"},
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_what_is_refused_does_not_fit(name: str) -> None:
+    needed = estimate(job_from({**JOBS[name], "gpu": "80GiB"})).verdict().process_bytes or 0
+    kinds = set()
+    for share in (0.7, 0.98, 1.0, 1.03, 1.5):
+        job = job_from({**JOBS[name], "gpu": f"{round(needed * share / MiB)}MiB"})
+        found, whole = estimate_if_it_may_fit(job), estimate(job)
+        kinds.add(type(found))
+        if isinstance(found, Forecast):
+            assert found.verdict() == whole.verdict()
+        else:
+            assert not fits_surely(whole)
+            assert 0 < found.asked_bytes <= (whole.verdict().allocated_bytes or 0)
+    assert kinds == {Forecast, TooLarge}
