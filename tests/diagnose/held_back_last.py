@@ -275,3 +275,67 @@ LAST_MIXED_THREADS: tuple[Thread, ...] = (
         causes=("needs_more_than_the_card", "generation_cache"),
     ),
 )  # fmt: skip
+
+# Failures on a GPU only, collected when everything else was done; nothing was changed for them.
+GPU_THREADS: tuple[Thread, ...] = (
+    Thread(
+        source="649453932/Bert-Chinese-Text-Classification-Pytorch#114", resolved_by="a smaller batch",
+        text="RuntimeError: CUDA out of memory. Tried to allocate 48.00 MiB (GPU 0; 6.00 GiB total capacity; 4.58 GiB already allocated; 37.63 MiB free; 51.94 MiB cached)2",
+        causes=("needs_more_than_the_card", "activations"),
+    ),
+    Thread(
+        source="VITA-Group/EnlightenGAN#135", resolved_by="the maintainer: a smaller batch",
+        text="CUDA out of memory. Tried to allocate 252.00 MiB (GPU 0; 3.81 GiB total capacity; 2.67 GiB already allocated; 247.12 MiB free; 2.70 GiB reserved in total by PyTorch)\n该怎麼解决",
+        causes=("needs_more_than_the_card", "activations"),
+    ),
+    Thread(
+        source="xiaoyu2018/TextSum#4", resolved_by="a batch of 1",
+        text="CUDA out of memory. Tried to allocate 512.00 MiB (GPU 0; 11.91 GiB total capacity; 10.84 GiB already allocated; 205.62 MiB free; 10.87 GiB reserved in total by PyTorch)",
+        causes=("needs_more_than_the_card", "activations"),
+    ),
+    Thread(
+        source="RVC-Boss/GPT-SoVITS#1516", resolved_by="the maintainer: fewer or shorter texts at once, whose keys and values are kept",
+        text='`Traceback (most recent call last):\n  File "/root/GPT-SoVITS/ttt.py", line 272, in <module>\n    pred_semantic_list, idx_list = t2s_model.model.infer_panel_batch_infer(\n  File "/root/GPT-SoVITS/GPT_SoVITS/AR/models/t2s_model.py", line 681, in infer_panel_batch_infer\n    xy_dec, k_cache, v_cache = self.t2s_transformer.decode_next_token(xy_pos, k_cache, v_cache,\n  File "/root/GPT-SoVITS/GPT_SoVITS/AR/models/t2s_model.py", line 259, in decode_next_token\n    x, k_cache[i], v_cache[i] = self.blocks[i].decode_next_token(x, k_cache[i], v_cache[i], attn_mask,\n  File "/root/GPT-SoVITS/GPT_SoVITS/AR/models/t2s_model.py", line 215, in decode_next_token\n    attn = F.linear(attn, self.out_w, self.out_b)\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 has a total capacity of 23.68 GiB of which 2.69 MiB is free. Process 951046 has 23.68 GiB memory in use. Of the allocated memory 22.52 GiB is allocated by PyTorch, and 609.17 MiB is reserved by PyTorch but unallocated.' + HINT,
+        causes=("generation_cache", "needs_more_than_the_card"),
+    ),
+    Thread(
+        source="levindabhi/cloth-segmentation#10", resolved_by="a picture of a quarter of the size",
+        text="RuntimeError: CUDA out of memory. Tried to allocate 12.00 MiB (GPU 0; 6.00 GiB total capacity; 5.30 GiB already allocated; 0 bytes free; 5.32 GiB reserved in total by PyTorch)" + OLD_HINT,
+        causes=("needs_more_than_the_card", "activations", "image_tokens"),
+    ),
+    Thread(
+        source="microsoft/Bringing-Old-Photos-Back-to-Life#19", resolved_by="the picture was too large",
+        text="RuntimeError: CUDA out of memory. Tried to allocate 734.00 MiB (GPU 0; 10.74 GiB total capacity; 7.82 GiB already allocated; 195.75 MiB free; 9.00 GiB reserved in total by PyTorch)",
+        causes=("needs_more_than_the_card", "activations", "image_tokens"),
+    ),
+    Thread(
+        source="CompVis/stable-diffusion#68", resolved_by="a picture of 320 instead of 1024 pixels: the scores between all its parts",
+        text='  File "c:\\users\\xxx\\compvis_diffusion\\ldm\\modules\\attention.py", line 180, in forward\n    sim = einsum(\'b i d, b j d -> b i j\', q, k) * self.scale\nRuntimeError: CUDA out of memory. Tried to allocate 15.51 GiB (GPU 0; 24.00 GiB total capacity; 19.84 GiB already allocated; 610.39 MiB free; 20.63 GiB reserved in total by PyTorch)' + OLD_HINT,
+        causes=("attention_scores", "image_tokens", "one_large_tensor"),
+    ),
+    Thread(
+        source="royorel/Lifespan_Age_Transformation_Synthesis#23", resolved_by="fewer pictures at once",
+        text="`RuntimeError: CUDA out of memory. Tried to allocate 3.21 GiB (GPU 0; 11.17 GiB total capacity; 4.47 GiB already allocated; 2.45 GiB free; 8.26 GiB reserved in total by PyTorch)`",
+        causes=("needs_more_than_the_card", "activations", "one_large_tensor"),
+    ),
+    Thread(
+        source="Rudrabha/Wav2Lip#221", resolved_by="the maintainer: a smaller batch",
+        text="RuntimeError: CUDA out of memory. Tried to allocate 288.00 MiB (GPU 0; 2.00 GiB total capacity; 849.59 MiB already allocated; 87.44 MiB free; 326.41 MiB cached)",
+        causes=("needs_more_than_the_card", "activations"),
+    ),
+    Thread(
+        source="KaiyangZhou/deep-person-reid#556", resolved_by="the first card, which somebody else had filled, was left out",
+        text="self.padding, self.dilation, self.groups)\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 MiB (GPU 0; 47.54 GiB total capacity; 194.45 MiB already allocated; 4.88 MiB free; 686.00 MiB reserved in total by PyTorch)" + OLD_HINT,
+        causes=("another_process",),
+    ),
+    Thread(
+        source="echocatzh/MTFAA-Net#4", resolved_by="the maintainer: shorter sounds, for attention over time",
+        text="t_score = torch.einsum('bcft, bcfy->bfty', [qt, kt]) / (self.d_c**0.5)\nRuntimeError: CUDA out of memory.",
+        causes=("attention_scores",),
+    ),
+    Thread(
+        source="pytorch/pytorch#133206", resolved_by="flex attention had not been compiled and made all scores",
+        text="scores = (query @ key.transpose(-2, -1)).to(dtype=working_precision)\nRuntimeError: CUDA out of memory.",
+        causes=("attention_scores",),
+    ),
+)  # fmt: skip
