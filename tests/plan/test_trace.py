@@ -1,4 +1,4 @@
-"""No plan that the estimate says fits is refused by the virtual GPU: over 150 plans on small models, 8 families."""
+"""No plan that the estimate says fits is refused by the virtual GPU: over 140 plans on small models, 8 families."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_no_fitting_plan_of_many_gpus_is_refused(name: str, tmp_path: Path) -> N
     (tmp_path / "config.json").write_text(json.dumps(WIDE), encoding="utf-8")
     given = {"model": str(tmp_path), "batch": 8, "seq": 1024, **RANKS[name]}
     tried = 0
-    for share in SHARES:
+    for share in SHARES[::2]:
         for found in plan(job_from({**given, "gpu": card(given, share)})).fitting:
             seen = trace(found.forecast)
             untraced = found.job.tp > 1 or (found.job.optimizer == "adamw-8bit" and found.job.strategy == "fsdp2")
