@@ -66,6 +66,14 @@ def test_the_global_batch_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
         assert plan["job"]["batch"] * plan["job"]["accumulate"] == 64
 
 
+@pytest.mark.parametrize(("model", "seq"), [("whisper-tiny", "448"), ("roberta-base", "450")])
+def test_lengths_end_with_the_table_of_positions(model: str, seq: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A decoder's own table, and one with rows that are not positions: the longest sequence is looked for below."""
+    code, out, err = answered(capsys, "plan", model, "--batch", "16", "--seq", seq, "--gpu", "6GiB", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["reach"]["longest_seq"] == int(seq)
+
+
 def test_where_nothing_fits_the_smallest_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, out, _ = answered(capsys, "plan", "gpt2-xl", "--seq", "512", "--gpu", "1GiB")
     assert code == 1

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy
 from numpy.typing import NDArray
 
+from vramcast.errors import InputError
 from vramcast.forecast import Forecast
 from vramcast.formulas.estimate import estimate
 from vramcast.formulas.peaks import Recording
@@ -25,6 +26,8 @@ POINTS = 4096  # looked at above what is known to fit
 TRIES = 3
 CAUTION = 1.03  # after a miss: cached blocks grow with what is allocated, and in jumps
 LENGTH_STEP = 64
+# The longest that a config allows; speech models count the decoder's tokens.
+POSITIONS = ("max_position_embeddings", "", "n_positions", "n_ctx", "max_target_positions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,7 @@ def reach_of(forecast: Forecast, config: Config, room: int) -> Reach:
     batch = _farthest(forecast, config, room, "batch", job.batch + numpy.arange(POINTS))
     if job.seq is None or job.longest_seq is not None:
         return Reach(largest_batch=batch, longest_seq=None)
-    most = int(config.dim("max_position_embeddings", "", "n_positions", "n_ctx", default=DEFAULT_SEQ))
+    most = int(config.dim(*POSITIONS, default=DEFAULT_SEQ))
     lengths = job.seq + LENGTH_STEP * numpy.arange(POINTS)
     lengths = lengths[lengths <= max(most, job.seq)]
     return Reach(largest_batch=batch, longest_seq=_farthest(forecast, config, room, "seq", lengths))
@@ -55,7 +58,11 @@ def _farthest(forecast: Forecast, config: Config, room: int, key: str, values: G
         at = min(int((peaks * ratio <= room).sum()), below) - 1
         if at <= 0:
             break
-        seen = estimate(_with(job, key, int(values[at])), with_scaling=False)
+        try:
+            seen = estimate(_with(job, key, int(values[at])), with_scaling=False)
+        except InputError:  # longer than the model's table of positions
+            below = at
+            continue
         if fits_surely(seen):
             return int(values[at])
         ratio, below = max(ratio, _ratio(seen, int(peaks[at]))) * CAUTION, at
