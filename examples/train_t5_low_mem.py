@@ -156,7 +156,7 @@ def plan(
         activations_bytes=saved_bytes(args, model) if on_cpu else 0,
     )  # fmt: skip
     facts, budget = data.facts, data.budget_bytes
-    held = min(facts.room_for_tables_bytes(budget), facts.decoded_bytes) + facts.scratch_bytes(budget)
+    held = min(facts.room_for_tables_bytes(budget), facts.held_bytes) + facts.scratch_bytes(budget)
     policy = loader_policy(
         LoaderNeeds(
             batch_size=args.batch, tensor_bytes=tensors, worker_bytes=FORKED_WORKER_BYTES + held, dataset_bytes=held,

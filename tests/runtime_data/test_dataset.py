@@ -164,7 +164,7 @@ def test_a_giant_row_group_is_read_in_slices_by_ultra(write: Write) -> None:
 
 def test_the_cache_of_row_groups_never_exceeds_its_room(write: Write) -> None:
     facts = read_facts(write(1000, group=10))
-    room = 5 * facts.largest_group.decoded_bytes
+    room = 5 * facts.most_held_bytes
     store = GroupStore(facts, room + facts.scratch_bytes(0))
     for chunk in [*range(100), *range(99, -1, -1), 5, 50, 5]:
         store.load(chunk)
@@ -172,9 +172,21 @@ def test_the_cache_of_row_groups_never_exceeds_its_room(write: Write) -> None:
     assert len(store.held._rows) >= 4
 
 
+def test_what_is_held_of_many_columns_is_more_than_their_data(tmp_path: Path) -> None:
+    """Forty columns of ten numbers: 3 KB of data, 36 KB of objects."""
+    columns: dict[str, object] = {f"c{n}": range(100) for n in range(38)}
+    columns |= {"text": ["a"] * 100, "ids": [[1]] * 100}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet", row_group_size=10)
+    facts = read_facts(tmp_path / "t.parquet")
+    assert facts.row_groups[0].objects_bytes == (38 + 2 + 2) * 900
+    store = GroupStore(facts, 4 * MiB)
+    store.load(0)
+    assert store.held.held_bytes >= facts.row_groups[0].objects_bytes
+
+
 def test_ultra_holds_small_row_groups_up_to_a_slice(write: Write) -> None:
     facts = read_facts(write(1000, group=10))
-    store = SliceStore(facts, slice_bytes=5 * facts.largest_group.decoded_bytes)
+    store = SliceStore(facts, slice_bytes=5 * facts.most_held_bytes)
     for chunk in [*range(100), 3, 99]:
         store.load(chunk, wanted=10)
         assert store.held.held_bytes <= store.held.limit_bytes
@@ -186,7 +198,7 @@ def test_memory_of_a_dropped_row_group_serves_the_next(tmp_path: Path) -> None:
     texts = [f"{n}:" + chr(0x4E00 + n % 3000) * (120 + n // 1000 * 3) for n in range(10_000)]
     pq.write_table(pa.table({"text": texts}), tmp_path / "t.parquet", row_group_size=1000)
     facts = read_facts(tmp_path / "t.parquet")
-    store = GroupStore(facts, 2 * facts.largest_group.decoded_bytes + facts.scratch_bytes(0))
+    store = GroupStore(facts, 2 * facts.most_held_bytes + facts.scratch_bytes(0))
     seen: set[int] = set()
     for chunk in [*range(9, -1, -1), *range(10), 4, 9, 0]:
         rows = store.load(chunk)

@@ -194,7 +194,7 @@ def test_workers_that_divide_the_lanes_decode_different_row_groups(
     monkeypatch.setattr(GroupReader, "read", lambda self, index: decoded.append(index) or real(self, index))
     path = write(4000, group=10)
     facts = read_facts(path)
-    budget = facts.scratch_bytes(0) + 41 * facts.largest_group.decoded_bytes
+    budget = facts.scratch_bytes(0) + 41 * facts.most_held_bytes
 
     def count(lanes: int, workers: int) -> int:
         decoded.clear()

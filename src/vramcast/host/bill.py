@@ -226,7 +226,7 @@ def _data_entries(job: HostJob) -> Iterator[Entry]:
     if data.mode == "table":
         yield _table_entry(job, data)
     elif data.mode == "row-groups":
-        held = min(data.facts.room_for_tables_bytes(data.budget_bytes), data.facts.decoded_bytes)
+        held = min(data.facts.room_for_tables_bytes(data.budget_bytes), data.facts.held_bytes)
         yield _data_entry("row groups held", count, held)
     elif data.mode == "ultra":
         yield _data_entry("row groups or slice held", count, data.facts.held_by_ultra_bytes)
@@ -270,8 +270,8 @@ def _table_entry(job: HostJob, data: HostData) -> Entry:
     spawned = job.loader.workers if job.loader and job.loader.start_method == "spawn" else 0
     copies = job.ranks * (1 + spawned)
     return _entry(
-        Category.DATA, "whole table, decoded", copies * data.facts.decoded_bytes,
-        f"{_times(copies, 'process')} × {format_bytes(data.facts.decoded_bytes)}", phases=TRAINING,
+        Category.DATA, "whole table, decoded", copies * data.facts.held_bytes,
+        f"{_times(copies, 'process')} × {format_bytes(data.facts.held_bytes)}", phases=TRAINING,
     )  # fmt: skip
 
 

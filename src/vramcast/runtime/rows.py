@@ -28,7 +28,7 @@ class Rows:
 
     def __init__(self, table: pa.Table, memory: mmap.mmap | None = None) -> None:
         self.num_rows: int = table.num_rows
-        self.nbytes: int = table.nbytes
+        self.nbytes: int = table.nbytes  # a store adds the objects around the data
         self.memory = memory
         self._getters = [
             (name, _getter(column)) for name, column in zip(table.column_names, table.columns, strict=True)

@@ -43,7 +43,7 @@ class _Segment:
 
     start: int
     stop: int
-    decoded_bytes: int
+    held_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,11 +238,11 @@ class RowGroupSampler:
         window: list[_Segment] = []
         held_bytes = 0
         for segment in self._segments():
-            if window and held_bytes + segment.decoded_bytes > self.window_bytes:
+            if window and held_bytes + segment.held_bytes > self.window_bytes:
                 yield window
                 window, held_bytes = [], 0
             window.append(segment)
-            held_bytes += segment.decoded_bytes
+            held_bytes += segment.held_bytes
         if window:
             yield window
 
@@ -260,20 +260,20 @@ class RowGroupSampler:
     def _slices(self, group: RowGroup, base: int, first: int, last: int) -> Iterator[_Segment]:
         """A row group whole; one that mode `ultra` reads in slices as these, in the order they are decoded in."""
         if not self._cuts_groups or self.shuffle == "full":
-            yield _Segment(start=base + first, stop=base + last, decoded_bytes=group.decoded_bytes)
+            yield _Segment(start=base + first, stop=base + last, held_bytes=group.held_bytes)
             return
         size = group.slice_rows(SLICE_BYTES)
         for start in range(first // size * size, last, size):
             yield _Segment(
                 start=base + max(start, first), stop=base + min(start + size, last),
-                decoded_bytes=group.decoded_bytes * size // group.num_rows,
+                held_bytes=group.held_bytes * size // group.num_rows,
             )  # fmt: skip
 
     def _default_lanes(self, mode: str) -> int:
         """One where rows are at hand without decoding, or where too few row groups are held to be divided."""
         if mode not in LANE_GROUPS or self.shuffle != "groups":
             return 1
-        groups = self.window_bytes // max(self.facts.largest_group.decoded_bytes, 1)
+        groups = self.window_bytes // max(self.facts.most_held_bytes, 1)
         return next((lanes for lanes in LANES if groups >= lanes * LANE_GROUPS[mode]), 1)
 
     def _group_order(self) -> list[int]:
@@ -309,4 +309,4 @@ def _default_window(dataset: HasFacts) -> int:
     """As many row groups as the dataset holds at once, less one for the batch that reaches into the next window."""
     facts = dataset.facts
     room = SLICE_BYTES if dataset.mode == "ultra" else facts.room_for_tables_bytes(dataset.budget_bytes)
-    return max(room - facts.largest_group.decoded_bytes, 0)
+    return max(room - facts.most_held_bytes, 0)

@@ -177,11 +177,12 @@ class GroupStore:
         return self._facts.describe(chunk)
 
     def _decode(self, chunk: int) -> Rows:
-        spare = self.held.make_room(self._facts.row_groups[chunk].decoded_bytes)  # first, so that the sum never exceeds
+        spare = self.held.make_room(self._facts.row_groups[chunk].held_bytes)  # first, so that the sum never exceeds
         rows = compacted(self._reader.read(chunk), spare)
         self._give_back(chunk)
         if rows.nbytes > self.budget_bytes:
             raise self._facts.too_large(chunk, rows.nbytes, self.budget_bytes)
+        rows.nbytes += self._facts.row_groups[chunk].objects_bytes
         self.held.make_room(rows.nbytes)
         return self.held.add(chunk, rows)
 
@@ -211,8 +212,9 @@ class SliceStore:
         if rows is None:
             group, _, num_rows = self._plan[chunk]
             facts = self._reader.facts.row_groups[group]
-            spare = self.held.make_room(facts.decoded_bytes * num_rows // facts.num_rows)
+            spare = self.held.make_room(facts.decoded_bytes * num_rows // facts.num_rows + facts.objects_bytes)
             rows = compacted(self.table(chunk), spare)
+            rows.nbytes += facts.objects_bytes
             self.held.make_room(rows.nbytes)
             self.held.add(chunk, rows)
             # Always, for half the decoding again: this mode is for those who have memory for a slice and no more.
