@@ -276,7 +276,7 @@ LAST_MIXED_THREADS: tuple[Thread, ...] = (
     ),
 )  # fmt: skip
 
-# Failures on a GPU only, collected when everything else was done; nothing was changed for them.
+# Failures on a GPU only, collected when everything else was done.
 GPU_THREADS: tuple[Thread, ...] = (
     Thread(
         source="649453932/Bert-Chinese-Text-Classification-Pytorch#114", resolved_by="a smaller batch",

@@ -104,7 +104,9 @@ CODE: tuple[tuple[str, int, str], ...] = (
     (
         "attention_scores",
         SEEN,
-        r"softmax\(\s*att|attn_weights|attention_scores|baddbmm|eager_attention|unfused_att|attention_probs",
+        r"softmax\(\s*att|attn_weights|attention_scores|baddbmm|eager_attention|unfused_att|attention_probs"
+        # the product of queries and keys, under whatever name its result has
+        r"|\bq(?:uery)?\w{0,6} ?@ ?k(?:ey)?\w{0,6}\b|(?:einsum|matmul|bmm)\(.{0,60}?\bq\w{0,8}\b.{0,20}?, ?k\w{0,8}\b",
     ),
     (
         "evaluation_gathers",
