@@ -65,6 +65,24 @@ def test_fsdp2_holds_one_block_and_one_buffer_beside_the_root(tmp_path: Path) ->
     assert alive_bytes(stream, UNSHARDED, BACKWARD) == 2 * (64 + 128 * 64 + BLOCK)  # the root's wait for the end
 
 
+def test_until_torch_2_5_the_input_of_a_reduction_ended_with_it(tmp_path: Path) -> None:
+    """From 2.5 on it is copied on the main stream, and so held until the next unit's."""
+    old, new = (stream_of(job(tmp_path, gpus=4, strategy="fsdp2", torch_version=text)) for text in ("2.4", "2.5"))
+
+    def held(stream: list[Stamped]) -> list[bool]:
+        """Whether a reduction's input is alive where the next gradient is made."""
+        alive, found = False, []
+        for item in stream:
+            alive = item.event.sign > 0 if item.event.kind == REDUCED else alive
+            if item.event.kind == UNSHARDED and item.event.sign > 0:
+                found.append(alive)
+        return found
+
+    assert held(old)
+    assert not any(held(old))
+    assert any(held(new))
+
+
 def test_without_resharding_every_block_stays_gathered(tmp_path: Path) -> None:
     stream = stream_of(job(tmp_path, gpus=4, strategy="fsdp2", torch_version="2.7", reshard=False))
     assert alive_bytes(stream, GATHERED, FORWARD) == 2 * (ROOT + 4 * BLOCK)

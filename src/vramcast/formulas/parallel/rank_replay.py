@@ -33,9 +33,11 @@ INFLIGHT = 2  # _FreeEventQueue._max_num_inflight_all_gathers
 BROADCASTS = 2  # torch/csrc/distributed/c10d/comm.cpp broadcast_coalesced: max_in_flight
 
 
+BEFORE_25 = "fsdp2 before torch 2.5"
 STREAMS = {  # where a strategy makes what, if not on the main stream
     "fsdp1": {GATHERED: GATHER, REDUCED: REDUCE, "gradient": REDUCE, ARRIVING: ARRIVE},
     "fsdp2": {INPUT: GATHER, BUFFER: GATHER, SCATTERED: REDUCE, "gradient": REDUCE},
+    BEFORE_25: {INPUT: GATHER, BUFFER: GATHER, REDUCED: REDUCE, SCATTERED: REDUCE, "gradient": REDUCE},
     "zero3": {GATHERED: GATHER, BUFFER: GATHER, REDUCED: REDUCE},
 }
 # What FSDP1 marks with record_stream: the gathered vector, which the main stream uses; its gradient, which the

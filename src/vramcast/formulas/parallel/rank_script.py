@@ -15,10 +15,10 @@ from vramcast.formulas.optimizers import implementation, is_paged, state_bytes, 
 from vramcast.formulas.overheads import workspaces
 from vramcast.formulas.parallel.buffers import is_bucketed
 from vramcast.formulas.parallel.host import offloads_params
-from vramcast.formulas.parallel.rank_replay import RankScript, Wrapping
+from vramcast.formulas.parallel.rank_replay import BEFORE_25, RankScript, Wrapping
 from vramcast.formulas.parallel.sharding import RankStates, wrapped_vectors
 from vramcast.formulas.parallel.topology import Topology
-from vramcast.formulas.parallel.windows import GATHERED, units_of
+from vramcast.formulas.parallel.windows import GATHERED, copies_aside, units_of
 from vramcast.formulas.step import Step, loss_apart
 from vramcast.formulas.timeline import Stamped, step_events
 from vramcast.ledger import BACKWARD, LOSS, PHASES, Category, Entry
@@ -42,8 +42,9 @@ def rank_script(
     wrapping = tuple(_wrapping(step, states, topology))
     bucketed = is_bucketed(job, topology)
     first, later = streams
+    strategy = BEFORE_25 if topology.strategy == "fsdp2" and copies_aside(job) else topology.strategy
     return RankScript(
-        strategy=topology.strategy, first=first, later=later, wrapping=wrapping,
+        strategy=strategy, first=first, later=later, wrapping=wrapping,
         weights=(*(() if wrapping else _weights(step, states)), *_beside(step, states, lying, bucketed=bucketed)),
         small=tuple(int(value.nbytes) for value in batch_values(program, job)), workspaces=workspaces(job, gpu),
         last_section=len(program.placed) - 1,

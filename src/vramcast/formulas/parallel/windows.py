@@ -179,7 +179,14 @@ def window_change(job: Job, program: Program, topology: Topology, *, fresh: bool
     if topology.strategy == "zero3":
         return (_zero3_change(job, units, topology),)
     kind = _Fsdp2 if topology.strategy == "fsdp2" else _Fsdp1
-    return (_woven(units, kind, fresh=fresh, loss_inside=job.framework not in LOSS_OUTSIDE and topology.pp == 1),)
+    inside = job.framework not in LOSS_OUTSIDE and topology.pp == 1
+    return (_woven(units, kind, fresh=fresh, loss_inside=inside, copies_aside=copies_aside(job)),)
+
+
+def copies_aside(job: Job) -> bool:
+    """Until torch 2.5 FSDP2 made and filled the reduce-scatter's input on its stream, and so could let go of it at once
+    (pytorch pull request 129721)."""
+    return version(job.torch_version) < (2, 5)
 
 
 def _event(sign: int, kind: str, unit: Unit, nbytes: int) -> Event:
@@ -191,8 +198,10 @@ class _Fsdp2:
 
     flattens = False
 
-    def __init__(self, units: list[Unit], *, fresh: bool = True, loss_inside: bool = False) -> None:
-        self.units, self.fresh, self.loss_inside = units, fresh, loss_inside
+    def __init__(
+        self, units: list[Unit], *, fresh: bool = True, loss_inside: bool = False, copies_aside: bool = False
+    ) -> None:
+        self.units, self.fresh, self.loss_inside, self.copies_aside = units, fresh, loss_inside, copies_aside
         self.finished = sorted(units, key=lambda unit: (unit.is_root, unit.number))  # in the order forward ends them
         self.live: set[tuple[str, int]] = set()
         self.begun: set[int] = set()  # units whose backward has begun
@@ -268,6 +277,8 @@ class _Fsdp2:
         yield from self.shared(unit)
         yield from self.dies(SCATTERED, unit, unit.scattered_bytes)
         self.last_reduced = unit
+        if self.copies_aside:
+            yield from self.dies(REDUCED, unit)
 
     def shared(self, unit: Unit) -> Iterator[Event]:
         """The rank's share, which stays, or is added to one that exists."""
