@@ -82,6 +82,13 @@ def test_of_so_many_batches_about_their_logarithm_are_longer_than_all_before() -
         found = [random_records(random, batches) for _ in range(2000)]
         assert sum(map(len, found)) / 2000 == pytest.approx(math.log(batches) + 0.577, rel=0.05)
         assert all(run == sorted(run) for run in found)
+    assert max(len(random_records(random, 10**15)) for _ in range(2000)) < 100
+
+
+@pytest.mark.parametrize(("mean", "samples", "batch"), [(1, 10**15, 1), (1, 1, 1), (511, 3, 8), (512, 10**15, 64)])
+def test_no_number_of_samples_and_no_mean_is_too_extreme(mean: int, samples: int, batch: int) -> None:
+    job = Job(model="gpt2", mean_seq=mean, samples=samples, batch=batch, accumulate=64)
+    assert all(1 <= length < 512 for length in earlier_lengths(job, 512, 2**30).lengths)
 
 
 def test_more_samples_reserve_more() -> None:

@@ -25,6 +25,7 @@ from vramcast.sample_lengths import read_sample_lengths
 BATCHES = 1000  # of a run that does not say how many samples it has
 RUNS = 1001
 STEEPEST, FLAT = 500.0, 1e-6  # a mean of a five-hundredth of the longest; no slope at all
+ALMOST = 1 - 1e-16  # of a distribution: its end lies nowhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ def typical_run(job: Job, longest: int, largest_bytes: int) -> Earlier:
     places = zip(_places([segments((*a, *b)) for a, b in runs]), _places([segments(b) for _, b in runs]), strict=True)
     off_the_middle = [max(abs(place - RUNS // 2) for place in pair) for pair in places]
     first, later = runs[off_the_middle.index(min(off_the_middle))]
-    last = max(*first, *later)  # the run's longest: that is the one of `longest` tokens
+    last = max((*first, *later))  # the run's longest: that is the one of `longest` tokens
     before_step, behind_step = (tuple(length for length in part if length < last) for part in (first, later))
     return _in_parts(job, before_step, behind_step, longest)
 
@@ -86,8 +87,8 @@ def _lengths(job: Job, longest: int, shares: list[float]) -> tuple[int, ...]:
     steepness = steepness_for(job.mean_seq / longest)
     wide = -expm1(-steepness)
     tops = (share ** (1 / job.batch) for share in shares)
-    found = (top if abs(steepness) < FLAT else -log1p(-top * wide) / steepness for top in tops)
-    return tuple(min(max(round(longest * share), 1), longest) for share in found)
+    found = (top if abs(steepness) < FLAT else -log1p(-min(top * wide, ALMOST)) / steepness for top in tops)
+    return tuple(min(max(round(longest * part), 1), longest) for part in found)
 
 
 def steepness_for(mean_share: float) -> float:
@@ -103,9 +104,11 @@ def steepness_for(mean_share: float) -> float:
 def random_records(random: Random, batches: int) -> list[float]:
     """Which shares of the distribution the longest-so-far of so many draws lie at: each lies anywhere beyond the one
     before, and one draw in 1 / (1 - share) is beyond."""
-    share, position, found = random.random(), 1, []
+    share, position, found = 1 - random.random(), 1, []
     while position <= batches:
         found.append(share)
+        if share == 1.0:  # as far as a float can tell
+            break
         position += 1 + int(log(1 - random.random()) / log(share))
         share += (1 - share) * random.random()
     return found
