@@ -37,7 +37,7 @@ def test_what_is_reserved_agrees_with_a_trace(model: str, optimizer: str) -> Non
     recipe, config = RECIPES[job.precision], read_model(model).config
     assert config is not None
     loop = Loop(
-        weights=recipe.weights.name, autocast=False, implementation=implementation(job),
+        weights=recipe.weights.name, autocast=None, implementation=implementation(job),
         keeps_outputs=keeps_outputs(job), zeroes_first=True,
     )  # fmt: skip
     meter = trace_job(job, loop, config, "a100-80gb").meters["cuda:0"]
