@@ -109,7 +109,7 @@ def test_no_fitting_plan_is_refused(name: str, tmp_path: Path) -> None:
             seen = trace(estimate(job))
             assert seen.fits is not False, (job, seen.reason)
             tried += seen.fits is True
-    assert tried >= (len(SHARES) - 1) * EACH  # torch refuses to recompute T5's 4-bit layers selectively
+    assert tried >= (len(SHARES) - 1) * EACH  # on the smallest card little may fit beside the context
 
 
 @pytest.mark.slow
