@@ -6,6 +6,7 @@ process: it is opened after a fork or in a spawned worker, never shared, save fo
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import sys
 import warnings
@@ -112,7 +113,9 @@ class TableStore:
         self._facts = facts
         reader = GroupReader(facts)
         self._rows = [compacted(reader.read(index)) for index in range(len(facts.row_groups))]
+        del reader
         pa.default_memory_pool().release_unused()  # what decoding left behind
+        _trim_heap()
 
     def load(self, chunk: int, wanted: int = 1) -> Rows:
         return self._rows[chunk]
@@ -313,6 +316,12 @@ def _spare_memory(spare: Sequence[mmap.mmap], nbytes: int) -> mmap.mmap | None:
     if end < len(memory):
         memory.madvise(mmap.MADV_DONTNEED, end)
     return memory
+
+
+def _trim_heap() -> None:
+    """Return the holes that a closed file's footer left in glibc's heap: every forked worker would copy them."""
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 def _own_memory(nbytes: int) -> mmap.mmap:
