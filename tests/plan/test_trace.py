@@ -1,4 +1,4 @@
-"""No plan that the estimate says fits is refused by the virtual GPU: over 140 plans on small models, 8 families."""
+"""No plan that the estimate says fits is refused by the virtual GPU: over 140 plans on small models, 7 families."""
 
 from __future__ import annotations
 

@@ -106,10 +106,13 @@ def _metric_table(outcomes: Sequence[Outcome]) -> str:
         for lengths in LENGTHS:
             found = by_metric(outcomes, "high", many_gpus=many, lengths=lengths)
             lines += [f"| {gpus} | {lengths} | {metric} | {_cells(each)}" for metric, each in found.items()]
+        together, part = (by_metric(outcomes, "high", many_gpus=many, lengths=lengths) for lengths in (None, "assumed"))
+        lines += [f"| {gpus} | both | {metric} | {_cells(together[metric])}" for metric in part]
     return "\n".join(lines) + (
         "\n\nLengths: *published* where the source says how long every batch was (a fixed length, padding or packing "
         "to one); *assumed* where only a dataset's mean and a limit are published, so that the lengths of the run, "
-        "and their order, had to be assumed. What torch reserves after many lengths hangs on both.\n"
+        "and their order, had to be assumed; *both*: these together. What torch reserves after many lengths hangs on "
+        "lengths and order.\n"
     )
 
 
