@@ -7,7 +7,6 @@ temporaries), companions and overheads; let the allocator model say what torch w
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import accumulate
 
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError, UnsupportedError, unknown
@@ -441,7 +440,13 @@ def _least_bytes(script: Script) -> int:
 
 
 def _top(stream: list[Stamped]) -> int:
-    return int(max(accumulate(item.event.sign * int(item.event.nbytes) for item in stream), default=0))
+    level = top = 0
+    for item in stream:
+        sign, _, nbytes, _, _ = item.event
+        level += sign * int(nbytes)
+        if level > top:
+            top = level
+    return top
 
 
 def job_phases(job: Job) -> tuple[str, ...]:

@@ -192,7 +192,8 @@ def held_cache(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterato
         if id(chunk.events) not in made:
             stays = [event for event in chunk.events if event.kind != "kv cache" or event.sign > 0]
             made[id(chunk.events)] = (chunk.events, stays if len(stays) < len(chunk.events) else chunk.events)
-        yield chunk._replace(events=made[id(chunk.events)][1])
+        events = made[id(chunk.events)][1]
+        yield chunk if events is chunk.events else chunk._replace(events=events)
 
 
 def loss_apart(job: Job) -> bool:
