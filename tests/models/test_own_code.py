@@ -13,7 +13,7 @@ import pytest
 
 from vramcast.errors import UnsupportedError
 from vramcast.formulas.kept import kept
-from vramcast.formulas.regime import lora_matches
+from vramcast.formulas.lora_targets import lora_matches
 from vramcast.models.config import Config
 from vramcast.models.families import record
 from vramcast.models.program import Sizes

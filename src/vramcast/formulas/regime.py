@@ -20,6 +20,7 @@ from vramcast.formulas.eras import (
     supports_sdpa,
     upcasts_logits,
 )
+from vramcast.formulas.lora_targets import MOVED, lora_matches
 from vramcast.formulas.optimizers import version
 from vramcast.formulas.recipe import RECIPES
 from vramcast.job import Job
@@ -52,7 +53,8 @@ def regime_of(job: Job, config: Config, gpu: Gpu | None) -> Regime:
         boolean_masks=transformers >= BOOLEAN_MASKS_FROM, knows_windows=job.attention == "flash",
         masks_always=transformers < BOOLEAN_MASKS_FROM and config.model_type in ALWAYS_MASKED_BEFORE_THAT,
         early_upcast=upcasts_logits(config.model_type, transformers), input_grads=needs_input_grads(job, config),
-        trainable=_trainable(job), lora=_lora(job), quantized=_quantized(job, config), upcast=_upcast(job, config),
+        trainable=_trainable(job), lora=_lora(job, config), quantized=_quantized(job, config),
+        upcast=_upcast(job, config),
     )  # fmt: skip
 
 
@@ -166,15 +168,14 @@ def _is_trained(frozen: tuple[str, ...], name: str) -> bool:
     return not any(fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.") for pattern in frozen)
 
 
-def _lora(job: Job) -> Lora | None:
+def _lora(job: Job, config: Config) -> Lora | None:
     if job.lora_rank is None:
         if job.dora:
             raise InputError("dora needs lora-rank")
         return None
     dtype = DTYPES[job.lora_dtype] if job.lora_dtype else _adapter_dtype(job)
-    return Lora(
-        rank=job.lora_rank, matches=lora_matches(job.lora_targets), dtype=dtype, dora=job.dora, dropout=job.lora_dropout
-    )
+    matches = lora_matches(job.lora_targets, moved_names(job, config))
+    return Lora(rank=job.lora_rank, matches=matches, dtype=dtype, dora=job.dora, dropout=job.lora_dropout)
 
 
 def _adapter_dtype(job: Job) -> Dtype:
@@ -182,11 +183,11 @@ def _adapter_dtype(job: Job) -> Dtype:
     return RECIPES[job.precision].weights if job.framework in OWN_CODE else F32
 
 
-def lora_matches(targets: tuple[str, ...]) -> Callable[[str, str], bool]:
-    """PEFT's rule: `all-linear` is every linear but the head; a name matches the whole path or its end."""
-    if targets == ("all-linear",):
-        return lambda name, kind: kind == "linear"
-    return lambda name, kind: any(name == target or name.endswith(f".{target}") for target in targets)
+def moved_names(job: Job, config: Config) -> dict[str, str]:
+    """Names of linear layers that PEFT reads as names of parameters, since transformers holds experts as tensors."""
+    if version(job.transformers_version) < GROUPED_EXPERTS_FROM or _code(job, config) != "transformers":
+        return {}
+    return MOVED.get(config.model_type, {})
 
 
 def _quantized(job: Job, config: Config) -> Quantized | None:

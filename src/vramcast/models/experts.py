@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from vramcast.models.dims import Number, minimum
+from vramcast.models.expert_adapters import Weight, expert_factors, router_weight
 from vramcast.models.layers import split
 from vramcast.models.tape import BOOL, F32, I32, I64, Tape, Value, promote
 
@@ -53,7 +54,7 @@ def normalised(t: Tape, weights: Value) -> Value:
 
 def softmax_router(t: Tape, name: str, x: Value, e: Experts, *, normalise: bool, keeps_fp32: bool = False) -> Routing:
     """Softmax over all experts in fp32, then the k best."""
-    logits = t.linear(name, x, e.num, label="router logits", kind="router")
+    logits = router_logits(t, name, x, e)
     routing = top_k(t, t.softmax(logits, F32, "router probabilities"), e.k)
     weights = normalised(t, routing.weights) if normalise else routing.weights
     return Routing(weights if keeps_fp32 else t.cast(weights, logits.dtype), routing.index)
@@ -66,13 +67,29 @@ def chosen_softmax_router(t: Tape, name: str, x: Value, e: Experts) -> Routing:
     return Routing(t.softmax(routing.weights, logits.dtype, "routing weights"), routing.index)
 
 
+def router_logits(t: Tape, name: str, x: Value, e: Experts) -> Value:
+    if not t.adapts(name, "router"):
+        return t.linear(name, x, e.num, label="router logits", kind="router")
+    with t.scope(name):
+        return _logits(t, x, router_weight(t, int(e.num), int(x.shape[-1])), e)
+
+
 def fp32_logits(t: Tape, name: str, x: Value, e: Experts) -> Value:
     """DeepSeek: input and weight raised to fp32 before the product (which autocast may lower again)."""
     with t.scope(name):
-        weight = t.cast(t.param("weight", (int(e.num), int(x.shape[-1])), "router"), F32)
-        x, weight = t.autocasted(t.cast(x, F32)), t.autocasted(weight)
-        saves = tuple(kept for kept, other in ((x, weight), (weight, x)) if other.requires_grad)
-        return t.op("linear", (x, weight), (x.shape[0], e.num), x.dtype, saves=saves, label="router logits")
+        weight = t.cast(router_weight(t, int(e.num), int(x.shape[-1])), F32)
+        return _logits(t, t.cast(x, F32), weight, e)
+
+
+def _logits(t: Tape, x: Value, weight: Value, e: Experts) -> Value:
+    x, weight = t.autocasted(x), t.autocasted(weight)
+    saves = _factors_kept(x, weight)
+    return t.op("linear", (x, weight), (x.shape[0], e.num), x.dtype, saves=saves, label="router logits")
+
+
+def _factors_kept(x: Value, weight: Value) -> tuple[Value, ...]:
+    """Each factor for the gradient of the other; a parameter takes no more room for that."""
+    return tuple(kept for kept, other in ((x, weight), (weight, x)) if other.requires_grad)
 
 
 def group_softmax_router(t: Tape, name: str, x: Value, e: Experts, *, grouped: bool) -> Routing:
@@ -124,24 +141,36 @@ def _drawn(t: Tape, logits: Value, scores: Value) -> Routing:
 
 def run_experts(t: Tape, x: Value, routing: Routing, e: Experts) -> Value:
     """x is [tokens, h]. The parameters are three-dimensional, one slice for each expert."""
-    split = t.regime.split
-    e = replace(e, inner=e.inner // split.expert_tp)
-    h, two, num = int(x.shape[-1]), 2 * int(e.inner), int(e.num) // split.ep
+    e = replace(e, inner=e.inner // t.regime.split.expert_tp)
+    run = _grouped if t.regime.experts == "grouped" else _looped
     with t.scope("experts"):
-        shapes = (num, h, two), (num, int(e.inner), h)
-        up_shape, down_shape = shapes if e.transposed else ((n, b, a) for n, a, b in shapes)
-        up = t.param("gate_up_proj", up_shape, "experts")
-        up_bias = t.param("gate_up_proj_bias", (num, two), "experts") if e.bias else None
-        down = t.param("down_proj", down_shape, "experts")
-        down_bias = t.param("down_proj_bias", (num, h), "experts") if e.bias else None
-        run = _grouped if t.regime.experts == "grouped" else _looped
-        return run(t, x, routing, e, (up, up_bias), (down, down_bias))
+        return run(t, x, routing, e, *_weights(t, int(x.shape[-1]), e))
 
 
-Weights = tuple[Value, Value | None]
+def _weights(t: Tape, h: int, e: Experts) -> tuple[Weight, Weight]:
+    """Into hidden and gate, and back."""
+    inner, num = int(e.inner), int(e.num) // t.regime.split.ep
+    shapes = {"gate_up_proj": (h, 2 * inner), "down_proj": (inner, h)}
+    joined = {"gate_up_proj": 2, "down_proj": 1}
+    adapted = [name for name in shapes if t.adapts(name, "experts")]
+    with t.scope(".".join("base_layer" for _ in adapted)):  # PEFT wraps the module once for each parameter
+        bases = {
+            name: t.param(name, (num, *(shape if e.transposed else shape[::-1])), "experts")
+            for name, shape in shapes.items()
+        }
+        biases = {
+            name: t.param(f"{name}_bias", (num, out), "experts") if e.bias else None
+            for name, (_, out) in shapes.items()
+        }
+    factors = {}
+    for index, name in enumerate(adapted):
+        with t.scope(".".join("base_layer" for _ in adapted[index + 1 :])):
+            factors[name] = expert_factors(t, bases[name], joined[name], transposed=e.transposed)
+    up, down = (Weight(base=bases[n], bias=biases[n], factors=factors.get(n, ())) for n in shapes)
+    return up, down
 
 
-def _grouped(t: Tape, x: Value, routing: Routing, e: Experts, up: Weights, down: Weights) -> Value:
+def _grouped(t: Tape, x: Value, routing: Routing, e: Experts, up: Weight, down: Weight) -> Value:
     """Rows sorted by expert, two grouped matmuls (which autocast does not reach), rows put back and added up."""
     rows = x.shape[0] * e.k
     expert_of_row = Value((rows,), I64, label="expert of each row")
@@ -151,34 +180,37 @@ def _grouped(t: Tape, x: Value, routing: Routing, e: Experts, up: Weights, down:
     weights = _indexed(t, routing.weights, (rows, 1), (order,), "row weights")
     chosen = _sent(t, chosen)
 
-    def linear(y: Value, w: Weights, out: int, label: str) -> Value:
-        weight, bias = w
+    cache: list[Value] = []
+
+    def linear(y: Value, w: Weight, out: int, label: str) -> Value:
+        weight = w.folded(t)
+        cache.append(weight)
         y = t.cast(y, weight.dtype)
-        saves = (y, offsets) if weight.requires_grad else (offsets,)
+        saves = (*_factors_kept(y, weight), offsets)
         y = t.op("grouped_mm", (y, weight), (y.shape[0], out), y.dtype, saves=saves, label=label, flops=_flops(y, out))
-        if bias is None:
+        if w.bias is None:
             return y
-        return _plus(t, y, _indexed(t, bias, y.shape, (expert_of_row,), "bias of each row"), label)
+        return _plus(t, y, _indexed(t, w.bias, y.shape, (expert_of_row,), "bias of each row"), label)
 
     y = linear(_gated(t, linear(chosen, up, 2 * e.inner, "gate and up"), e), down, x.shape[-1], "expert output")
     y = t.mul(_returned(t, y, rows), weights, "weighted rows")
     y = _indexed(t, y, y.shape, (Value((rows,), I64, label="order back"),), "weighted rows in order")
-    return t.cast(t.op("sum", (y,), x.shape, y.dtype, label="mixture"), x.dtype)
+    y = t.cast(t.op("sum", (y,), x.shape, y.dtype, label="mixture"), x.dtype)
+    return t.holding(y, *cache) if up.factors or down.factors else y  # torch's parametrize.cached() around the forward
 
 
-def _looped(t: Tape, x: Value, routing: Routing, e: Experts, up: Weights, down: Weights) -> Value:
+def _looped(t: Tape, x: Value, routing: Routing, e: Experts, up: Weight, down: Weight) -> Value:
     """Expert by expert; what the turns keep, laid end to end."""
     rows = x.shape[0] * e.k
     where = Value((rows, 2), I64, label="token and place of each row")
     chosen = _indexed(t, x, (rows, x.shape[-1]), (where,), "routed rows")
     chosen = _sent(t, chosen)
 
-    def linear(y: Value, w: Weights, out: int, label: str) -> Value:
-        weight, bias = w
-        y, weight = t.autocasted(y), t.autocasted(weight)
-        saves = tuple(kept for kept, other in ((y, weight), (weight, y)) if other.requires_grad)
+    def linear(y: Value, w: Weight, out: int, label: str) -> Value:
+        y, weight = t.autocasted(y), t.autocasted(w.folded(t))
+        saves = _factors_kept(y, weight)
         y = t.op("linear", (y, weight), (y.shape[0], out), y.dtype, saves=saves, label=label, flops=_flops(y, out))
-        return y if bias is None else _plus(t, y, bias, label)
+        return y if w.bias is None else _plus(t, y, w.bias, label)
 
     y = linear(_gated(t, linear(chosen, up, 2 * e.inner, "gate and up"), e), down, x.shape[-1], "expert output")
     weights = _indexed(t, routing.weights, (rows, 1), (where,), "row weights")

@@ -301,7 +301,7 @@ class Tape:
         with self.scope(name):
             size = (x.shape[-1], out) if transposed else (out, x.shape[-1])
             regime, full = self.regime, numbered(self.path(), self._layer)
-            adapted = adapt and regime.lora is not None and regime.lora.matches(full, kind)
+            adapted = adapt and self.adapts("", kind)
             with self.scope("base_layer" if adapted else ""):
                 w = self.tie("weight", weight) if weight is not None else self._weight(size, full, kind)
                 b = self.param("bias", (out,), "bias") if bias else None
@@ -309,6 +309,11 @@ class Tape:
                     return self._fused_loss(self._whole(x), w)
                 y = self._joined(x, w, b, out, label or name, kind)
             return self._adapted(x, y, out) if adapted else y
+
+    def adapts(self, name: str, kind: str) -> bool:
+        """Does the regime put an adapter on this module or parameter of the open scope?"""
+        lora = self.regime.lora
+        return lora is not None and lora.matches(numbered(self.path(name), self._layer), kind)
 
     # ---- seams between tensor-parallel ranks
 
@@ -437,9 +442,14 @@ class Tape:
 
     def low_rank(self, name: str, x: Value, out: int) -> Value:
         """x times one of an adapter's own matrices."""
+        return self._matmul_weight(
+            x, self.factor(name, (out, x.shape[-1])), None, out, self.path(name).rpartition(".")[2]
+        )
+
+    def factor(self, name: str, shape: tuple[int, int]) -> Value:
+        """One of an adapter's own matrices."""
         assert self.regime.lora is not None
-        param = Param(name=self.path(name), shape=(out, x.shape[-1]), kind="adapter", dtype=self.regime.lora.dtype)
-        return self._matmul_weight(x, self._declare(param), None, out, self.path(name).rpartition(".")[2])
+        return self._declare(Param(name=self.path(name), shape=shape, kind="adapter", dtype=self.regime.lora.dtype))
 
     # ---- tables and norms
 

@@ -1,0 +1,55 @@
+"""Which modules and parameters of a model get adapters: PEFT's rules.
+
+In come the job's targets, out comes a predicate over a module's full name and kind. Mixtures that transformers 5 holds
+with one tensor for all experts are known as peft 0.21 knows them (utils/transformers_weight_conversion.py): names of
+the linear layers that experts used to be are read as names of parameters, also in `all-linear` (since PEFT's pull
+request 3232 of June 2026; before that `all-linear` left experts alone). The same names then stand for no module any
+more, so that dense layers and shared experts beside routed ones go without. Other mixtures (qwen2_moe, phimoe, gpt_oss)
+have no such table: there adapters are on linear layers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+
+from vramcast.errors import InputError
+
+ALL_LINEAR = ("all-linear",)
+QWEN = {"gate": "gate", "gate_proj": "gate_up_proj", "up_proj": "gate_up_proj", "down_proj": "down_proj"}
+MOVED: dict[str, dict[str, str]] = {
+    "mixtral": {"gate": "gate", "w1": "gate_up_proj", "w3": "gate_up_proj", "w2": "down_proj"},
+    "qwen3_moe": QWEN, "olmoe": QWEN, "deepseek_v2": QWEN, "deepseek_v3": QWEN,
+}  # fmt: skip
+NOTHING: dict[str, str] = {}
+
+
+def lora_matches(targets: tuple[str, ...], moved: Mapping[str, str] = NOTHING) -> Callable[[str, str], bool]:
+    """`all-linear` is every linear but the head; a name matches the whole path or its end. `moved`: see MOVED."""
+    everything = targets == ALL_LINEAR
+    found = moved.keys() if everything else moved.keys() & {_last(target) for target in targets}
+    _check_joined(found, moved)
+    parameters = {moved[name] for name in found}
+    modules = tuple(target for target in targets if _last(target) not in moved)
+
+    def matches(name: str, kind: str) -> bool:
+        if kind == "experts" or (kind == "router" and moved):
+            return _last(name) in parameters
+        if everything:
+            return kind == "linear" and _last(name) not in moved
+        return any(name == target or name.endswith(f".{target}") for target in modules)
+
+    return matches
+
+
+def _check_joined(found: Set[str], moved: Mapping[str, str]) -> None:
+    joined = [name for name, parameter in moved.items() if parameter == "gate_up_proj"]
+    named = [name for name in joined if name in found]
+    if named and named != joined:
+        raise InputError(
+            f"lora-targets {', '.join(named)}: transformers 5 holds {' and '.join(joined)} of all experts in one "
+            "tensor, so PEFT refuses one without the other. Name both."
+        )
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
