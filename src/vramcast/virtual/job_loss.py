@@ -3,7 +3,9 @@
 In come hidden states or logits and labels, out comes a scalar with its graph. What the fused one allocates follows
 liger-kernel 0.8.5, ops/fused_linear_cross_entropy.py: one buffer of logits for all chunks where no cast is needed,
 gradients written over the logits, the head's gradient summed while the forward runs. Its kernel is Triton, which needs
-a GPU; here the same is written in torch's own ops, in place. Does not know label smoothing, soft caps and token scales.
+a GPU; here the same is written in torch's own ops, in place. Where the head's rows are divided over tensor-parallel
+ranks, each has its own logits and the ranks exchange maxima and sums. Does not know label smoothing, soft caps and
+token scales.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from vramcast.errors import UnsupportedError
 
@@ -44,7 +48,10 @@ def fuse_loss(model: Any) -> None:
         else:
             target = torch.nn.functional.pad(labels, (0, 1), value=IGNORED)[..., 1:].flatten()
             outputs = forward(**batch)
-        loss = FusedLinearCrossEntropy.apply(outputs.logits.flatten(0, 1), head.weight, target)
+        weight, ranks = head.weight, None
+        if isinstance(weight, DTensor):
+            weight, ranks = weight.to_local(), weight.device_mesh.get_group()
+        loss = FusedLinearCrossEntropy.apply(outputs.logits.flatten(0, 1), weight, target, ranks)
         return CausalLMOutputWithPast(loss=loss, past_key_values=outputs.past_key_values)
 
     model.forward = fused
@@ -57,10 +64,13 @@ def _rows_of_chunk(rows: int, width: int, vocabulary: int) -> int:
 
 
 class FusedLinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed by mypy
-    """mean cross entropy of hidden · weightᵀ against labels; gradients are ready when the forward ends."""
+    """mean cross entropy of hidden · weightᵀ against labels; gradients are ready when the forward ends. `ranks`: the
+    group over which the vocabulary is divided, each rank having as many rows of the weight."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, ranks: dist.ProcessGroup | None = None
+    ) -> Tensor:
         rows = _rows_of_chunk(hidden.shape[0], hidden.shape[1], weight.shape[0])
         plain = hidden.dtype == weight.dtype and not torch.is_autocast_enabled("cuda")
         grad_hidden = torch.zeros_like(hidden)
@@ -75,7 +85,7 @@ class FusedLinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]  #
             else:
                 logits = buffer[: len(part)]
                 torch.mm(part, weight.t(), out=logits)
-            losses[start : start + rows] = _gradient_over_logits(logits, wanted, count)
+            losses[start : start + rows] = _gradient_over_logits(logits, wanted, count, ranks)
             if plain:
                 torch.mm(logits, weight, out=grad_hidden[start : start + rows])
             else:
@@ -83,6 +93,8 @@ class FusedLinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]  #
             if grad_weight is not None:
                 _add_product(grad_weight, logits, part)
             del logits, part, wanted
+        if ranks is not None:
+            dist.all_reduce(grad_hidden, group=ranks)
         ctx.save_for_backward(grad_hidden, grad_weight)
         return losses.sum()
 
@@ -93,22 +105,32 @@ class FusedLinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]  #
         for gradient in gradients:
             if gradient is not None:
                 gradient.mul_(upstream[0])
-        return (*gradients, None)
+        return (*gradients, None, None)
 
 
-def _gradient_over_logits(logits: Tensor, labels: Tensor, count: Tensor) -> Tensor:
+def _gradient_over_logits(
+    logits: Tensor, labels: Tensor, count: Tensor, ranks: dist.ProcessGroup | None = None
+) -> Tensor:
     """Each row's loss; the logits become their own gradient, in place."""
     kept = labels != IGNORED
-    index = labels.clamp(min=0).unsqueeze(-1)
-    logits.sub_(logits.amax(dim=-1, keepdim=True))
-    chosen = logits.gather(1, index).squeeze(-1).float()
+    first = 0 if ranks is None else dist.get_rank(ranks) * logits.shape[1]
+    own = (labels >= first) & (labels < first + logits.shape[1])
+    index = (labels - first).clamp(0, logits.shape[1] - 1).unsqueeze(-1)
+    logits.sub_(_over(logits.amax(dim=-1, keepdim=True), ranks, dist.ReduceOp.MAX))
+    chosen = _over(logits.gather(1, index).squeeze(-1).float() * own, ranks, dist.ReduceOp.SUM)
     logits.exp_()
-    total = logits.sum(dim=-1, keepdim=True)
+    total = _over(logits.sum(dim=-1, keepdim=True), ranks, dist.ReduceOp.SUM)
     losses = (total.squeeze(-1).float().log() - chosen) * kept / count
     logits.div_(total)
-    logits.scatter_add_(1, index, torch.full_like(index, -1, dtype=logits.dtype))
+    logits.scatter_add_(1, index, -own.unsqueeze(-1).to(logits.dtype))
     logits.mul_((kept / count).unsqueeze(-1).to(logits.dtype))
     return losses
+
+
+def _over(values: Tensor, ranks: dist.ProcessGroup | None, how: Any) -> Tensor:
+    if ranks is not None:
+        dist.all_reduce(values, how, group=ranks)
+    return values
 
 
 def _add_product(total: Tensor, logits: Tensor, part: Tensor) -> None:

@@ -33,7 +33,7 @@ PLAIN = {  # keys that this loop does not carry out, and the only values it know
     "rollout_tokens": (None,), "resume": ("none",), "kernels": ((),), "attention": ("sdpa", "eager"), "dora": (False,),
     "framework": ("plain", "hf", "lightning", "accelerate"), "longest_seq": (None,),
     "precision": ("fp32", "bf16-true", "fp16-true", "bf16-mixed", "fp16-mixed", "bf16-autocast"),
-    "tp": (1,), "pp": (1,), "cp": (1,), "ep": (1,), "shard_size": (None,), "units": (None, "root"),
+    "pp": (1,), "cp": (1,), "ep": (1,), "shard_size": (None,), "units": (None, "root"),
     "strategy": (None, "none", "ddp", "fsdp2"), "offload": ("none", "params"),
 }  # fmt: skip
 WITHOUT_EDIT = {"images": (None,), "sub_device": (None,)}
@@ -45,6 +45,11 @@ ON_MANY_GPUS = {
     "reference": ("none", "precomputed"),
     "precision": ("fp32", "bf16-true", "fp16-true", "bf16-mixed", "bf16-autocast"),
 }  # fmt: skip
+UNDER_TENSOR_PARALLELISM = {
+    "lora_rank": (None,), "quantize": ("none",), "sequence_parallel": (None, False), "loss_parallel": (None, False),
+    "optimizer": ("adamw", "adam", "sgd", "sgd-momentum"), "strategy": (None, "none", "fsdp2"),
+}  # fmt: skip
+DIVIDED_ALONE = {"precision": ("fp32", "bf16-true", "fp16-true")}  # the virtual autocast casts no DTensor
 SHARDED = {"optimizer": ("adamw", "adam", "sgd", "sgd-momentum")}  # bitsandbytes knows no DTensor
 
 
@@ -68,6 +73,12 @@ def trace_job(job: Job, loop: Loop, config: Config, gpu: str) -> VirtualGpu:
     if job.gpus > 1:
         sharded = SHARDED if job.strategy == "fsdp2" else {}
         _check(job, {**ON_MANY_GPUS, **sharded}, "on many GPUs cannot be traced from a job")
+    if job.tp > 1:
+        _check(job, UNDER_TENSOR_PARALLELISM, f"beside tp {job.tp} cannot be traced from a job")
+        if job.strategy != "fsdp2":
+            _check(job, DIVIDED_ALONE, f"beside tp {job.tp} without fsdp2 cannot be traced from a job")
+        if job.strategy != "fsdp2" and job.gpus > job.tp:
+            raise UnsupportedError(f"ddp over groups of tp {job.tp} cannot be traced from a job: give --strategy fsdp2")
     count = job.gpus if job.sub_device is None else 1 + job_edit.number_of(job.sub_device)
     rank = 0 if job.gpus > 1 else None
     with _environment(job), virtual_gpu(gpu, count=count, rank=rank) as traced, contextlib.ExitStack() as stack:
@@ -146,7 +157,8 @@ class _Run:
         how = self.loop.implementation
         embeddings = [m.weight for m in self.model.modules() if isinstance(m, torch.nn.Embedding)]
         if how != "in-backward":
-            yield optimizer_of(self.trained, self.job, how, embeddings)
+            params = job_ranks.alike(self.trained) if self.job.tp > 1 else self.trained
+            yield optimizer_of(params, self.job, how, embeddings)
             return
         for parameter in self.trained:
             own = optimizer_of([parameter], self.job, how, embeddings)
