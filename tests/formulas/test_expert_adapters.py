@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from vramcast.errors import InputError
-from vramcast.formulas.estimate import estimate
+from vramcast.formulas.estimate import assumptions, estimate
 from vramcast.formulas.regime import regime_of
 from vramcast.job import Job, job_from
 from vramcast.models.config import Config
@@ -95,6 +95,23 @@ def test_half_of_a_joined_tensor_is_refused_as_peft_refuses_it() -> None:
         theirs("mixtral", ["q_proj", "w1"])
     with pytest.raises(InputError, match="w1 and w3"):
         ours("mixtral", lora_targets=("q_proj", "w1"))
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({}, "one tensor as large as the experts"),
+        ({"lora_dropout": 0.05}, "refuses lora-dropout 0.05"),
+        ({"transformers_version": "4.57"}, "are not counted"),
+        ({"lora_targets": ("q_proj", "v_proj")}, None),
+    ],
+)
+def test_what_is_assumed_about_experts_is_said(values: dict[str, Any], told: str | None) -> None:
+    config = Config(config_of("mixtral"))
+    job = Job(model="mixtral", lora_rank=4, **values)
+    texts = [text for text in assumptions(job, config) if text.startswith("adapters on")]
+    assert texts == [text for text in texts if told is not None and told in text]
+    assert len(texts) == (told is not None)
 
 
 WIDE: dict[str, dict[str, Any]] = {

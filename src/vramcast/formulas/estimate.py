@@ -24,7 +24,7 @@ from vramcast.formulas.optimizers import implementation, is_paged, state_bytes, 
 from vramcast.formulas.overheads import context_entries, workspace_entries, workspaces
 from vramcast.formulas.positions import check_positions, default_seq, has_tokens
 from vramcast.formulas.recipe import RECIPES
-from vramcast.formulas.regime import attention_kernel, regime_of
+from vramcast.formulas.regime import attention_kernel, expert_adapters_text, regime_of
 from vramcast.formulas.replay import Replayed, Script, replay
 from vramcast.formulas.scaling import lengths, scaling
 from vramcast.formulas.setting import Beside, Setting
@@ -488,6 +488,7 @@ def assumptions(job: Job, config: Config | None) -> tuple[str, ...]:
             texts.append(length_text(job, int(sizes_of(job, config).seq)))
         kernel = attention_kernel(job, config, find_gpu(job.gpu) if job.gpu else None)
         texts.append(f"attention {job.attention} → {kernel} kernel")
+        texts.extend(expert_adapters_text(job, config))
     if job.optimizer_impl is None:
         texts.append(
             f"{job.optimizer} runs as {implementation(job)} (framework {job.framework}, torch {job.torch_version})"

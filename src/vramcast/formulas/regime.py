@@ -20,7 +20,7 @@ from vramcast.formulas.eras import (
     supports_sdpa,
     upcasts_logits,
 )
-from vramcast.formulas.lora_targets import MOVED, lora_matches
+from vramcast.formulas.lora_targets import ALL_LINEAR, MOVED, NOTHING, lora_matches
 from vramcast.formulas.optimizers import version
 from vramcast.formulas.recipe import RECIPES
 from vramcast.job import Job
@@ -188,6 +188,18 @@ def moved_names(job: Job, config: Config) -> dict[str, str]:
     if version(job.transformers_version) < GROUPED_EXPERTS_FROM or _code(job, config) != "transformers":
         return {}
     return MOVED.get(config.model_type, {})
+
+
+def expert_adapters_text(job: Job, config: Config) -> tuple[str, ...]:
+    """What is assumed about adapters on experts, where the job has any."""
+    names = MOVED.get(config.model_type, NOTHING)
+    asked = job.lora_targets == ALL_LINEAR or any(target.rpartition(".")[2] in names for target in job.lora_targets)
+    if job.lora_rank is None or not names or not asked or _code(job, config) != "transformers":
+        return ()
+    if not moved_names(job, config):
+        return ("adapters on each expert's linear layers, which PEFT makes before transformers 5, are not counted",)
+    refused = f"; it refuses lora-dropout {job.lora_dropout} there, which is left out" if job.lora_dropout else ""
+    return (f"adapters on experts as PEFT 0.21 puts them: added to one tensor as large as the experts{refused}",)
 
 
 def _quantized(job: Job, config: Config) -> Quantized | None:
