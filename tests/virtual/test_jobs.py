@@ -43,6 +43,7 @@ CASES: dict[str, dict[str, Any]] = {
     "4-bit, sharded": {**QLORA, "gpus": 8, "strategy": "fsdp2", "checkpointing": "full"},
     "sharded on the host": {"gpus": 8, "strategy": "fsdp2", "offload": "params", "checkpointing": "full"},
     "tensor parallel": TENSOR,
+    "tensor parallel, fp32": {**TENSOR, "precision": "fp32"},
     "tensor parallel by two": {**TENSOR, "gpus": 2, "tp": 2},
     "tensor parallel in shards": TWO_BY_FOUR,
     "tensor parallel in shards, checkpointed": {**TWO_BY_FOUR, "checkpointing": "full", "framework": "hf"},

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed import device_mesh, distributed_c10d
@@ -26,6 +27,11 @@ _NOT_WRITTEN = "torch.distributed.checkpoint wrote and read nothing: virtual ten
 
 
 def install(gpu: VirtualGpu, rank: int, world_size: int, patches: Patches) -> None:
+    for name in ("wait_tensor", "_wrap_tensor_autograd"):  # newer torch has the second
+        # They give back what they got; torch's kernels for shapes alone would make a second one.
+        if hasattr(torch.ops._c10d_functional, name):
+            op = getattr(torch.ops._c10d_functional, name).default
+            gpu.mode.specials[op] = lambda func, args, kwargs: args[0]
     for name, function in {**_groups(rank, world_size), **_objects(gpu, rank)}.items():
         for owner in (dist, distributed_c10d, device_mesh):
             if hasattr(owner, name):
