@@ -1,10 +1,12 @@
 """Predicted host memory beside measured, for dataset modes × workers × batch sizes × file sizes.
 
-    python benchmarks/bench_host.py --rows 5000 200000 2000000 --folder /tmp/bench > benchmarks/host.md
+    python benchmarks/bench_host.py --rows 5000 200000 2000000 --repeats 3 --folder /tmp/bench > benchmarks/host.md
 
 Every row is a process of its own with a DataLoader over a generated parquet file, measured in its steady state: private
 memory, shared memory and mapped files of the process and its workers, each shared page once. Growth is what a larger
-batch adds, measured and predicted; only batches differ, every batch size reads as many rows.
+batch adds, measured and predicted; only batches differ, every batch size reads as many rows. One run beside another of
+the same cell differs by up to 14 MB where a table of 2 GB is held: when Python looks for garbage in a forked worker
+decides what it copies. So a cell is the median of `--repeats` runs.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from functools import partial
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
+from statistics import median
 
 from bench_dataset import generate
 
@@ -69,7 +72,7 @@ def predicted(facts: ParquetFacts, mode: str, workers: int, batch: int) -> int:
     return sum(ledger.moment(FORWARD, place).process_bytes for place in ledger.places())
 
 
-def table(path: Path, tally: Counter[str]) -> Iterator[str]:
+def table(path: Path, tally: Counter[str], repeats: int) -> Iterator[str]:
     facts = read_facts(path)
     yield f"\n## {facts.num_rows:,} rows, {facts.decoded_bytes / MiB:,.0f} MiB decoded\n"
     yield "| mode | workers | batch | predicted, MiB | measured, MiB | difference | growth missed by, MB |"
@@ -78,8 +81,9 @@ def table(path: Path, tally: Counter[str]) -> Iterator[str]:
         rows = rows_to_read(facts, mode, workers)
         before: tuple[int, int] | None = None
         with ThreadPoolExecutor(2) as pool:
-            sizes = list(pool.map(partial(measured, path, mode, workers, rows), BATCHES))
-        for batch, found in zip(BATCHES, sizes, strict=True):
+            every = list(pool.map(partial(measured, path, mode, workers, rows), BATCHES * repeats))
+        for number, batch in enumerate(BATCHES):
+            found = int(median(every[number :: len(BATCHES)]))
             expected = predicted(facts, mode, workers, batch)
             missed = None if before is None else (expected - before[0]) - (found - before[1])
             count(tally, expected, found, missed)
@@ -104,17 +108,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[5000, 200_000])
     parser.add_argument("--folder", type=Path, default=Path("bench-data"))
+    parser.add_argument("--repeats", type=int, default=1, help="runs of every cell, of which the median is shown")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     tally: Counter[str] = Counter()
     names = ", ".join(f"{name} {version(name)}" for name in ("torch", "pyarrow", "numpy"))
     print("# Host memory, predicted and measured\n")
-    print(f"Reader budget {BUDGET_BYTES // MiB} MiB, sequence {SEQ}; {names}, Python {platform.python_version()}.")
+    print(
+        f"Reader budget {BUDGET_BYTES // MiB} MiB, sequence {SEQ}; median of {args.repeats} run(s); {names}, "
+        f"Python {platform.python_version()}."
+    )
     for rows in args.rows:
         path = args.folder / f"chat-{rows}.parquet"
         if not path.exists():
             generate(path, rows)
-        for line in table(path, tally):
+        for line in table(path, tally, args.repeats):
             print(line, flush=True)
     held, near = tally["cells held"], tally["within ten percent"]
     print(f"\nWithin 10 % or 100 MB: {held} of {tally['cells']}; within 10 %: {near}.")

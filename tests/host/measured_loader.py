@@ -69,6 +69,9 @@ def main() -> None:
             if rows >= job["rows"]:
                 break
     wait_for_queues(job)
+    if not job["workers"]:
+        following = next(batches, batch)  # made while the loop still holds the one before
+        assert len(following["input_ids"]) == len(batch["input_ids"])
     print(json.dumps(asdict(family_use())), flush=True)
     os._exit(0)  # the workers are busy; nothing of theirs is wanted
 
