@@ -4,9 +4,8 @@
 
 Every row is a process of its own with a DataLoader over a generated parquet file, measured in its steady state: private
 memory, shared memory and mapped files of the process and its workers, each shared page once. Growth is what a larger
-batch adds, measured and predicted; only batches differ, every batch size reads as many rows. One run beside another of
-the same cell differs by up to 14 MB where a table of 2 GB is held: when Python looks for garbage in a forked worker
-decides what it copies. So a cell is the median of `--repeats` runs.
+batch adds, measured and predicted; only batches differ, every batch size reads as many rows. A run is measured at five
+moments, and of these and of `--repeats` runs the median is taken.
 """
 
 from __future__ import annotations
