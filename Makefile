@@ -39,7 +39,7 @@ docs: $(READY)
 	$(BIN)/python docs/generate.py
 
 # Measured rows against the formula engine (docs/accuracy.md, its plot, the ranges that predictions carry) and, where a
-# script exists, against the virtual GPU (docs/accuracy-traces.md; some minutes, older transformers into build/).
+# script exists, against the virtual GPU (docs/accuracy-traces.md; some minutes, libraries of the time into build/).
 accuracy: $(READY)
 	$(BIN)/vramcast accuracy --write
 	$(BIN)/vramcast accuracy --traces build/environments --write

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from vramcast.cli.options import print_json
+from vramcast.errors import InputError
 
 PAGE, PLOT, RANGES = "docs/accuracy.md", "docs/accuracy.svg", "src/vramcast/catalog/data/residuals.json"
 PREDICTED = "predicted.json"  # beside the rows
@@ -27,8 +28,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         nargs="?",
         const="",
-        help="run the rows that are scripts on the virtual GPU instead; FOLDER: where older transformers are installed",
+        help="run the rows that are scripts on the virtual GPU instead; FOLDER: gets the libraries of the time",
     )
+    parser.add_argument("--only", metavar="START", default="", help="with --traces: only rows whose name begins so")
     parser.add_argument(
         "--write",
         action="store_true",
@@ -38,7 +40,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.traces is not None:
-        return _run_traces(Path(args.rows), Path(args.traces) if args.traces else None, write=args.write)
+        return _run_traces(args)
+    if args.only:
+        raise InputError("--only picks rows of --traces; the formulas' rows take seconds and run together.")
     from vramcast.accuracy.changes import load_written, written_text
     from vramcast.accuracy.residuals import classes, coverage
     from vramcast.accuracy.rows import load_not_expressed, load_sources
@@ -72,15 +76,36 @@ def run(args: argparse.Namespace) -> int:
     return 0 if all(outcome.within for outcome in outcomes) else 1
 
 
-def _run_traces(folder: Path, environments: Path | None, *, write: bool) -> int:
-    from vramcast.accuracy.traced import load_trace_rows, run_trace_rows, traced_page, traced_table
+def _run_traces(args: argparse.Namespace) -> int:
+    from vramcast.accuracy.traced import load_not_traced, load_trace_rows, run_trace_rows
+    from vramcast.report.accuracy_traces import traced_page, traced_table
 
-    outcomes = run_trace_rows(load_trace_rows(folder), folder, environments, lambda line: print(line, file=sys.stderr))
-    print(traced_table(outcomes))
-    if write:
-        page = traced_page(_written(), outcomes)
+    folder = Path(args.rows)
+    rows = [row for row in load_trace_rows(folder) if row.id.startswith(args.only)]
+    if not rows:
+        raise InputError(f"--only {args.only}: no row of {folder / 'traces'} begins so.")
+    if args.write and args.only:
+        raise InputError(f"--write with --only would leave the other rows out of {TRACES_PAGE}; run it without --only.")
+    environments = Path(args.traces) if args.traces else None
+    outcomes, failed = run_trace_rows(rows, folder, environments, lambda line: print(line, file=sys.stderr))
+    formulas = _formulas(folder, {row.id: row.metric for row in rows})
+    print(traced_table(outcomes, formulas))
+    if args.write:
+        page = traced_page(_written(), outcomes, [*failed, *load_not_traced(folder)], formulas)
         (folder.resolve().parents[1] / TRACES_PAGE).write_text(page, encoding="utf-8")
-    return 0 if all(outcome.within for outcome in outcomes) else 1
+    return 0 if not failed and all(outcome.within for outcome in outcomes) else 1
+
+
+def _formulas(folder: Path, metrics: dict[str, str]) -> dict[str, int]:
+    """What the formulas were last written to say about the same rows, where the metric is the same."""
+    from vramcast.accuracy.changes import load_written
+    from vramcast.accuracy.rows import load_sources
+
+    written = load_written(folder / PREDICTED)
+    if written is None:
+        return {}
+    same = [row.id for source in load_sources(folder) for row in source.rows if metrics.get(row.id) == row.metric]
+    return {id: written.predicted_bytes[id] for id in same if id in written.predicted_bytes}
 
 
 def _written() -> str:
