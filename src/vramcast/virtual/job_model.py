@@ -104,31 +104,34 @@ def bitsandbytes() -> Any:
 
 
 def _in_4_bit(model: Any, job: Job, compute: torch.dtype) -> Any:
-    """load_in_4bit, and prepare_model_for_kbit_training where weights are not sharded: linear layers but the head are
-    packed, the rest is raised to fp32."""
+    """load_in_4bit, and prepare_model_for_kbit_training unless weights are sharded or adapters have 16 bits: linear
+    layers (GPT-2's Conv1D too) but the head are packed, the rest is raised to fp32."""
+    from transformers.pytorch_utils import Conv1D
+
     library = bitsandbytes()
     head, spared = model.get_output_embeddings(), model._keep_in_fp32_modules or ()
     for name, module in list(model.named_modules()):
         parent, _, child = name.rpartition(".")
-        if isinstance(module, torch.nn.Linear) and module is not head and child not in spared:
+        if isinstance(module, torch.nn.Linear | Conv1D) and module is not head and child not in spared:
             setattr(model.get_submodule(parent), child, _packed(library, module, job, compute))
     model.requires_grad_(False)
-    for parameter in model.parameters() if job.strategy != "fsdp2" else ():
+    raises = job.strategy != "fsdp2" and job.lora_dtype in (None, "fp32")
+    for parameter in model.parameters() if raises else ():
         if not isinstance(parameter, library.nn.Params4bit):
             parameter.data = parameter.data.float()
     model.is_loaded_in_4bit = True  # what PEFT asks before it chooses its 4-bit adapter
     return model
 
 
-def _packed(library: Any, linear: torch.nn.Linear, job: Job, compute: torch.dtype) -> Any:
+def _packed(library: Any, linear: Any, job: Job, compute: torch.dtype) -> Any:
     how: dict[str, Any] = {
         "quant_type": "nf4", "compress_statistics": job.quantize == "nf4-double",
         "quant_storage": compute if job.strategy == "fsdp2" else torch.uint8,  # shards want one dtype
     }  # fmt: skip
-    made = library.nn.Linear4bit(
-        linear.in_features, linear.out_features, bias=linear.bias is not None, compute_dtype=compute, **how
-    )
-    made.weight = library.nn.Params4bit(linear.weight.data.to(compute), requires_grad=False, module=made, **how)
+    weight = linear.weight.data if isinstance(linear, torch.nn.Linear) else linear.weight.data.T.contiguous()
+    outs, ins = weight.shape
+    made = library.nn.Linear4bit(ins, outs, bias=linear.bias is not None, compute_dtype=compute, **how)
+    made.weight = library.nn.Params4bit(weight.to(compute), requires_grad=False, module=made, **how)
     made.bias = linear.bias
     return made
 
