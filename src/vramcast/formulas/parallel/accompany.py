@@ -20,7 +20,8 @@ from vramcast.formulas.parallel.host import OWN_PART, offloads_optimizer
 from vramcast.formulas.parallel.layout import rank_config
 from vramcast.formulas.parallel.sharding import RankStates, rank_states
 from vramcast.formulas.parallel.topology import GATHERING, Topology, expert_load, most_expert_load
-from vramcast.formulas.parallel.windows import Unit, units_of, window_change
+from vramcast.formulas.parallel.units import Unit, units_of
+from vramcast.formulas.parallel.windows import window_change
 from vramcast.formulas.setting import Beside, Pass, Setting, backbone, without_graph
 from vramcast.formulas.timeline import Mode, passes, peak_by_phase, step_events
 from vramcast.ledger import (

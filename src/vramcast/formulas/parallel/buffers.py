@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from vramcast.formulas.parallel.sharding import RankStates
 from vramcast.formulas.parallel.topology import Topology
-from vramcast.formulas.parallel.windows import Unit
+from vramcast.formulas.parallel.units import Unit
 from vramcast.formulas.parallel.zero3 import REDUCE_BUCKET
 from vramcast.job import Job
 from vramcast.ledger import (

@@ -14,7 +14,8 @@ from functools import partial
 
 from vramcast.formulas.events import Event
 from vramcast.formulas.parallel.topology import Topology
-from vramcast.formulas.parallel.windows import GATHERED, REDUCED, Unit, _Fsdp2, _woven
+from vramcast.formulas.parallel.units import Unit
+from vramcast.formulas.parallel.windows import GATHERED, REDUCED, _Fsdp2, _woven
 from vramcast.formulas.recipe import RECIPES
 from vramcast.formulas.timeline import Change
 from vramcast.job import Job

@@ -18,7 +18,8 @@ from vramcast.formulas.parallel.host import offloads_params
 from vramcast.formulas.parallel.rank_replay import BEFORE_25, RankScript, Wrapping
 from vramcast.formulas.parallel.sharding import RankStates, wrapped_vectors
 from vramcast.formulas.parallel.topology import Topology
-from vramcast.formulas.parallel.windows import GATHERED, copies_aside, units_of
+from vramcast.formulas.parallel.units import units_of
+from vramcast.formulas.parallel.windows import GATHERED, copies_aside
 from vramcast.formulas.step import Step, loss_apart
 from vramcast.formulas.timeline import Stamped, step_events
 from vramcast.ledger import BACKWARD, LOSS, PHASES, Category, Entry

@@ -69,7 +69,8 @@ from vramcast.formulas.parallel.rank_replay import replay_rank
 from vramcast.formulas.parallel.rank_script import Streams, rank_script
 from vramcast.formulas.parallel.sharding import RankStates, count_states, rank_states
 from vramcast.formulas.parallel.topology import Topology, check_model, hints, topology_of
-from vramcast.formulas.parallel.windows import Unit, units_of, window_change
+from vramcast.formulas.parallel.units import Unit, units_of
+from vramcast.formulas.parallel.windows import window_change
 from vramcast.formulas.replay import Replayed
 from vramcast.formulas.setting import Beside, Setting
 from vramcast.formulas.states import (

@@ -34,7 +34,7 @@ from vramcast.formulas.parallel.pipeline import chunks_in_flight, kept_bytes
 from vramcast.formulas.parallel.ranks import RankStep, divided_program, lying_entries, on_device, temporary_bytes
 from vramcast.formulas.parallel.sharding import rank_states
 from vramcast.formulas.parallel.topology import GATHERING, Topology, check_model, topology_of
-from vramcast.formulas.parallel.windows import units_of
+from vramcast.formulas.parallel.units import units_of
 from vramcast.formulas.timeline import Mode, passes
 from vramcast.job import Job
 from vramcast.ledger import BACKWARD, FORWARD, LOSS, STEP, Entry, Level

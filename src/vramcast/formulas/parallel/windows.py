@@ -11,13 +11,13 @@ released unless they are used again within `max_reuse_distance`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from vramcast.formulas.events import Event
 from vramcast.formulas.optimizers import version
-from vramcast.formulas.parallel.host import offloads_optimizer, offloads_params
-from vramcast.formulas.parallel.sharding import packed_bytes, ranks_of, shard_axis
+from vramcast.formulas.parallel.host import offloads_optimizer
 from vramcast.formulas.parallel.topology import Topology
+from vramcast.formulas.parallel.units import Unit, units_of
 from vramcast.formulas.parallel.zero3 import (
     NORM_PART,
     PREFETCH,
@@ -26,12 +26,10 @@ from vramcast.formulas.parallel.zero3 import (
     Reduction,
     kept_until_backward,
 )
-from vramcast.formulas.recipe import RECIPES
 from vramcast.formulas.timeline import Change, Chunk, Mode
 from vramcast.job import Job
 from vramcast.ledger import BACKWARD
 from vramcast.models.program import Program
-from vramcast.models.tape import F32, Param
 
 GATHERED, BUFFER, REDUCED, UNSHARDED = "gathered", "gather buffer", "reduce buffer", "unsharded gradient"
 ARRIVING, JOINED, INPUT, SCATTERED = "arriving shard", "joined gradient", "gather input", "reduce output"
@@ -42,126 +40,7 @@ LABELS = {
     SCATTERED: "reduced gradients before their cast",
 }  # fmt: skip
 COMMUNICATION = tuple(LABELS)
-MIXED_VECTORS = (
-    "litgpt",
-    "lightning",
-)  # they wrap blocks whole, adapters included (use_orig_params); PEFT's policy not
 LOSS_OUTSIDE = ("torchtitan", "torchtune", "litgpt", "megatron")  # their model returns logits; else it returns a loss
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """Parameters that are gathered together, and the sections that use them."""
-
-    number: int
-    sections: tuple[int, ...]
-    elements: int
-    gathered_bytes: int
-    reduced_bytes: int  # of the reduce-scatter's input
-    share_bytes: int  # of the sharded gradient
-    reshards: bool
-    vector_bytes: int = 0  # of the gradient of a vector that holds frozen parameters too
-    arriving_bytes: int = 0  # of an offloaded shard that is copied to the GPU before it is gathered
-    input_bytes: int = 0  # of the shards that FSDP2 casts, or fetches, before it gathers
-    scattered_bytes: int = 0  # of the reduce-scatter's output, where the gradient has another dtype
-    pieces: tuple[int, ...] = ()  # gathered bytes, parameter by parameter
-    numels: tuple[int, ...] = ()  # of the parameters that are trained, in the order forward uses them
-    is_root: bool = False  # the parts around the blocks, gathered together: finished last in forward
-
-
-def units_of(job: Job, program: Program, topology: Topology) -> list[Unit]:
-    """One unit per block; embedding, last norm and head are one root unit, or units of their own."""
-    key = (units_of, id(program.tape), id(job), topology)
-    if key not in program.folded:  # a price asks for them three times; what has the ids is kept with them
-        program.folded[key] = (program.tape, job, _units(job, program, topology))
-    found: list[Unit] = program.folded[key][2]
-    return found
-
-
-def _units(job: Job, program: Program, topology: Topology) -> list[Unit]:
-    ends = job.units or ("ends" if _fetches_ends(job, topology) else "root")
-    groups: list[list[int]] = []
-    root: list[int] = []
-    for index, placed in enumerate(program.placed):
-        if placed.section.is_block or (ends == "ends" and placed.section.params):
-            groups.append([index])
-        elif placed.section.params:
-            root.append(index)
-    groups = sorted([*groups, *([root] if root else [])])
-    return _alike(job, program, topology, [tuple(group) for group in groups])
-
-
-def _alike(job: Job, program: Program, topology: Topology, groups: list[tuple[int, ...]]) -> list[Unit]:
-    """Blocks of one kind are one unit in other places; the last block may differ."""
-    last = max((index for index, placed in enumerate(program.placed) if placed.section.is_block), default=-1)
-    made: dict[tuple[object, ...], Unit] = {}
-    units = []
-    for number, sections in enumerate(groups):
-        key = (*(id(program.placed[index].section) for index in sections), sections[0] == last)
-        if key not in made:
-            made[key] = _unit(job, program, topology, number, sections)
-        units.append(replace(made[key], number=number, sections=sections))
-    return units
-
-
-def _fetches_ends(job: Job, topology: Topology) -> bool:
-    """ZeRO-3 fetches module by module; torchtitan wraps embedding and head since 2025."""
-    titan = job.framework == "torchtitan" and version(job.torch_version) >= (2, 8)
-    return (topology.strategy == "zero3" and job.framework != "megatron") or titan
-
-
-def _unit(job: Job, program: Program, topology: Topology, number: int, sections: tuple[int, ...]) -> Unit:
-    params = [p for index in sections for p in program.placed[index].section.params if p.tied_to is None]
-    trained = [param for param in params if param.trainable]
-    pieces = tuple(_padded(param, topology) for param in params)
-    gathered, share = sum(pieces), _shared_bytes(trained, job, topology, _gradient_item)
-    scattered = _shared_bytes(trained, job, topology, _reduce_item)
-    last_block = max((i for i, placed in enumerate(program.placed) if placed.section.is_block), default=-1)
-    is_root = not program.placed[sections[0]].section.is_block
-    kept = is_root or topology.pp > 1 or (job.framework == "torchtitan" and sections[0] == last_block)
-    return Unit(
-        number=number, sections=sections, elements=sum(param.numel for param in params),
-        gathered_bytes=gathered,
-        reduced_bytes=sum(_reduced(param, job, topology) for param in trained),
-        share_bytes=share, scattered_bytes=scattered if scattered != share else 0, pieces=pieces,
-        input_bytes=gathered // topology.shard if RECIPES[job.precision].autocast or offloads_params(job) else 0,
-        arriving_bytes=gathered // topology.shard if offloads_params(job) else 0,
-        vector_bytes=gathered if job.framework in MIXED_VECTORS and 0 < len(trained) < len(params) else 0,
-        numels=tuple(param.numel for param in trained), reshards=job.reshard and not kept,
-        is_root=is_root and len(sections) > 1,
-    )  # fmt: skip
-
-
-def _shared_bytes(params: list[Param], job: Job, topology: Topology, item: Callable[[Param, Job], int]) -> int:
-    """Of the rank's part of gradients."""
-    shares = ((param, -(-_padded(param, topology) // ranks_of(param, topology))) for param in params)
-    return sum(nbytes // param.dtype.nbytes * item(param, job) for param, nbytes in shares)
-
-
-def _padded(param: Param, topology: Topology) -> int:
-    """Gathered bytes: rows rounded up to a multiple of the ranks."""
-    packed = packed_bytes(param)
-    if packed is not None:
-        return packed
-    n, rows = ranks_of(param, topology), int(param.shape[shard_axis(param, topology)]) if param.shape else 1
-    return param.numel // max(rows, 1) * (-(-rows // n) * n) * param.dtype.nbytes
-
-
-def _reduced(param: Param, job: Job, topology: Topology) -> int:
-    return _padded(param, topology) // param.dtype.nbytes * _reduce_item(param, job)
-
-
-def _reduce_item(param: Param, job: Job) -> int:
-    """torchtitan and Hugging Face's trainers reduce in fp32 under mixed precision; else in the gradient's dtype."""
-    mixed = RECIPES[job.precision].autocast is not None
-    return F32.nbytes if mixed and job.framework in ("torchtitan", "torchtune") else param.dtype.nbytes
-
-
-def _gradient_item(param: Param, job: Job) -> int:
-    """A sharded gradient has its parameter's dtype; with an offloaded optimizer it goes to the host at once."""
-    if job.offload in ("optimizer", "params", "all"):
-        return 0
-    return param.dtype.nbytes if param.kind == "adapter" else RECIPES[job.precision].weights.nbytes
 
 
 # ---- the changes
