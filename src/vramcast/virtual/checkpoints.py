@@ -38,11 +38,12 @@ class Kept:
     values: torch.Tensor | None  # of small host tensors: counters, states of generators
 
 
-def install(gpu: VirtualGpu, patches: Patches) -> None:
+def install(gpu: VirtualGpu, patches: Patches) -> Checkpoints:
     checkpoints = Checkpoints(gpu, torch.load)
     gpu.exit.callback(checkpoints.remove_placeholders)
     patches.set(torch, "save", checkpoints.save)
     patches.set(torch, "load", checkpoints.load)
+    return checkpoints
 
 
 class Checkpoints:
@@ -72,6 +73,9 @@ class Checkpoints:
             content = self._true_load(file, map_location="cpu", **kwargs)
             return content if map_location is None or callable(map_location) else _moved(content, map_location)
         return _made(self._numbered[number], map_location)
+
+    def holds(self, file: Any) -> bool:
+        return self._number(file) is not None
 
     def remove_placeholders(self) -> None:
         for path in self._placeholders:
@@ -126,7 +130,7 @@ def _kept(gpu: VirtualGpu, content: Any) -> Any:
 def _made(content: Any, map_location: Any) -> Any:
     if not isinstance(content, Kept):
         return _rebuilt(content, lambda item: _made(item, map_location))
-    device = _target(content.device, map_location)
+    device = target_device(content.device, map_location)
     if content.values is not None:
         tensor = content.values.clone().to(device)
     else:
@@ -134,7 +138,7 @@ def _made(content: Any, map_location: Any) -> Any:
     return torch.nn.Parameter(tensor, content.trains) if content.is_parameter else tensor
 
 
-def _target(saved: torch.device, map_location: Any) -> torch.device:
+def target_device(saved: torch.device, map_location: Any) -> torch.device:
     if map_location is None:
         return saved
     if callable(map_location):

@@ -24,8 +24,10 @@ from vramcast.virtual import (
     graphs,
     inplace,
     kernels,
+    leaves,
     libraries,
     parallel,
+    scripted,
     special,
     sums,
     tensors,
@@ -103,9 +105,10 @@ class VirtualGpu:
         self.exit.callback(libraries.forget_devices)
         self.exit.callback(patches.restore)
         try:
-            for part in (cuda_api, graphs, tensors, inplace, training):
+            for part in (cuda_api, graphs, tensors, leaves, inplace, training):
                 part.install(self, patches)
             parallel.install(patches)
+            scripted.name_replacements(self, patches)
             self.path.install(patches)
             libraries.install_safetensors(self, patches)
             if self._empty_weights:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.virtual.leaves import without_values
 from vramcast.virtual.ops import tensors_in
 from vramcast.virtual.storages import is_meta, storage_of
-from vramcast.virtual.tensors import without_values
 
 if TYPE_CHECKING:
     from vramcast.virtual.gpu import VirtualGpu

@@ -23,6 +23,10 @@ class Patches:
         setattr(owner, name, value)
         return before
 
+    def replaced(self) -> list[tuple[Any, Any]]:
+        """What stood before and what stands now, in the order of setting."""
+        return [(before, getattr(owner, name, None)) for owner, name, before in self._undo]
+
     def restore(self) -> None:
         while self._undo:
             owner, name, value = self._undo.pop()

@@ -1,7 +1,6 @@
 """Tensor methods that speak of devices, answered for virtual tensors: `.device`, `.to`, `.cuda`, and reading of values.
 
-Everything else about a tensor is torch's own. A parameter never keeps values: it is a meta tensor from the start, so
-moving it replaces its data and keeps its identity, which optimizers and tied weights rely on.
+Everything else about a tensor is torch's own.
 """
 
 from __future__ import annotations
@@ -29,10 +28,7 @@ def install(gpu: VirtualGpu, patches: Patches) -> None:
     _install_properties(gpu, patches)
     _install_transfers(gpu, patches)
     _install_values(gpu, patches)
-    _install_parameters(gpu, patches)
     _install_factories(gpu, patches)
-    _install_leaves(gpu, patches)
-    _install_functions(gpu, patches)
     _install_storages(gpu, patches)
 
 
@@ -258,7 +254,8 @@ def _install_values(gpu: VirtualGpu, patches: Patches) -> None:
         return str(true_repr(tensor, tensor_contents=tensor_contents))
 
     def deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
-        if place_of(gpu, tensor) == NOWHERE or not is_meta(tensor) or not tensor.is_leaf:
+        place = place_of(gpu, tensor)
+        if place == NOWHERE or (place == HOST_PLACE and not is_meta(tensor)) or not tensor.is_leaf:
             return true_deepcopy(tensor, memo)
         if id(tensor) not in memo:
             memo[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
@@ -279,93 +276,6 @@ def _install_values(gpu: VirtualGpu, patches: Patches) -> None:
 def address(storage: torch.UntypedStorage) -> int:
     """A meta storage has no address; programs that compare addresses find tied weights by this one."""
     return int(storage._cdata)
-
-
-def _install_parameters(gpu: VirtualGpu, patches: Patches) -> None:
-    true_new = torch.nn.Parameter.__new__
-
-    def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
-        if type(data) in (torch.Tensor, torch.nn.Parameter) and not is_meta(data) and data.layout == torch.strided:
-            data = without_values(gpu, data)
-        return true_new(cls, data, requires_grad)
-
-    patches.set(torch.nn.Parameter, "__new__", staticmethod(new))
-
-
-def without_values(gpu: VirtualGpu, tensor: torch.Tensor) -> torch.Tensor:
-    """The same tensor without data: its bill is handed over, unless others share the storage."""
-    record = gpu.storages.find(tensor) or gpu.mode.adopt(tensor)
-    gpu.mode.target = record.place
-    try:
-        whole = storage_of(tensor).nbytes() == tensor.numel() * tensor.element_size()
-        if not whole:
-            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
-    finally:
-        gpu.mode.target = None
-    with torch._C._DisableTorchDispatch():
-        twin = meta_twin(tensor)
-    gpu.storages.hand_over(tensor, twin)
-    return twin
-
-
-def _install_leaves(gpu: VirtualGpu, patches: Patches) -> None:
-    """A tensor that wants a gradient gives up its values: gradients are never known, and autograd wants them alike."""
-    true_requires, true_property = torch.Tensor.requires_grad_, _TensorBase.requires_grad
-
-    def requires_grad_(tensor: torch.Tensor, requires_grad: bool = True) -> torch.Tensor:
-        if requires_grad and not tensor.requires_grad and not gpu.mode.busy:
-            _drop_values(gpu, tensor)
-        return true_requires(tensor, requires_grad)
-
-    def set_requires_grad(tensor: torch.Tensor, value: bool) -> None:
-        tensor.requires_grad_(value)
-
-    patches.set(torch.Tensor, "requires_grad_", requires_grad_)
-    patches.set(torch.Tensor, "requires_grad", property(true_property.__get__, set_requires_grad))
-    for name in ("zeros", "ones", "rand", "randn", "empty", "full", "randint", "arange", "linspace", "normal"):
-        patches.set(torch, name, _wanting_gradient(getattr(torch, name)))
-
-
-def _wanting_gradient(factory: Any) -> Any:
-    def make(*args: Any, **kwargs: Any) -> Any:
-        wanted = kwargs.pop("requires_grad", False)
-        made = factory(*args, **kwargs)
-        return made.requires_grad_() if wanted else made
-
-    return make
-
-
-def _drop_values(gpu: VirtualGpu, tensor: torch.Tensor) -> None:
-    if type(tensor) is not torch.Tensor or is_meta(tensor) or tensor.layout != torch.strided:
-        return
-    twin = without_values(gpu, tensor)
-    torch._C._swap_tensor_impl(tensor, twin)
-
-
-def _install_functions(gpu: VirtualGpu, patches: Patches) -> None:
-    """What a script's own backward fills in with known values loses them where autograd expects none."""
-    owner = torch.autograd.function.BackwardCFunction
-
-    def giving_up_values(apply: Any) -> Any:
-        def call(node: Any, *args: Any) -> Any:
-            given = apply(node, *args)
-            gradients = given if isinstance(given, tuple) else (given,)
-            edges = iter([edge for edge in node.next_functions if edge[0] is not None])
-            for gradient, needed in zip(gradients, node.needs_input_grad, strict=False):
-                wants_none = needed and _expects_no_values(*next(edges))
-                if wants_none and gradient is not None:
-                    _drop_values(gpu, gradient)
-            return given
-
-        return call
-
-    for name in ("apply", "apply_boxed"):
-        if hasattr(owner, name):
-            patches.set(owner, name, giving_up_values(getattr(owner, name)))
-
-
-def _expects_no_values(node: Any, index: int) -> bool:
-    return bool(node._input_metadata[index].device.type == "meta")
 
 
 def _install_factories(gpu: VirtualGpu, patches: Patches) -> None:

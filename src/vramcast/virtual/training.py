@@ -10,7 +10,7 @@ import torch.nn.attention.flex_attention as flex_module
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import optimizer as optimizers
 
-from vramcast.virtual import attention, checkpoints
+from vramcast.virtual import attention, checkpoints, leaves, scripted
 
 if TYPE_CHECKING:
     from vramcast.virtual.gpu import VirtualGpu
@@ -25,7 +25,7 @@ def install(gpu: VirtualGpu, patches: Patches) -> None:
     _install_backward(gpu, patches)
     _install_optimizers(gpu, patches)
     _install_loader(gpu, patches)
-    checkpoints.install(gpu, patches)
+    scripted.install(checkpoints.install(gpu, patches), patches)
     _install_fake_mode(gpu, patches)
     _install_losses(gpu, patches)
     patches.set(flex_module, "flex_attention", _flex(gpu))
@@ -59,7 +59,7 @@ def _install_backward(gpu: VirtualGpu, patches: Patches) -> None:
 
     def run_backward(outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
         """Gradients given by the script lose their values: autograd wants them on the output's true device."""
-        gradients = tuple(gpu.mode.without_values(gradient) for gradient in gradients)
+        gradients = tuple(leaves.given_gradient(gpu, gradient) for gradient in gradients)
         gpu.phases.backward_begins()
         try:
             return run(outputs, gradients, *args, **kwargs)
