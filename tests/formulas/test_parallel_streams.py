@@ -78,7 +78,7 @@ def test_the_end_of_a_step_waits_for_all_streams() -> None:
 def test_wrapping_leaves_holes_of_the_size_of_parameters() -> None:
     """Two parameters and their vector, of which half stays: it takes the place of a parameter, in which the next unit's
     first one then has no room."""
-    run = run_of("fsdp1", (Wrapping(params=(SIZE, SIZE), stays=(SIZE,)),) * 3)
+    run = run_of("fsdp1", (Wrapping(params=(SIZE, SIZE), shards=(SIZE,)),) * 3)
     run.wrap()
     assert run.allocator.allocated_bytes == 3 * SIZE
     assert run.allocator.reserved_bytes == 6 * SIZE
@@ -86,7 +86,7 @@ def test_wrapping_leaves_holes_of_the_size_of_parameters() -> None:
 
 def test_fully_shard_makes_no_vector() -> None:
     """Two parameters and the shard of each, which go in the moved ones' place from the second unit on."""
-    run = run_of("fsdp2", (Wrapping(params=(SIZE, SIZE), stays=(SIZE // 2, SIZE // 2), joins=False),) * 3)
+    run = run_of("fsdp2", (Wrapping(params=(SIZE, SIZE), shards=(SIZE // 2, SIZE // 2), joins=False),) * 3)
     run.wrap()
     assert run.allocator.allocated_bytes == 3 * SIZE
     assert run.allocator.peak_allocated_bytes == 5 * SIZE

@@ -51,8 +51,9 @@ class Wrapping:
     vector before it cuts that."""
 
     params: tuple[int, ...]
-    stays: tuple[int, ...]
+    shards: tuple[int, ...]
     joins: bool = True
+    stays: bool = True  # else shards go to the host, each when it has been cut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +114,10 @@ class RankRun(Run):
             if unit.joins:
                 self.take("vector", sum(unit.params))
                 self._drop_moved(unit)
-            for index, nbytes in enumerate(unit.stays):
+            for index, nbytes in enumerate(unit.shards):
                 self.take(("shard", number, index), nbytes)
+                if not unit.stays:
+                    self.drop(("shard", number, index))
             self.drop("vector")
             self._drop_moved(unit)
 

@@ -76,18 +76,17 @@ def _beside(step: Step, states: RankStates, lying: Iterable[Entry], *, bucketed:
 
 def _wrapping(step: Step, states: RankStates, topology: Topology) -> Iterator[Wrapping]:
     """FSDP1 wraps a model with data in it, and a plain loop calls fully_shard on one."""
-    job, shards = step.job, 0 if offloads_params(step.job) else topology.shard
+    job, stays = step.job, not offloads_params(step.job)
     if topology.strategy == "fsdp1":
         for sizes in wrapped_vectors(job, step.program, topology):
-            yield Wrapping(params=sizes, stays=(-(-sum(sizes) // shards),) if shards else ())
+            yield Wrapping(params=sizes, shards=(-(-sum(sizes) // topology.shard),), stays=stays)
     elif topology.strategy == "fsdp2" and job.framework not in ON_META:
         shares = {param.name: param.nbytes for param in states.weights}
         for unit in sorted(units_of(job, step.program, topology), key=lambda unit: (unit.is_root, unit.number)):
             params = [p for at in unit.sections for p in step.program.placed[at].params() if p.name in shares]
             whole = tuple(param.numel * states.recipe.weights.nbytes for param in params)
-            yield Wrapping(
-                params=whole, stays=tuple(shares[param.name] for param in params) if shards else (), joins=False
-            )
+            cut = tuple(shares[param.name] for param in params)
+            yield Wrapping(params=whole, shards=cut, joins=False, stays=stays)
 
 
 def _pieces(step: Step, topology: Topology) -> dict[object, tuple[int, ...]]:

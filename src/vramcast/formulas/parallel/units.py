@@ -37,8 +37,10 @@ class Unit:
     reshards: bool
     vector_bytes: int = 0  # of the gradient of a vector that holds frozen parameters too
     arriving_bytes: int = 0  # of an offloaded shard that is copied to the GPU before it is gathered
-    input_bytes: int = 0  # of the shards that FSDP2 casts, or fetches, before it gathers
+    input_bytes: int = 0  # of the shards that FSDP2 casts before it gathers
     scattered_bytes: int = 0  # of the reduce-scatter's output, where the gradient has another dtype
+    leaving_bytes: int = 0  # of its cast to the gradient's dtype, where that goes to the host at once
+    fetched: tuple[tuple[int, int], ...] = ()  # offloaded shards as FSDP2 fetches them, and their casts (0: none)
     pieces: tuple[int, ...] = ()  # gathered bytes, parameter by parameter
     numels: tuple[int, ...] = ()  # of the parameters that are trained, in the order forward uses them
     is_root: bool = False  # the parts around the blocks, gathered together: finished last in forward
@@ -91,6 +93,8 @@ def _unit(job: Job, program: Program, topology: Topology, number: int, sections:
     pieces = tuple(_padded(param, topology) for param in params)
     gathered, share = sum(pieces), _shared_bytes(trained, job, topology, _gradient_item)
     scattered = _shared_bytes(trained, job, topology, _reduce_item)
+    offloaded = offloads_params(job)
+    leaving = _shared_bytes(trained, job, topology, _stored_item) if offloaded else 0
     last_block = max((i for i, placed in enumerate(program.placed) if placed.section.is_block), default=-1)
     is_root = not program.placed[sections[0]].section.is_block
     kept = is_root or topology.pp > 1 or (job.framework == "torchtitan" and sections[0] == last_block)
@@ -99,8 +103,10 @@ def _unit(job: Job, program: Program, topology: Topology, number: int, sections:
         gathered_bytes=gathered,
         reduced_bytes=sum(_reduced(param, job, topology) for param in trained),
         share_bytes=share, scattered_bytes=scattered if scattered != share else 0, pieces=pieces,
-        input_bytes=gathered // topology.shard if RECIPES[job.precision].autocast or offloads_params(job) else 0,
-        arriving_bytes=gathered // topology.shard if offloads_params(job) else 0,
+        leaving_bytes=leaving if leaving != scattered else 0,
+        input_bytes=gathered // topology.shard if RECIPES[job.precision].autocast and not offloaded else 0,
+        arriving_bytes=gathered // topology.shard if offloaded else 0,
+        fetched=tuple(_fetched(param, job, topology) for param in params) if offloaded else (),
         vector_bytes=gathered if job.framework in MIXED_VECTORS and 0 < len(trained) < len(params) else 0,
         numels=tuple(param.numel for param in trained), reshards=job.reshard and not kept,
         is_root=is_root and len(sections) > 1,
@@ -134,6 +140,17 @@ def _reduce_item(param: Param, job: Job) -> int:
 
 def _gradient_item(param: Param, job: Job) -> int:
     """A sharded gradient has its parameter's dtype; with an offloaded optimizer it goes to the host at once."""
-    if job.offload in ("optimizer", "params", "all"):
-        return 0
+    return 0 if job.offload in ("optimizer", "params", "all") else _stored_item(param, job)
+
+
+def _stored_item(param: Param, job: Job) -> int:
     return param.dtype.nbytes if param.kind == "adapter" else RECIPES[job.precision].weights.nbytes
+
+
+def _fetched(param: Param, job: Job, topology: Topology) -> tuple[int, int]:
+    """`_fsdp_param.py` all_gather_inputs: the shard as it is stored, and as it is gathered."""
+    gathered = _padded(param, topology) // ranks_of(param, topology)
+    if param.stored_bytes is not None:
+        return gathered, 0
+    stored = gathered // param.dtype.nbytes * _stored_item(param, job)
+    return stored, gathered if stored != gathered else 0

@@ -102,11 +102,20 @@ class _Fsdp2:
             yield _event(-1, kind, unit, size)
 
     def all_gather(self, unit: Unit) -> Iterator[Event]:
-        """foreach_all_gather: shards are cast into one vector, which goes when it has been copied into the output."""
-        if (BUFFER, unit.number) not in self.live:
-            yield from self.born(INPUT, unit, unit.input_bytes)
-            yield from self.born(BUFFER, unit, unit.gathered_bytes)
-            yield from self.dies(INPUT, unit, unit.input_bytes)
+        """foreach_all_gather: shards are cast into one vector, which goes when it has been copied into the output.
+        Offloaded ones are fetched and cast one by one."""
+        if (BUFFER, unit.number) in self.live:
+            return
+        yield from self.born(INPUT, unit, unit.input_bytes)
+        inputs = []
+        for index, (arriving, cast) in enumerate(unit.fetched):
+            fetched = Event(1, ("outer", ARRIVING, unit.number, index), arriving, INPUT, LABELS[ARRIVING])
+            made = Event(1, ("outer", INPUT, unit.number, index), cast, INPUT, LABELS[INPUT])
+            yield from (fetched, made, fetched._replace(sign=-1)) if cast else (fetched,)
+            inputs.append(made if cast else fetched)
+        yield from self.born(BUFFER, unit, unit.gathered_bytes)
+        yield from (event._replace(sign=-1) for event in inputs)
+        yield from self.dies(INPUT, unit, unit.input_bytes)
 
     def before_forward(self, unit: Unit) -> Iterator[Event]:
         if (GATHERED, unit.number) in self.live:
@@ -160,7 +169,10 @@ class _Fsdp2:
             yield from self.dies(REDUCED, unit)
 
     def shared(self, unit: Unit) -> Iterator[Event]:
-        """The rank's share, which stays, or is added to one that exists."""
+        """The rank's share, which stays, is added to one that exists, or goes to the host."""
+        if unit.leaving_bytes:
+            for sign in (1, -1):
+                yield Event(sign, ("outer", "leaving", unit.number), unit.leaving_bytes, SCATTERED, LABELS[SCATTERED])
         if self.fresh and unit.share_bytes:
             yield Event(1, ("outer", "gradient", unit.number), unit.share_bytes, "gradient", "sharded gradients")
         elif unit.share_bytes:
