@@ -134,3 +134,39 @@ def test_decoding_allocates_no_more_than_the_footer_lets_expect(
     done = subprocess.run([sys.executable, "-c", DECODED, str(path)], capture_output=True, text=True, check=True)
     most, expected, decoded = map(int, done.stdout.split())
     assert decoded < most <= expected
+
+
+COLLECTED = """
+import gc, os, sys
+import pyarrow.parquet
+from vramcast.host.processes import family_use
+from vramcast.runtime import LowMemDataset
+data = LowMemDataset(sys.argv[1], mode=sys.argv[2])
+libraries = [[number] for number in range(400_000)]  # of a training process: 30 MB of Python objects
+ready, is_ready = os.pipe()
+done, is_done = os.pipe()
+before = family_use().private_bytes
+if os.fork() == 0:
+    data[0]
+    if sys.argv[3] == "collect":
+        gc.collect()
+    os.write(is_ready, b"x")
+    os.read(done, 1)
+    os._exit(0)
+os.read(ready, 1)
+print(family_use().private_bytes - before, flush=True)
+os.write(is_done, b"x")
+os.wait()
+"""
+
+
+def worker_growth(path: Path, mode: str, task: str) -> int:
+    command = [sys.executable, "-c", COLLECTED, str(path), mode, task]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.parametrize("mode", ["row-groups", "table"])
+def test_a_full_collection_in_a_forked_worker_copies_no_page_of_its_parent(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"a": range(1000)}), path)
+    assert worker_growth(path, mode, "collect") - worker_growth(path, mode, "nothing") < 10e6
