@@ -1,4 +1,4 @@
-"""TorchScript: scripts and traces run op by op in torch's own interpreter; what is saved is loaded again in the same run.
+"""TorchScript: scripts and traces run op by op in torch's own interpreter; what a script saves it can load again.
 
 The compiler knows torch's functions by identity, so those that stand in their place are named to it as well. Files
 written by `torch.jit.save` would hold weights, and there are none: see `checkpoints`. Does not know fused kernels.
