@@ -51,10 +51,7 @@ def node_entries(
     ranks = topology.ranks_per_node
     in_parts = job.framework in OWN_PART or topology.tp * topology.pp > 1
     loaded = States(params=states.weights, job=job) if in_parts else whole
-    for entry in host_side(job, config, loaded, sizes):
-        room = entry.range_bytes and (entry.range_bytes[0] * ranks, entry.range_bytes[1] * ranks)
-        formula = f"{ranks} ranks × ({entry.formula})"
-        yield replace(entry, nbytes=entry.nbytes * ranks, range_bytes=room, formula=formula)
+    yield from host_side(job, config, loaded, sizes, ranks)
     if job.offload_device == "nvme":
         yield from swap_entries(job, states, ranks)
     elif offloads_optimizer(job):

@@ -14,6 +14,7 @@ from vramcast.formulas.inputs import batch_values
 from vramcast.formulas.optimizers import implementation, is_paged, state_bytes, temporary_lists
 from vramcast.formulas.overheads import workspaces
 from vramcast.formulas.parallel.buffers import is_bucketed
+from vramcast.formulas.parallel.dtensor import copied_rows
 from vramcast.formulas.parallel.host import offloads_params
 from vramcast.formulas.parallel.rank_replay import BEFORE_25, RankScript, Wrapping
 from vramcast.formulas.parallel.sharding import RankStates, wrapped_vectors
@@ -50,7 +51,9 @@ def rank_script(
         small=tuple(int(value.nbytes) for value in batch_values(program, job)), workspaces=workspaces(job, gpu),
         last_section=len(program.placed) - 1,
         states=tuple(half for each in halves for half in (each, each)),
-        step_temporaries=() if implementation(job) == "in-backward" else temporary_lists(states.trained, job, item),
+        step_temporaries=() if implementation(job) == "in-backward" else (
+            *copied_rows(job, states.tables), *temporary_lists(states.trained, job, item)
+        ),
         old_until=LOSS if loss_apart(job) else BACKWARD, accumulates=job.accumulate > 1,
         zero_grad_first=not step.grads_in_forward, resident=resident,
         pieces=_pieces(step, topology) if topology.strategy == "fsdp2" else {},

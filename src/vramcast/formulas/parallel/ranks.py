@@ -41,6 +41,7 @@ from vramcast.formulas.parallel.buffers import (
     nccl_entries,
     statistics_entry,
 )
+from vramcast.formulas.parallel.dtensor import copied_rows
 from vramcast.formulas.parallel.engine import engine_entries, engine_texts
 from vramcast.formulas.parallel.host import (
     node_entries,
@@ -84,7 +85,7 @@ from vramcast.formulas.states import (
 from vramcast.formulas.step import Step, describe_activations, entries_of
 from vramcast.formulas.timeline import Mode, peak_by_phase
 from vramcast.job import Job
-from vramcast.ledger import HOST, PHASES, STEP, Category, Entry, Ledger, Level
+from vramcast.ledger import HOST, NEXT_STEP, PHASES, STEP, Category, Entry, Ledger, Level
 from vramcast.models.config import Config
 from vramcast.models.dims import Number, maximum
 from vramcast.models.families import own_targets, record
@@ -127,6 +128,15 @@ class RankStep(Step):
         line.formula = f"{numel:,} parameters × {self.states.gradient_bytes / max(numel, 1):.4g} B"
         return line
 
+    def _step_temporaries(self) -> Amounts:
+        line = Step._step_temporaries(self)
+        assert isinstance(self.states, RankStates)
+        rows = max((sum(made) for made in copied_rows(self.job, self.states.tables)), default=0)
+        for phase in (STEP, NEXT_STEP):
+            if rows > line.by_phase.get(phase, 0):
+                line.by_phase[phase], line.formula = rows, "the rank's rows of a whole gradient"
+        return line
+
     def others(self) -> int:
         """Passes through a chunk beside those of the micro-batch that is played, which goes through all chunks."""
         return max(chunks_in_flight(self.job, self.topology, self.stage) - self.job.virtual_stages, 0)
@@ -150,6 +160,7 @@ class Rank:
         here = [entry for entry in self.lying if entry.place == DEVICE and entry.level == Level.ALLOCATED]
         peaks = self.passes() if passes is None else passes
         states = self.step.states
+        assert isinstance(states, RankStates)
         held = states.gradient_bytes if self.step.accumulates_apart or self.step.job.accumulate > 1 else 0
         tops = [
             peak + held + sum(entry.nbytes for entry in here if f"next {phase}" in entry.phases)
@@ -373,9 +384,14 @@ def _replayed(
     return replay_rank(script, capacity_bytes=None, conf=step.job.alloc_conf)
 
 
-def temporary_bytes(states: States) -> int:
+def temporary_bytes(states: RankStates) -> int:
     item = states.recipe.states.nbytes if states.recipe.states else None
-    return 0 if implementation(states.job) == "in-backward" else temporaries(states.trained, states.job, item)[0]
+    rows = max((sum(made) for made in copied_rows(states.job, states.tables)), default=0)
+    return (
+        0
+        if implementation(states.job) == "in-backward"
+        else max(temporaries(states.trained, states.job, item)[0], rows)
+    )
 
 
 def _whole_model(job: Job, config: Config, gpu: Gpu | None) -> States:

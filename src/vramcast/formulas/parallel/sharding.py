@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from vramcast.formulas.parallel.dtensor import held_whole, whole_tables
 from vramcast.formulas.parallel.topology import GATHERING, Topology
 from vramcast.formulas.recipe import RECIPES
 from vramcast.formulas.states import States, gradient_bytes, unique
@@ -33,6 +34,7 @@ class RankStates(States):
     weights: tuple[Param, ...]
     gradients: tuple[Param, ...]
     statistics_bytes: int = 0  # of 4-bit weights, beside them on every rank
+    tables: tuple[Param, ...] = ()  # whose gradient is held whole (see `dtensor`)
 
     @property
     def gradient_bytes(self) -> int:
@@ -87,7 +89,10 @@ def packed_bytes(param: Param) -> int | None:
 def _shared(job: Job, program: Program, topology: Topology, whole: tuple[Param, ...]) -> RankStates:
     cut, strategy = _cutter(topology), topology.strategy
     if strategy in ("none", "ddp"):
-        return RankStates(params=whole, job=job, weights=whole, gradients=whole)
+        tables = whole_tables(job, program, topology)
+        names = {table.name for table in tables}
+        gradients = tuple(held_whole(param, topology) if param.name in names else param for param in whole)
+        return RankStates(params=whole, job=job, weights=whole, gradients=gradients, tables=tables)
     if strategy == "fsdp1" or (strategy == "zero3" and job.framework == "megatron"):
         flat = _flat_units(program, whole, topology)
         return RankStates(params=flat, job=job, weights=flat, gradients=flat)

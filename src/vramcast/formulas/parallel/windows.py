@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from vramcast.formulas.events import Event
 from vramcast.formulas.optimizers import version
+from vramcast.formulas.parallel.dtensor import whole_gradients
 from vramcast.formulas.parallel.host import offloads_optimizer
 from vramcast.formulas.parallel.topology import Topology
 from vramcast.formulas.parallel.units import Unit, units_of
@@ -52,14 +53,15 @@ def window_change(job: Job, program: Program, topology: Topology, *, fresh: bool
 
     if is_megatron_fsdp(job, topology):
         return (megatron_change(job, units_of(job, program, topology), topology),)
+    whole = whole_gradients(job, program, topology, LABELS[UNSHARDED])
     if topology.strategy not in ("fsdp1", "fsdp2", "zero3") or topology.shard == 1:
-        return ()
+        return whole
     units = units_of(job, program, topology)
     if topology.strategy == "zero3":
         return (_zero3_change(job, units, topology),)
     kind = _Fsdp2 if topology.strategy == "fsdp2" else _Fsdp1
     inside = job.framework not in LOSS_OUTSIDE and topology.pp == 1
-    return (_woven(units, kind, fresh=fresh, loss_inside=inside, copies_aside=copies_aside(job)),)
+    return (*whole, _woven(units, kind, fresh=fresh, loss_inside=inside, copies_aside=copies_aside(job)))
 
 
 def copies_aside(job: Job) -> bool:
