@@ -7,7 +7,9 @@ rank's own stands for theirs; what only another rank has stays as it is, and the
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,13 +28,28 @@ _THEIRS = "objects that only another rank has are unknown: they stay as the scri
 _NOT_WRITTEN = "torch.distributed.checkpoint wrote and read nothing: virtual tensors have no values"
 
 
-def install(gpu: VirtualGpu, rank: int, world_size: int, patches: Patches) -> None:
+@dataclass(slots=True, kw_only=True)
+class World:
+    """Which rank this is, of how many. Mutable: without `told`, a script says so when it makes its process group."""
+
+    rank: int = 0
+    size: int = 1
+    told: bool = False
+
+    def hear(self, rank: int, size: int) -> None:
+        """Numbers below 0 are not given: the environment has them, or there is one process."""
+        if not self.told:
+            self.size = size if size > 0 else int(os.environ.get("WORLD_SIZE", 1))
+            self.rank = rank if rank >= 0 else int(os.environ.get("RANK", 0))
+
+
+def install(gpu: VirtualGpu, world: World, patches: Patches) -> None:
     for name in ("wait_tensor", "_wrap_tensor_autograd"):  # newer torch has the second
         # They give back what they got; torch's kernels for shapes alone would make a second one.
         if hasattr(torch.ops._c10d_functional, name):
             op = getattr(torch.ops._c10d_functional, name).default
             gpu.mode.specials[op] = lambda func, args, kwargs: args[0]
-    for name, function in {**_groups(rank, world_size), **_objects(gpu, rank)}.items():
+    for name, function in {**_groups(world), **_objects(gpu, world)}.items():
         for owner in (dist, distributed_c10d, device_mesh):
             if hasattr(owner, name):
                 patches.set(owner, name, function)
@@ -40,14 +57,18 @@ def install(gpu: VirtualGpu, rank: int, world_size: int, patches: Patches) -> No
         patches.set(dcp, name, _checkpointed(gpu))
 
 
-def _groups(rank: int, world_size: int) -> dict[str, Callable[..., Any]]:
+def _groups(world: World) -> dict[str, Callable[..., Any]]:
     """Every group is a fake one, whatever backend and options it was asked for with."""
     import torch.testing._internal.distributed.fake_pg  # noqa: F401  # registers the backend "fake"
 
     true_init, true_group = distributed_c10d.init_process_group, distributed_c10d.new_group
 
-    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> None:
-        true_init("fake", store=dist.HashStore(), rank=rank, world_size=world_size)
+    def init_process_group(
+        backend: Any = None, init_method: Any = None, timeout: Any = None, world_size: int = -1, rank: int = -1,
+        *args: Any, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        world.hear(rank, world_size)
+        true_init("fake", store=dist.HashStore(), rank=world.rank, world_size=world.size)
 
     def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
         return true_group(ranks, backend="fake")
@@ -60,7 +81,7 @@ def _groups(rank: int, world_size: int) -> dict[str, Callable[..., Any]]:
     }  # fmt: skip
 
 
-def _objects(gpu: VirtualGpu, rank: int) -> dict[str, Callable[..., Any]]:
+def _objects(gpu: VirtualGpu, world: World) -> dict[str, Callable[..., Any]]:
     def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
         gpu.note(_OWN)
         object_list[:] = [copy.deepcopy(obj) for _ in object_list]
@@ -74,7 +95,7 @@ def _objects(gpu: VirtualGpu, rank: int) -> dict[str, Callable[..., Any]]:
         group_src: int | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         sender = (src or 0) if group_src is None else dist.get_global_rank(group or dist.group.WORLD, group_src)
-        if sender != rank:
+        if sender != world.rank:
             gpu.note(_THEIRS)
 
     def scatter_object_list(

@@ -1,14 +1,17 @@
 """One rank of a distributed job, at any world size: torchrun's environment, and torch's fake process group.
 
-Collectives move nothing, but every buffer a framework makes for them is made, and billed. The script starts as torchrun
-would start it: RANK, WORLD_SIZE and LOCAL_RANK are set, and `init_process_group("nccl")` works.
+Collectives move nothing, but every buffer a framework makes for them is made, and billed. With a rank the script starts
+as torchrun would start it: RANK, WORLD_SIZE and LOCAL_RANK are set. Without one it may still call
+`init_process_group("nccl")` or `torch.multiprocessing.spawn`: it is then the rank it says it is, or the first one.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,22 +37,40 @@ def as_rank(gpu: VirtualGpu, rank: int, world_size: int, patches: Patches) -> It
         RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank % local_size), LOCAL_WORLD_SIZE=str(local_size),
         GROUP_RANK=str(rank // local_size), MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", TORCHELASTIC_RUN_ID="none",
     )  # fmt: skip
-    _install(gpu, rank, world_size, patches)
+    try:
+        with process_groups(gpu, collectives.World(rank=rank, size=world_size, told=True), patches):
+            yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def process_groups(gpu: VirtualGpu, world: collectives.World, patches: Patches) -> Iterator[None]:
+    collectives.install(gpu, world, patches)
+    patches.set(torch._C, "_get_accelerator", lambda check=None: torch.device("cuda"))
+    patches.set(_op_schema, "_rebuild_tensor_from_dtensor_meta", _shape_only)
+    _install_data_parallel(gpu, patches)
+    for owner in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
+        patches.set(owner, "spawn", _first_process(gpu, world))
     _forget_other_ranks()
     try:
         yield
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-        os.environ.clear()
-        os.environ.update(before)
 
 
-def _install(gpu: VirtualGpu, rank: int, world_size: int, patches: Patches) -> None:
-    collectives.install(gpu, rank, world_size, patches)
-    patches.set(torch._C, "_get_accelerator", lambda check=None: torch.device("cuda"))
-    patches.set(_op_schema, "_rebuild_tensor_from_dtensor_meta", _shape_only)
-    _install_data_parallel(gpu, patches)
+def _first_process(gpu: VirtualGpu, world: collectives.World) -> Callable[..., Any]:
+    """`mp.spawn(main, args, nprocs=8)`: one of the processes it would start is run, here."""
+
+    def spawn(fn: Callable[..., Any], args: Any = (), nprocs: int = 1, join: bool = True, **options: Any) -> Any:
+        index = world.rank % nprocs
+        gpu.note(f"torch.multiprocessing.spawn: process {index} of {nprocs} was run, the others were left out")
+        fn(index, *args)
+        return None if join else SimpleNamespace(join=lambda *args, **kwargs: True, processes=[])
+
+    return spawn
 
 
 def _forget_other_ranks() -> None:

@@ -7,7 +7,7 @@ line are asked for at birth; the meters keep each phase's peak; `bill` turns pea
 from __future__ import annotations
 
 import weakref
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +21,7 @@ from vramcast.ledger import Ledger
 from vramcast.virtual import (
     autocast,
     cuda_api,
+    distributed,
     graphs,
     inplace,
     kernels,
@@ -35,6 +36,7 @@ from vramcast.virtual import (
 )
 from vramcast.virtual.bill import Bill, Shortage
 from vramcast.virtual.card import DEFAULT_CAPABILITY, CardMemory, allocator_settings, check_card
+from vramcast.virtual.collectives import World
 from vramcast.virtual.lines import source_line
 from vramcast.virtual.meter import HostMemory, Meter, PinnedMemory, Point
 from vramcast.virtual.mode import VirtualMode
@@ -114,10 +116,7 @@ class VirtualGpu:
             if self._empty_weights:
                 libraries.install_empty_weights(self, patches)
             libraries.forget_devices()
-            if self._rank is not None:
-                from vramcast.virtual.distributed import as_rank
-
-                self.exit.enter_context(as_rank(self, self._rank, self._world_size, patches))
+            self.exit.enter_context(self._processes(patches))
             self.exit.enter_context(self.kernels)
             self.exit.enter_context(autocast.Autocast(self, patches))
             special.install(self)
@@ -126,6 +125,11 @@ class VirtualGpu:
             self.exit.close()
             raise
         return self
+
+    def _processes(self, patches: Patches) -> AbstractContextManager[None]:
+        if self._rank is None:
+            return distributed.process_groups(self, World(), patches)
+        return distributed.as_rank(self, self._rank, self._world_size, patches)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -5,6 +5,7 @@ Everything else about a tensor is torch's own.
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -281,8 +282,31 @@ def address(storage: torch.UntypedStorage) -> int:
 def _install_factories(gpu: VirtualGpu, patches: Patches) -> None:
     """`torch.tensor(..., device="cuda")` makes a host tensor first; the rest of the factories reach the mode."""
     _device._device_constructors()  # torch lists its factories once, and must list the true ones
+    for owner, names in ((torch, _FACTORIES), (torch.Tensor, _FACTORY_METHODS)):
+        for name in names:
+            patches.set(owner, name, _on_numbered_device(getattr(owner, name)))
     for name in ("tensor", "as_tensor", "asarray", "scalar_tensor"):
         patches.set(torch, name, _made_on_host(gpu, getattr(torch, name)))
+
+
+_FACTORIES = (
+    "arange", "empty", "empty_like", "empty_strided", "eye", "full", "full_like", "linspace", "logspace", "ones",
+    "ones_like", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "tril_indices",
+    "triu_indices", "zeros", "zeros_like",
+)  # fmt: skip
+_FACTORY_METHODS = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros")
+
+
+def _on_numbered_device(factory: Any) -> Any:
+    """`torch.zeros(4, device=1)` asks for the accelerator, which a build without CUDA does not have: it is cuda:1."""
+
+    @wraps(factory)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        if type(kwargs.get("device")) is int:
+            kwargs["device"] = torch.device("cuda", kwargs["device"])
+        return factory(*args, **kwargs)
+
+    return make
 
 
 def _default_device() -> torch.device:
