@@ -24,7 +24,7 @@ from vramcast.report.accuracy_traces import traced_page, traced_table
 FOLDER = Path(__file__).parent
 ROWS = {row.id: row for row in load_trace_rows(FOLDER)}
 # Quick, and within their tolerance also with the installed transformers.
-FAST = ("xmem-004", "xmem-010", "xmem-031", "xmem-053")
+FAST = ("xmem-004", "xmem-010", "xmem-031", "xmem-053", "liger-005")
 
 
 def test_every_script_and_config_is_here() -> None:
@@ -71,6 +71,15 @@ def test_a_traced_row_lies_within_its_tolerance(id: str) -> None:
     outcome = run_trace_row(ROWS[id], FOLDER, None)
     assert outcome.fits, "it ran on this card"
     assert outcome.within, f"{id}: traced {outcome.predicted_bytes}, measured {ROWS[id].peak_bytes}"
+
+
+@pytest.mark.slow
+def test_a_published_context_takes_the_place_of_todays() -> None:
+    row = replace(ROWS["liger-005"], metric="process", context_bytes=1406140416)
+    outcome = run_trace_row(row, FOLDER, None)
+    reserved = run_trace_row(replace(row, metric="reserved", context_bytes=0), FOLDER, None)
+    assert outcome.predicted_bytes == reserved.predicted_bytes + 1406140416
+    assert outcome.range_bytes == (outcome.predicted_bytes, outcome.predicted_bytes)
 
 
 def test_rows_are_told_as_they_end_and_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,7 @@ class TraceRow:
     confidence: str
     tolerance: float
     environment: str = ""  # the libraries of that time; empty where the script needs none
+    context_bytes: int = 0  # of the CUDA context there and then, where published; without it today's of that card
     options: Sequence[str] = ()  # of `vramcast trace` itself: --gpus 2 --rank 0, --empty-weights, --steps 2
     unknown: str = ""  # what of the run neither script nor versions tell, in a word the page explains
     explanation: str = ""
@@ -147,11 +148,13 @@ def run_trace_row(row: TraceRow, folder: Path, environments: Path | None) -> Tra
     if ended.returncode not in (0, 1):
         raise TraceError(f"{row.script} {' '.join(row.arguments)}: {ended.stderr.strip()[-800:]}")
     answer = json.loads(ended.stdout)
-    peak = max(int(phase[f"{row.metric}_bytes"]) for phase in answer["phases"])
+    level = Level.RESERVED.value if row.context_bytes else row.metric
+    peak = max(int(phase[f"{level}_bytes"]) for phase in answer["phases"]) + row.context_bytes
+    low, high = _range(answer, level)
     used = "" if not row.environment else INSTALLED if overlay is None else row.environment
     return TraceOutcome(
-        row=row, predicted_bytes=peak, range_bytes=_range(answer, row.metric), fits=ended.returncode == 0,
-        environment=used, seconds=time.perf_counter() - start,
+        row=row, predicted_bytes=peak, range_bytes=(low + row.context_bytes, high + row.context_bytes),
+        fits=ended.returncode == 0, environment=used, seconds=time.perf_counter() - start,
     )  # fmt: skip
 
 
