@@ -18,6 +18,7 @@ from vramcast.ledger import BACKWARD, LOSS, NEXT_BACKWARD, NEXT_LOSS, Category, 
 from vramcast.virtual import convolution
 from vramcast.virtual.lines import format_line
 from vramcast.virtual.meter import Peak
+from vramcast.virtual.sparse import parts_of
 from vramcast.virtual.storages import FROM_HOST, HOST_PLACE, PINNED_PLACE, Record, has_storage
 
 if TYPE_CHECKING:
@@ -215,11 +216,11 @@ class Bill:
 def _name(records: dict[int, Record], tensor: torch.Tensor, category: Category, name: str) -> None:
     if hasattr(tensor, "_local_tensor"):
         tensor = tensor._local_tensor
-    if not has_storage(tensor):
-        return  # torch.func's wrappers, sparse gradients
-    record = records.get(tensor.untyped_storage()._cdata)
-    if record is not None:
-        record.category, record.name = category, name
+    for part in parts_of(tensor):
+        if has_storage(part):  # torch.func's wrappers have none
+            record = records.get(part.untyped_storage()._cdata)
+            if record is not None:
+                record.category, record.name = category, name
 
 
 def _state_tensors(values: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.virtual import sparse
 from vramcast.virtual.lines import format_line, source_line
-from vramcast.virtual.mode import SPARSE_MESSAGE, meta_twin
-from vramcast.virtual.ops import tensors_in
+from vramcast.virtual.mode import meta_twin
 from vramcast.virtual.storages import FROM_HOST, HOST_PLACE, HOST_PLACES, NOWHERE, is_meta, storage_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ def install(gpu: VirtualGpu) -> None:
     for op in (aten.bitwise_and.Tensor, aten.logical_and.default):
         specials[op] = _decided(gpu, False)
     specials[aten._pack_padded_sequence.default] = lambda func, args, kwargs: _pack(gpu, func, *args)
-    specials[aten._sparse_coo_tensor_with_dims_and_tensors.default] = _sparse
+    from_parts = aten._sparse_coo_tensor_with_dims_and_tensors.default
+    specials[from_parts] = lambda func, args, kwargs: _sparse(gpu, args, kwargs)
     specials[aten.histc.default] = lambda func, args, kwargs: _histc(gpu, func, args, kwargs)
     specials[aten.nonzero.default] = lambda func, args, kwargs: _nonzero(gpu, func, args)
     specials[aten.masked_select.default] = lambda func, args, kwargs: _masked_select(gpu, args)
@@ -119,6 +120,9 @@ def _all_hold(gpu: VirtualGpu, func: Any, conditions: torch.Tensor) -> Any:
 def _to_copy(gpu: VirtualGpu, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """A copy to another place; casts in one place take the ordinary way."""
     tensor, mode = args[0], gpu.mode
+    if tensor.layout == torch.sparse_coo:
+        indices, values = (_to_copy(gpu, func, (part,), kwargs) for part in sparse.parts_of(tensor))
+        return sparse.made(indices, values, tensor.shape, coalesced=tensor.is_coalesced())
     record = gpu.storages.find(tensor) or mode.adopt(tensor)
     device = kwargs.get("device")
     place = mode.target
@@ -184,11 +188,14 @@ def _pack(gpu: VirtualGpu, func: Any, tensor: torch.Tensor, lengths: torch.Tenso
     return data, sizes
 
 
-def _sparse(func: Any, args: Any, kwargs: Any) -> Any:
-    """torch has no kernels for sparse tensors without values, so the first unknown one is where the way ends."""
-    if any(is_meta(tensor) for tensor in tensors_in(args, kwargs)):
-        raise NotImplementedError(SPARSE_MESSAGE)
-    return NotImplemented
+def _sparse(gpu: VirtualGpu, args: Any, kwargs: Any) -> Any:
+    """`sparse_coo_tensor(indices, values)` takes both as they are; with unknown values it has none."""
+    indices, values = (args[3], args[4]) if len(args) > 4 else (kwargs["indices"], kwargs["values"])
+    if not is_meta(values):
+        return NotImplemented
+    result = sparse.of_parts(args[2], indices, values)
+    gpu.mode.enroll(result._indices(), NOWHERE, "aten::sparse_coo_tensor")
+    return result
 
 
 def _histc(gpu: VirtualGpu, func: Any, args: Any, kwargs: Any) -> Any:

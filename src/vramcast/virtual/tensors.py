@@ -15,6 +15,7 @@ from torch.utils import _device
 
 from vramcast.allocator import Block
 from vramcast.virtual.mode import meta_twin
+from vramcast.virtual.sparse import parts_of
 from vramcast.virtual.special import stand_in
 from vramcast.virtual.storages import HOST_PLACE, NOWHERE, is_meta, storage_of
 
@@ -40,9 +41,9 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 def place_of(gpu: VirtualGpu, tensor: torch.Tensor) -> str:
     try:
-        record = gpu.storages.find(tensor)
+        record = gpu.storages.find(parts_of(tensor)[-1])
     except (NotImplementedError, RuntimeError):
-        return HOST_PLACE  # sparse and other layouts without a storage
+        return HOST_PLACE  # layouts without a storage
     if record is not None:
         return record.place
     return NOWHERE if is_meta(tensor) else HOST_PLACE
@@ -144,8 +145,18 @@ def _install_types(gpu: VirtualGpu, patches: Patches) -> None:
         return true_type(tensor, dtype) if dtype is not None else true_type(tensor)
 
     patches.set(torch.Tensor, "type", type_)
+    patches.set(torch.Tensor, "new", _new_like)
     for name, kind in LEGACY.items():
         patches.set(torch.cuda, name.rpartition(".")[2], _legacy_class(name.rpartition(".")[2], kind))
+
+
+def _new_like(tensor: torch.Tensor, *args: Any, device: Any = None) -> torch.Tensor:
+    """`x.new(2, 3)`, `x.new([1.0])` and, of a sparse tensor, `x.new(indices, values, size)`, as old code writes it."""
+    if tensor.layout == torch.sparse_coo:
+        return torch.sparse_coo_tensor(*args)
+    if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
+        return args[0] if isinstance(args[0], torch.Tensor) else tensor.new_tensor(args[0], device=device)
+    return tensor.new_empty(*(args or (0,)), device=device)
 
 
 def _install_transfers(gpu: VirtualGpu, patches: Patches) -> None:
