@@ -25,6 +25,7 @@ _TensorBase = torch._C.TensorBase
 def install(gpu: VirtualGpu, patches: Patches) -> None:
     _install_parameters(gpu, patches)
     _install_leaves(gpu, patches)
+    _install_data(gpu, patches)
     _install_functions(gpu, patches)
 
 
@@ -71,6 +72,19 @@ def _install_leaves(gpu: VirtualGpu, patches: Patches) -> None:
     patches.set(torch.Tensor, "requires_grad", property(true_property.__get__, set_requires_grad))
     for name in ("zeros", "ones", "rand", "randn", "empty", "full", "randint", "arange", "linspace", "normal"):
         patches.set(torch, name, _wanting_gradient(getattr(torch, name)))
+
+
+def _install_data(gpu: VirtualGpu, patches: Patches) -> None:
+    """`parameter.data = torch.zeros(n)`: torch wants both alike, so whichever has values gives them up."""
+    true_property = _TensorBase.data
+
+    def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
+        if not gpu.mode.busy and is_meta(tensor) != is_meta(value) and value.layout == torch.strided:
+            drop_values(gpu, tensor)
+            value = without_values(gpu, value) if not is_meta(value) else value
+        true_property.__set__(tensor, value)
+
+    patches.set(torch.Tensor, "data", property(true_property.__get__, set_data))
 
 
 def _wanting_gradient(factory: Any) -> Any:

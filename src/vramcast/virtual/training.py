@@ -10,7 +10,7 @@ import torch.nn.attention.flex_attention as flex_module
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import optimizer as optimizers
 
-from vramcast.virtual import attention, checkpoints, leaves, scripted
+from vramcast.virtual import attention, bitsandbytes_library, checkpoints, leaves, paged, scripted
 
 if TYPE_CHECKING:
     from vramcast.virtual.gpu import VirtualGpu
@@ -28,6 +28,7 @@ def install(gpu: VirtualGpu, patches: Patches) -> None:
     scripted.install(checkpoints.install(gpu, patches), patches)
     _install_fake_mode(gpu, patches)
     _install_losses(gpu, patches)
+    bitsandbytes_library.install(gpu)
     patches.set(flex_module, "flex_attention", _flex(gpu))
     patches.set(torch, "compile", _uncompiled(gpu))
     patches.set(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
@@ -83,6 +84,7 @@ def _install_losses(gpu: VirtualGpu, patches: Patches) -> None:
 def _install_optimizers(gpu: VirtualGpu, patches: Patches) -> None:
     def begins(optimizer: Any, args: Any, kwargs: Any) -> None:
         gpu.optimizers.add(optimizer)
+        paged.serve(gpu, patches)
         gpu.phases.step_begins()
 
     def ends(optimizer: Any, args: Any, kwargs: Any) -> None:
