@@ -21,10 +21,16 @@ from vramcast.models.tape import Param
 OTHERS = ("megatron", "deepspeed")  # they divide layers and gradients themselves
 
 
+def divides_itself(job: Job, topology: Topology) -> bool:
+    """Tensor parallelism and nothing else, by torch's parallelize_module."""
+    alone = topology.strategy in ("none", "ddp") and topology.data * topology.cp == 1
+    return topology.tp > 1 and alone and job.framework not in OTHERS
+
+
 def whole_tables(job: Job, program: Program, topology: Topology) -> tuple[Param, ...]:
     """Trained tables, as the rank stores them, whose gradient is made whole."""
-    alone = topology.strategy in ("none", "ddp") and topology.data * topology.cp == 1
-    if topology.tp == 1 or job.framework in OTHERS or not (alone or topology.strategy == "fsdp2"):
+    inside = topology.tp > 1 and topology.strategy == "fsdp2" and job.framework not in OTHERS
+    if not inside and not divides_itself(job, topology):
         return ()
     tied = {param.tied_to for param in program.params()}
     return tuple(p for p in program.params() if p.kind == "embedding" and p.trainable and p.name not in tied)

@@ -54,6 +54,7 @@ class Wrapping:
     shards: tuple[int, ...]
     joins: bool = True
     stays: bool = True  # else shards go to the host, each when it has been cut
+    ranks: int = 1  # tensor-parallel ones: each parameter comes whole, of which `params` are cut first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ class RankRun(Run):
         """A unit's parameters are moved to the GPU, what the rank keeps is copied, the rest goes: `_flat_param.py`
         shard, `_fsdp_param.py` _init_sharded_param."""
         for number, unit in enumerate(self.script.wrapping):
-            self.hold("moved", unit.params)
+            self._move(unit)
             if unit.joins:
                 self.take("vector", sum(unit.params))
                 self._drop_moved(unit)
@@ -120,6 +121,12 @@ class RankRun(Run):
                     self.drop(("shard", number, index))
             self.drop("vector")
             self._drop_moved(unit)
+
+    def _move(self, unit: Wrapping) -> None:
+        for index, nbytes in enumerate(unit.params):
+            self.take(("whole",), nbytes * unit.ranks if unit.ranks > 1 else 0)
+            self.take(("moved", index), nbytes)
+            self.drop(("whole",))
 
     def _drop_moved(self, unit: Wrapping) -> None:
         for index in range(len(unit.params)):

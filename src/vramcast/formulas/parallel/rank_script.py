@@ -14,7 +14,7 @@ from vramcast.formulas.inputs import batch_values
 from vramcast.formulas.optimizers import implementation, is_paged, state_bytes, temporary_lists
 from vramcast.formulas.overheads import workspaces
 from vramcast.formulas.parallel.buffers import is_bucketed
-from vramcast.formulas.parallel.dtensor import copied_rows
+from vramcast.formulas.parallel.dtensor import copied_rows, divides_itself
 from vramcast.formulas.parallel.host import offloads_params
 from vramcast.formulas.parallel.rank_replay import BEFORE_25, RankScript, Wrapping
 from vramcast.formulas.parallel.sharding import RankStates, wrapped_vectors
@@ -78,7 +78,7 @@ def _beside(step: Step, states: RankStates, lying: Iterable[Entry], *, bucketed:
 
 
 def _wrapping(step: Step, states: RankStates, topology: Topology) -> Iterator[Wrapping]:
-    """FSDP1 wraps a model with data in it, and a plain loop calls fully_shard on one."""
+    """FSDP1 wraps a model with data in it, a plain loop calls fully_shard or parallelize_module on one."""
     job, stays = step.job, not offloads_params(step.job)
     if topology.strategy == "fsdp1":
         for sizes in wrapped_vectors(job, step.program, topology):
@@ -89,7 +89,11 @@ def _wrapping(step: Step, states: RankStates, topology: Topology) -> Iterator[Wr
             params = [p for at in unit.sections for p in step.program.placed[at].params() if p.name in shares]
             whole = tuple(param.numel * states.recipe.weights.nbytes for param in params)
             cut = tuple(shares[param.name] for param in params)
-            yield Wrapping(params=whole, shards=cut, joins=False, stays=stays)
+            yield Wrapping(params=whole, shards=cut, joins=False, stays=stays, ranks=topology.tp)
+    elif divides_itself(job, topology) and job.framework not in ON_META:
+        for param in states.weights:
+            ranks = topology.tp if len(param.shape) > 1 else 1  # norms and most biases stay whole
+            yield Wrapping(params=(param.nbytes * ranks,), shards=(param.nbytes,), joins=False)
 
 
 def _pieces(step: Step, topology: Topology) -> dict[object, tuple[int, ...]]:
