@@ -203,28 +203,21 @@ def node_bytes(job: HostJob) -> int:
 
 
 class HostPeak(threading.Thread):
-    """The most this rank and its workers held, looked at ten times a second."""
+    """The most this rank and its workers, or the launcher and all ranks of the node, held: seen ten times a second."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.own_bytes = self.file_bytes = 0
+        self.peak_bytes = 0
+        self.root_pid = os.getppid() if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1 else os.getpid()
         self.running = True
 
     def look(self) -> None:
-        use = family_use()
-        self.own_bytes = max(self.own_bytes, use.private_bytes + use.shm_bytes)
-        self.file_bytes = max(self.file_bytes, use.file_bytes)
+        self.peak_bytes = max(self.peak_bytes, family_use(self.root_pid).total_bytes)
 
     def run(self) -> None:
         while self.running:
             self.look()
             time.sleep(0.1)
-
-    def over_node(self, accelerator: Accelerator) -> int:
-        """Own memory adds up over ranks; mapped files are the same ones."""
-        mine = torch.tensor([[self.own_bytes, self.file_bytes]], device=accelerator.device)
-        everyone = accelerator.gather(mine)
-        return int(everyone[:, 0].sum() + everyone[:, 1].max())
 
 
 def train(
@@ -241,7 +234,8 @@ def train(
     rows = 0
     first_epoch, done = resume(args.state, sampler, accelerator)
     peak = HostPeak()
-    peak.start()
+    if accelerator.is_main_process:  # the only one that reports
+        peak.start()
     with MemoryMonitor(accelerator.device) as monitor:
         for epoch in range(first_epoch, args.epochs):
             sampler.set_epoch(epoch)
@@ -268,7 +262,7 @@ def finish(peak: HostPeak, accelerator: Accelerator, losses: list[float], rows: 
     peak.look()
     peak.running = False
     total = int(accelerator.gather(torch.tensor([rows], device=accelerator.device)).sum())
-    return peak.over_node(accelerator), losses, total
+    return peak.peak_bytes, losses, total
 
 
 def resume(state: Path | None, sampler: RowGroupSampler, accelerator: Accelerator) -> tuple[int, int]:

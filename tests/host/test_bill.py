@@ -75,6 +75,35 @@ def test_pinned_batches_are_rounded_each() -> None:
     assert shown["batches in flight, shared memory"] == 2 * 294_912
 
 
+def test_a_cpu_build_pins_nothing() -> None:
+    """DataLoader says so in a warning and goes on."""
+    loader = Loader(tensor_bytes=(98_304,) * 3, workers=2, pin_memory=True, steady=True)
+    shown = lines(HostJob(build="cpu", loader=loader))
+    assert "pinned batches" not in shown
+    assert shown["batches in flight, shared memory"] == 4 * 294_912
+
+
+def test_several_ranks_have_a_launcher_beside_them() -> None:
+    assert "launcher of the ranks" not in lines(HostJob(build="cpu"))
+    shown = lines(HostJob(build="cpu", ranks=4))
+    parts = ("python 3.11.7", "numpy 2.4.6", "torch 2.13.0+cpu")
+    assert shown["launcher of the ranks"] == sum(shown[part] for part in parts) // 4
+
+
+def test_a_forked_worker_may_copy_its_parents_objects_unless_the_dataset_froze_them(facts: ParquetFacts) -> None:
+    loader = Loader(tensor_bytes=(8,), workers=2)
+    bare = HostJob(imports=("torch", "transformers"), loader=loader)
+    frozen = HostJob(imports=("torch", "transformers"), loader=loader, data=HostData(facts=facts))
+
+    def most(job: HostJob) -> int:
+        entry = next(entry for entry in host_entries(job) if entry.component == "forked workers")
+        assert entry.range_bytes is not None
+        return entry.range_bytes[1]
+
+    assert most(frozen) == 2 * 17 * MiB
+    assert most(bare) == 2 * (17 + 37 + 51) * MiB
+
+
 def test_dataset_modes(facts: ParquetFacts) -> None:
     def shown(mode: str, **loader: object) -> dict[str, int]:
         data = HostData(facts=facts, mode=mode, budget_bytes=16 * MiB)

@@ -19,13 +19,16 @@ WITHOUT_TRANSFORMERS = ("torchtune", "torchtitan", "litgpt", "megatron")
 CHECKPOINT_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
-def host_side(job: Job, config: Config, states: States, sizes: Sizes) -> tuple[Entry, ...]:
-    """Interpreter and libraries, the model on its way to the GPU, the dataset and the batches in flight."""
+def host_side(job: Job, config: Config, states: States, sizes: Sizes, ranks: int = 1) -> tuple[Entry, ...]:
+    """Interpreter and libraries, models on their way to the GPU, the dataset and the batches in flight, of a node."""
     if job.prefetch is not None and not job.workers:
         raise InputError("prefetch needs workers: without them DataLoader prepares nothing ahead")
     bill = host_entries(
-        HostJob(imports=_imports(job), model=_model(config, states), data=_data(job), loader=_loader(job, sizes))
-    )
+        HostJob(
+            ranks=ranks, imports=_imports(job), model=_model(config, states), data=_data(job),
+            loader=_loader(job, sizes),
+        )
+    )  # fmt: skip
     return tuple(_as_loading(entry) for entry in bill)
 
 

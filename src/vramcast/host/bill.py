@@ -9,7 +9,7 @@ function: reads no file and no clock. Does not know what the user's own code kee
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vramcast.errors import InputError, unknown
 from vramcast.host.libraries import (
@@ -20,6 +20,8 @@ from vramcast.host.libraries import (
     FRAGMENTED_WORKER_BYTES,
     SPAWN_TRACKER_BYTES,
     Library,
+    collected_bytes,
+    launcher,
     libraries,
 )  # fmt: skip
 from vramcast.host.parquet import SLICE_BYTES, ParquetFacts
@@ -133,6 +135,8 @@ def pinned_block_bytes(nbytes: int) -> int:
 def host_entries(job: HostJob) -> tuple[Entry, ...]:
     """The bill of one node."""
     _check(job)
+    if job.build == "cpu" and job.loader is not None:
+        job = replace(job, loader=replace(job.loader, pin_memory=False))  # DataLoader warns and pins nothing
     parts = (_library_entries(job), _model_entries(job), _data_entries(job), _loader_entries(job), _state_entries(job))
     return tuple(entry for part in parts for entry in part if entry.nbytes)
 
@@ -168,6 +172,16 @@ def _library_entries(job: HostJob) -> Iterator[Entry]:
     extra = (CUDA_CONTEXT if job.build == "cuda" else FIRST_STEP,) if uses_torch else ()
     for row in (*rows, *extra):
         yield from _library_lines(row, job.ranks)
+    if job.ranks > 1 and uses_torch:
+        yield _launcher_entry(launcher(job.build))
+
+
+def _launcher_entry(row: Library) -> Entry:
+    return _entry(
+        Category.LIBRARIES, "launcher of the ranks", row.private_bytes,
+        f"{format_bytes(row.private_bytes)}, once per node: torchrun imports torch too", origin=row.origin,
+        source=row.source, range_bytes=row.range_bytes,
+    )  # fmt: skip
 
 
 def _library_lines(row: Library, ranks: int) -> Iterator[Entry]:
@@ -304,11 +318,12 @@ def _loader_entries(job: HostJob) -> Iterator[Entry]:
 def _worker_entries(job: HostJob, loader: Loader) -> Iterator[Entry]:
     count = job.ranks * loader.workers
     if loader.start_method == "fork":
+        most = FORKED_WORKER_RANGE[1] + (0 if job.data else collected_bytes(job.imports))
         yield _entry(
             Category.DATA, "forked workers", count * FORKED_WORKER_BYTES,
             f"{_times(count, 'worker')} × {format_bytes(FORKED_WORKER_BYTES)} of pages made private", phases=TRAINING,
             origin=Origin.MEASURED, source="torch 2.13.0+cpu, transformers 5.22.2 imported, 1 to 4 workers",
-            range_bytes=(count * FORKED_WORKER_RANGE[0], count * FORKED_WORKER_RANGE[1]),
+            range_bytes=(count * FORKED_WORKER_RANGE[0], count * most),
         )  # fmt: skip
         return
     yield from _spawned_entries(job, count)
