@@ -1,8 +1,8 @@
 """FLUX.2-klein-base-4B tuned on images of 512 x 512, as PEFT's method comparison does (method_comparison/image-gen).
 
 Batch 2, prompts of 512 tokens, checkpointing, bf16 weights and fp32 adapters, AdamW. What is measured is reserved
-memory during training steps (`accelerator_memory_max_train` of its utils.py), so evaluation is left out and the cache is
-empty before the first step. Text encoder and VAE come and go before: their results are made directly. The script
+memory during training steps (`accelerator_memory_max_train` of its utils.py), so evaluation is left out and the cache
+is empty before the first step. Text encoder and VAE come and go before: their results are made directly. The script
 empties the cache every 25 steps, all alike: here after three.
 """
 
