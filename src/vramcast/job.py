@@ -22,6 +22,7 @@ class Precision(Word):
     BF16_TRUE = "bf16-true"
     FP16_TRUE = "fp16-true"
     BF16_AUTOCAST = "bf16-autocast"
+    FP16_AUTOCAST = "fp16-autocast"
     BF16_MIXED = "bf16-mixed"
     FP16_MIXED = "fp16-mixed"
     BF16_MASTER = "bf16-master"

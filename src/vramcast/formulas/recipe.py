@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vramcast.catalog.gpus import Gpu
 from vramcast.job import Precision
 from vramcast.models.tape import BF16, F16, F32, Dtype
 
@@ -30,6 +31,14 @@ def _true(dtype: Dtype) -> Recipe:
     return Recipe(weights=dtype, gradients=dtype, states=None, whose=f"everything in {dtype.name}, no master copy")
 
 
+def _autocast(dtype: Dtype) -> Recipe:
+    name = dtype.name
+    return Recipe(
+        weights=dtype, gradients=dtype, states=None, autocast=dtype,
+        whose=f"Hugging Face Trainer's {name}=True over a model loaded in {name}: autocast, all stored in {name}",
+    )  # fmt: skip
+
+
 def _master(dtype: Dtype) -> Recipe:
     return Recipe(
         weights=dtype, gradients=dtype, states=F32, master=True,
@@ -41,13 +50,8 @@ RECIPES = {
     Precision.FP32: Recipe(weights=F32, gradients=F32, states=None, whose="plain fp32"),
     Precision.BF16_TRUE: _true(BF16),
     Precision.FP16_TRUE: _true(F16),
-    Precision.BF16_AUTOCAST: Recipe(
-        weights=BF16,
-        gradients=BF16,
-        states=None,
-        autocast=BF16,
-        whose="Hugging Face Trainer's bf16=True over a model loaded in bf16: autocast, everything stored in bf16",
-    ),
+    Precision.BF16_AUTOCAST: _autocast(BF16),
+    Precision.FP16_AUTOCAST: _autocast(F16),
     Precision.BF16_MIXED: _mixed(BF16),
     Precision.FP16_MIXED: _mixed(F16),
     Precision.BF16_MASTER: _master(BF16),
@@ -68,3 +72,16 @@ RECIPES = {
         whose="Megatron-LM with Transformer Engine fp8: bf16 weights with an fp8 cache, fp32 main gradients",
     ),
 }
+
+
+def card_warnings(precision: Precision, gpu: Gpu | None) -> tuple[str, ...]:
+    """Where the card computes in another dtype than the job asks for."""
+    recipe = RECIPES[precision]
+    if gpu is None or gpu.supports_bf16 is not False or BF16 not in (recipe.weights, recipe.autocast):
+        return ()
+    numbers = ".".join(str(number) for number in gpu.compute_capability or ())
+    return (
+        f"{gpu.name} has no bf16 arithmetic (compute capability {numbers or 'unknown'}, bf16 needs 8.0): {precision} "
+        "is emulated, slowly, or refused. Take fp16-mixed, or fp16-autocast with adapters, and a GradScaler: "
+        "the same memory.",
+    )

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cache
 
+from vramcast.catalog.gpus import find_gpu
 from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.step import keeps_outputs
 from vramcast.job import Job, Precision, fields
@@ -142,18 +144,30 @@ def _optimizer(name: str, instead_of: tuple[str, ...]) -> Callable[[Job], Job | 
 # ---- changes the training
 
 
+@cache
+def _computes_bf16(gpu: str | None) -> bool:
+    """Cards before Ampere do not; of an anonymous one it is not known."""
+    return gpu is None or find_gpu(gpu).supports_bf16 is not False
+
+
 def _bf16_true(job: Job) -> Job | None:
-    return replace(job, precision=Precision.BF16_TRUE) if job.precision != Precision.BF16_TRUE else None
+    if job.precision == Precision.BF16_TRUE or not _computes_bf16(job.gpu):
+        return None
+    return replace(job, precision=Precision.BF16_TRUE)
 
 
 def _adapters(precision: Precision | None, quantize: str) -> Callable[[Job], Job | None]:
+    """`precision` on cards that compute in bf16; on others fp16 with a GradScaler, which needs the fp32 adapters."""
+
     def apply(job: Job) -> Job | None:
         if (job.lora_rank is not None and job.quantize == quantize) or job.quantize not in ("none", quantize):
             return None
         if job.edit or job.freeze:
             return None
-        precise = job.precision if precision is None else precision
-        return replace(job, lora_rank=job.lora_rank or 16, quantize=quantize, precision=precise)
+        adapted = replace(job, lora_rank=job.lora_rank or 16, quantize=quantize)
+        if precision is None:
+            return adapted
+        return replace(adapted, precision=precision if _computes_bf16(job.gpu) else Precision.FP16_AUTOCAST)
 
     return apply
 
@@ -319,8 +333,10 @@ CHANGES = (
     ),
     Move(
         name="LoRA", axis="adapter", kind=Kind.CHANGES, price=5, apply=_adapters(Precision.BF16_TRUE, "none"),
-        why="only adapters have gradients and states; frozen weights in bf16",
-        how={"torch": "peft.get_peft_model(model, LoraConfig(r=16, target_modules='all-linear'))"},
+        why="only adapters have gradients and states; frozen weights in 16 bit",
+        how={"torch": "peft.get_peft_model(model, LoraConfig(r=16, target_modules='all-linear')); before Ampere "
+                      "weights in torch.float16, under torch.autocast with a GradScaler",
+             "trainer": "the same with bf16=True, before Ampere fp16=True"},
     ),
     Move(
         name="QLoRA", axis="adapter", kind=Kind.CHANGES, price=6,
@@ -328,8 +344,8 @@ CHANGES = (
         why="frozen weights in 4 bit, adapters on top",
         how={"torch": "BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', "
                       "bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16) and LoRA, "
-                      "under torch.autocast",
-             "trainer": "the same with bf16=True"},
+                      "under torch.autocast; before Ampere torch.float16 and a GradScaler",
+             "trainer": "the same with bf16=True, before Ampere fp16=True"},
     ),
     *(
         Move(

@@ -7,6 +7,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from vramcast.forecast import Forecast
+from vramcast.formulas.recipe import card_warnings
 from vramcast.job import job_values
 from vramcast.plan.cost import UTILISATION, StepCost
 from vramcast.plan.links import NETWORK_BYTES_PER_S, Rates, link_rates, pcie_rates
@@ -16,6 +17,7 @@ from vramcast.plan.search import Plan, Plans, Single
 from vramcast.plan.verify import Traced
 from vramcast.report.as_json import SCHEMA, verdict_json
 from vramcast.report.bill import headline
+from vramcast.report.bill_words import word
 from vramcast.report.plan_words import plan_word
 from vramcast.report.sheet import Column, Row, Sheet, as_markdown, as_text
 from vramcast.units import GiB, MiB, format_gib
@@ -126,7 +128,9 @@ def _front_sheet(front: tuple[Candidate, ...], lang: str) -> Sheet:
 
 
 def _last_lines(plans: Plans, lang: str) -> list[str]:
-    lines = []
+    job = plans.base.job
+    warned = card_warnings(job.precision, plans.base.gpu) if job is not None else ()
+    lines = [f"{word('warning', lang)}: {text}" for text in warned]
     if plans.base.verdict().fits:
         lines.append(plan_word("it fits as it is", lang))
     if plans.reach is not None:

@@ -124,7 +124,7 @@ ZH = {
     "weights, gradients and states in 2 bytes; small updates can get lost": (
         "权重、梯度、状态均为 2 字节；过小的更新可能丢失"
     ),
-    "only adapters have gradients and states; frozen weights in bf16": "只有适配器有梯度和状态；冻结权重为 bf16",
+    "only adapters have gradients and states; frozen weights in 16 bit": "只有适配器有梯度和状态；冻结权重为 16 位",
     "only adapters have gradients and states": "只有适配器有梯度和状态",
     "frozen weights in 4 bit, adapters on top": "冻结权重为 4 位，上面加适配器",
     "activations and logits shrink with the length; longer samples are cut": (

@@ -72,6 +72,7 @@ from vramcast.formulas.parallel.sharding import RankStates, count_states, rank_s
 from vramcast.formulas.parallel.topology import Topology, check_model, hints, topology_of
 from vramcast.formulas.parallel.units import Unit, units_of
 from vramcast.formulas.parallel.windows import window_change
+from vramcast.formulas.recipe import card_warnings
 from vramcast.formulas.replay import Replayed
 from vramcast.formulas.setting import Beside, Setting
 from vramcast.formulas.states import (
@@ -215,7 +216,7 @@ def forecast_fitting(
         model=_summary(source, config, whole, program), job=job, gpu=gpu, ledger=ledger,
         assumptions=(*assumptions(job, config), f"{topology.text}; {topology.strategy}", *_how(job, topology),
                      *engine_texts(job, topology, program), *extra.assumptions),
-        warnings=(*source.notes, *source.warnings, *hints(topology)),
+        warnings=(*source.notes, *source.warnings, *card_warnings(job.precision, gpu), *hints(topology)),
         ranks=tuple(_rank_peak(topology, rank.stage, peak) for rank, peak in zip(ranks, peaks, strict=True)),
         nodes=topology.nodes,
     )  # fmt: skip
