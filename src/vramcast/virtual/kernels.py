@@ -6,6 +6,8 @@ workspaces are a range: see `convolution`; LSTM and GRU: see `recurrent`.
 
 from __future__ import annotations
 
+import os
+import re
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -69,18 +71,21 @@ class Kernels:
         self._library._destroy()
 
     def before(self, func: Any, args: tuple[Any, ...], place: str) -> list[object]:
-        """Memory the kernel takes before its outputs and gives back after; persistent workspaces on first use."""
-        inside = _ON_ANY_DEVICE.get(func)
-        if self._cuda:
-            if func in _MATMULS:
-                self._workspace(place)
-            inside = inside or _INSIDE.get(func)
-        else:
-            inside = inside or _INSIDE_ON_CPU.get(func)
-        if inside is None:
+        """Memory the kernel takes before its outputs, which it gives back when it is done."""
+        inside = _ON_ANY_DEVICE.get(func) or (_BEFORE if self._cuda else _BEFORE_ON_CPU).get(func)
+        return [] if inside is None else self._momentary(func, inside(args), place)
+
+    def beside(self, func: Any, args: tuple[Any, ...], place: str) -> list[object]:
+        """Memory the kernel takes once its outputs are there; persistent workspaces on first use."""
+        if not self._cuda:
             return []
+        if func in _MATMULS:
+            self._workspace(place)
+        inside = _BESIDE.get(func)
+        return [] if inside is None else self._momentary(func, inside(args), place)
+
+    def _momentary(self, func: Any, sizes: list[int], place: str) -> list[object]:
         gpu = self._gpu
-        sizes = inside(args)
         try:
             return gpu.meters[place].momentary(sizes, gpu.clock, gpu.phases.current)
         except OutOfMemory as error:
@@ -94,6 +99,11 @@ class Kernels:
     def shape(self, func: Any) -> Any:
         """A function that knows what CUDA's kernel writes, where torch's own meta function does not."""
         return (convolution.SHAPES.get(func) if self._cuda else None) or SHAPES.get(func)
+
+    def in_order(self, func: Any, result: Any) -> Any:
+        """The outputs as CUDA's kernel asks for them, where that is not the order in which it returns them."""
+        order = _BORN_FIRST.get(func) if self._cuda else None
+        return result if order is None else tuple(result[index] for index in order)
 
     def done(self, func: Any, args: tuple[Any, ...], result: Any, place: str) -> None:
         """A convolution has run: what its workspace may have added is kept for the report."""
@@ -112,15 +122,21 @@ class Kernels:
         if key in self._workspaces:
             return
         self._workspaces.add(key)
+        size = cublas_workspace_bytes(gpu.capability)
+        if not size:
+            return
         record = Record(place, 0, known=False)
         record.category = Category.WORKSPACE
         record.name = f"cuBLAS workspace, {'backward' if key[2] else 'forward'}, stream {stream}"
         gpu.cause = "cublas"
-        gpu.born(record, cublas_workspace_bytes(gpu.capability))
+        gpu.born(record, size)
 
 
 def cublas_workspace_bytes(capability: tuple[int, int]) -> int:
-    """CUBLAS_WORKSPACE_CONFIG's default of aten/src/ATen/cuda/CublasHandlePool.cpp."""
+    """aten/src/ATen/cuda/CublasHandlePool.cpp: as CUBLAS_WORKSPACE_CONFIG says (":KiB:COUNT"), else its default."""
+    asked = re.findall(r":([0-9]+):([0-9]+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    if asked:
+        return sum(int(size) * int(count) for size, count in asked) * KiB
     if capability[0] in (9, 10, 12):
         return 32 * MiB
     return (2 * 4096 + 8 * 16) * KiB
@@ -210,6 +226,9 @@ def same_shapes(tensors: list[torch.Tensor], *args: Any) -> list[torch.Tensor]:
     return [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for t in tensors]
 
 
+# Dropout.cu, dropout_cuda: the mask comes first.
+_BORN_FIRST: dict[Any, tuple[int, ...]] = {aten.native_dropout.default: (1, 0)}
+
 SHAPES: dict[Any, Any] = {
     aten._foreach_sqrt.default: same_shapes,
     aten._foreach_neg.default: same_shapes,
@@ -225,7 +244,7 @@ SHAPES: dict[Any, Any] = {
 # -- memory inside kernels: what each asks the caching allocator for while it runs ---------------------------------
 
 
-def _inside_flash_backward(args: tuple[Any, ...]) -> list[int]:
+def _beside_flash_backward(args: tuple[Any, ...]) -> list[int]:
     """flash_api.cpp mha_bwd: softmax_d and dq_accum in fp32, and dk, dv of all query heads where heads are shared."""
     query, key = args[1], args[2]
     batch, heads, length, head = query.shape
@@ -237,30 +256,47 @@ def _inside_flash_backward(args: tuple[Any, ...]) -> list[int]:
     return sizes
 
 
-def _inside_efficient_backward(args: tuple[Any, ...]) -> list[int]:
-    """attention_backward.cu: delta in fp32; for 16-bit inputs dq is summed up in an fp32 workspace."""
+def _before_efficient_backward(args: tuple[Any, ...]) -> list[int]:
+    """attention_backward.cu: a gradient that does not lie as (batch, length, heads, head size) is copied."""
+    gradient = args[0]
+    return [] if gradient.transpose(1, 2).is_contiguous() else [gradient.numel() * gradient.element_size()]
+
+
+def _beside_efficient_backward(args: tuple[Any, ...]) -> list[int]:
+    """attention_backward.cu: delta, one fp32 number per row. For 16-bit inputs the kernel computes it, and dq is summed
+    up in an fp32 workspace; for fp32 it is the row sums of gradient times output, put in order by a copy.
+    """
     query = args[1]
     batch, heads, length, head = query.shape
-    rows = round_up(length, 32)
-    sizes = [4 * batch * heads * rows]
+    delta = 4 * batch * heads * round_up(length, 32)
     if query.element_size() == 2:
-        sizes.append(4 * batch * heads * round_up(length, 64) * round_up(head, 32))
-    return sizes
+        return [delta, 4 * batch * heads * round_up(length, 64) * round_up(head, 32)]
+    rows = batch * heads * length
+    return [4 * rows * args[3].size(-1), 4 * rows, 4 * rows]
 
 
-def _inside_embedding_backward(args: tuple[Any, ...]) -> list[int]:
-    """Embedding.cu and EmbeddingBackwardKernel.cu: above 3072 indices they are sorted and summed by segments."""
-    gradient, indices, num_weights = args[0], args[1], args[2]
-    count = indices.numel()
-    if count <= 3072:
+def _sorts_indices(args: tuple[Any, ...]) -> bool:
+    """Embedding.cu: up to 3072 indices are added one by one."""
+    return bool(args[1].numel() > 3072)
+
+
+def _before_embedding_backward(args: tuple[Any, ...]) -> list[int]:
+    """Embedding.cu: a gradient that is not contiguous is copied; sorted and original indices, and the radix sort's
+    double buffers."""
+    gradient = args[0]
+    copied = [] if gradient.is_contiguous() else [gradient.numel() * gradient.element_size()]
+    return [*copied, *([8 * args[1].numel()] * 4 if _sorts_indices(args) else [])]
+
+
+def _beside_embedding_backward(args: tuple[Any, ...]) -> list[int]:
+    """EmbeddingBackwardKernel.cu: offsets of segments and of parts of them, and the sums of the parts."""
+    if not _sorts_indices(args):
         return []
-    segments = min(count, num_weights)
+    gradient, count = args[0], args[1].numel()
+    segments = min(count, args[2])
     partial = count // 10 + segments
-    width = gradient.size(-1)
-    index_bytes = 8 * count
-    sums = 4 * partial * round_up(width, 32)
-    sort = [index_bytes] * 4  # sorted, original, and the radix sort's double buffers
-    return [*sort, 8 * segments, 8 * segments, 8 * segments, 8 * partial, sums]
+    sums = 4 * partial * round_up(gradient.size(-1), 32)
+    return [8 * count, 8 * segments, 8 * segments, 8 * partial, sums]
 
 
 def _inside_layer_norm(args: tuple[Any, ...]) -> list[int]:
@@ -273,7 +309,7 @@ def _inside_batch_norm_backward(args: tuple[Any, ...]) -> list[int]:
     return [args[1].numel() * args[1].element_size()]
 
 
-_INSIDE_ON_CPU: dict[Any, Callable[[tuple[Any, ...]], list[int]]] = {
+_BEFORE_ON_CPU: dict[Any, Callable[[tuple[Any, ...]], list[int]]] = {
     aten.native_batch_norm_backward.default: _inside_batch_norm_backward,
     **{func: partial(convolution.column_bytes, func) for func in convolution.SHAPES},
 }
@@ -281,9 +317,13 @@ _ON_ANY_DEVICE: dict[Any, Callable[[tuple[Any, ...]], list[int]]] = {
     aten.native_layer_norm.default: _inside_layer_norm,
     aten.native_layer_norm_backward.default: _inside_layer_norm,
 }
-_INSIDE: dict[Any, Callable[[tuple[Any, ...]], list[int]]] = {
-    aten._scaled_dot_product_flash_attention_backward.default: _inside_flash_backward,
-    aten._scaled_dot_product_efficient_attention_backward.default: _inside_efficient_backward,
-    aten.embedding_dense_backward.default: _inside_embedding_backward,
+_BEFORE: dict[Any, Callable[[tuple[Any, ...]], list[int]]] = {
+    aten._scaled_dot_product_efficient_attention_backward.default: _before_efficient_backward,
+    aten.embedding_dense_backward.default: _before_embedding_backward,
     **{func: partial(convolution.copy_bytes, func) for func in convolution.SHAPES},
+}
+_BESIDE: dict[Any, Callable[[tuple[Any, ...]], list[int]]] = {
+    aten._scaled_dot_product_flash_attention_backward.default: _beside_flash_backward,
+    aten._scaled_dot_product_efficient_attention_backward.default: _beside_efficient_backward,
+    aten.embedding_dense_backward.default: _beside_embedding_backward,
 }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vramcast.virtual import sparse
 from vramcast.virtual.fallback import run_on_zeros
 from vramcast.virtual.ops import Op, replaced, tensors_in
 from vramcast.virtual.shapes import Shapes
@@ -27,13 +28,9 @@ KNOWN_DEVICE_FLOATS = 1 << 16
 KNOWN_HOST_BYTES = 64 << 20
 _CHECK_SIZE_FIRST = 1024  # from here on, a broadcast of known tensors could become large
 
-SPARSE_MESSAGE = (
-    "sparse tensors whose values are unknown cannot be followed on a virtual device. Trace the script with dense ones "
-    "(sparse=False): they take more, so the answer is an upper bound."
-)
-
 Special = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 _META = torch.device("meta")
+_STRIDED = torch.strided
 _CPU = torch.device("cpu")
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
@@ -86,7 +83,10 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
             if result is not NotImplemented:
                 return result
         if op.is_view:
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            if args[0].layout is not _STRIDED:  # of sparse tensors, some make new indices
+                self.enroll_all(result, self.place_beside(args[0]), op.name)
+            return result
         if op.device_argument and not tensors_in(args, kwargs):
             return self._make(func, op, args, kwargs)
         return self._compute(func, op, args, kwargs)
@@ -149,7 +149,9 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
 
     def _compute(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any]) -> Any:
         inputs = tensors_in(args, kwargs)
-        place, real, unknown = self._survey(op, inputs)
+        if any(tensor.layout is not _STRIDED for tensor in inputs):
+            return sparse.compute(self, func, op, args, kwargs, inputs)
+        place, real, unknown = self.survey(op, inputs)
         if "device" in kwargs:
             place, kwargs = self._redirected(place, kwargs, real)
         if kwargs.get("pin_memory"):
@@ -157,13 +159,11 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
         if not real:
             return self._run(func, op, args, kwargs, place)
         if not unknown and self._stays_small(func, args, kwargs, inputs, place):
-            return self._run_known(func, op, args, kwargs, place)
+            return self.run_known(func, op, args, kwargs, place)
         return self._run_on_twins(func, op, args, kwargs, place, inputs)
 
-    def _survey(self, op: Op, inputs: list[torch.Tensor]) -> tuple[str, bool, bool]:
+    def survey(self, op: Op, inputs: list[torch.Tensor]) -> tuple[str, bool, bool]:
         """Where the result belongs, whether real tensors take part, and whether unknown values do."""
-        if any(tensor.layout != torch.strided for tensor in inputs):
-            inputs = self._opened(inputs)
         records = self.records
         place = None
         real = unknown = False
@@ -183,12 +183,6 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
             elif not op.across_devices:
                 place = self._settle(op, place, record, tensor, inputs)
         return place or HOST_PLACE, real, unknown
-
-    def _opened(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Sparse tensors by what they consist of; torch has no kernels for sparse ones without values."""
-        if any(map(is_meta, inputs)):
-            raise NotImplementedError(SPARSE_MESSAGE)
-        return [part for t in inputs for part in ((t,) if t.layout == torch.strided else inner_tensors(t))]
 
     def _settle(self, op: Op, place: str, record: Record, tensor: torch.Tensor, inputs: list[torch.Tensor]) -> str:
         """Two places in one op: scalars of the host may mix, and so may what the same call has just made."""
@@ -230,14 +224,15 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
     def _run(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any], place: str) -> Any:
         if place in (NOWHERE, HOST_PLACE):
             result = self._shaped(func, op, args, kwargs) if place == HOST_PLACE else func(*args, **kwargs)
-            self._enroll_all(result, place, op.name)
+            self.enroll_all(result, place, op.name)
         else:
             kernels = self.gpu.kernels
             blocks = kernels.before(func, args, place)
             try:
                 written_out = kernels.shape(func)
                 result = written_out(*args, **kwargs) if written_out else self._shaped(func, op, args, kwargs)
-                self._enroll_all(result, place, op.name)
+                self.enroll_all(kernels.in_order(func, result), place, op.name)
+                blocks += kernels.beside(func, args, place)
                 kernels.done(func, args, result, place)
             finally:
                 if blocks:
@@ -253,9 +248,9 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
         except NotImplementedError:
             return run_on_zeros(func, args, kwargs)
 
-    def _run_known(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any], place: str) -> Any:
+    def run_known(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any], place: str) -> Any:
         result = func(*args, **kwargs)
-        self._enroll_all(result, place, op.name)
+        self.enroll_all(result, place, op.name)
         if op.resizes:
             for tensor in op.written(args, kwargs):
                 self.storages.resized(storage_of(tensor))
@@ -268,17 +263,20 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
         originals = {id(twins[id(tensor)]): tensor for tensor in inputs if id(tensor) in twins}
         plain = {name: replaced(value, twins) for name, value in kwargs.items() if not isinstance(value, _Generator)}
         on_twins = replaced(tuple(args), twins)
-        blocks = self.gpu.kernels.before(func, on_twins, place) if place not in (NOWHERE, HOST_PLACE) else []
+        kernels, on_card = self.gpu.kernels, place not in (NOWHERE, HOST_PLACE)
+        blocks = kernels.before(func, on_twins, place) if on_card else []
         try:
             try:
-                result = (self.gpu.kernels.shape(func) or func)(*on_twins, **plain)
+                result = (kernels.shape(func) or func)(*on_twins, **plain)
             except NotImplementedError:
                 result = run_on_zeros(func, args, kwargs)
             result = replaced(result, originals)
-            self._enroll_all(result, place, op.name)
+            self.enroll_all(kernels.in_order(func, result) if on_card else result, place, op.name)
+            if on_card:
+                blocks += kernels.beside(func, on_twins, place)
         finally:
             if blocks:
-                self.gpu.kernels.after(blocks, place)
+                kernels.after(blocks, place)
         for tensor in op.written(args, kwargs):
             if not is_meta(tensor):
                 self.records[storage_of(tensor)._cdata].known = False
@@ -300,7 +298,7 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
 
     # -- enrolling -------------------------------------------------------------------------------------------------
 
-    def _enroll_all(self, result: Any, place: str, cause: str) -> None:
+    def enroll_all(self, result: Any, place: str, cause: str) -> None:
         if isinstance(result, torch.Tensor):
             self.enroll(result, place, cause)
         elif isinstance(result, (list, tuple)):
@@ -308,7 +306,7 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
                 if isinstance(item, torch.Tensor):
                     self.enroll(item, place, cause)
                 elif isinstance(item, (list, tuple)):
-                    self._enroll_all(item, place, cause)
+                    self.enroll_all(item, place, cause)
 
     def enroll(self, tensor: torch.Tensor, place: str, cause: str, *, pinned: bool = False) -> Record | None:
         """Bill the storage of a new tensor; None when it is an old one."""
@@ -335,6 +333,10 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
             return tensor
         record = self.storages.find(tensor)
         return tensor if record is None or record.place == HOST_PLACE else self.valueless(tensor)
+
+    def place_beside(self, tensor: torch.Tensor) -> str:
+        record = self.storages.find(sparse.parts_of(tensor)[-1])
+        return NOWHERE if record is None else record.place
 
     def adopt(self, tensor: torch.Tensor) -> Record:
         """A tensor that no op of ours made: from numpy, a file, another process, or from before."""
