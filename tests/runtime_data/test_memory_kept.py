@@ -170,3 +170,31 @@ def test_a_full_collection_in_a_forked_worker_copies_no_page_of_its_parent(tmp_p
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"a": range(1000)}), path)
     assert worker_growth(path, mode, "collect") - worker_growth(path, mode, "nothing") < 10e6
+
+
+HUGE = """
+import sys
+import pyarrow as pa
+from vramcast.runtime import LowMemDataset
+data = LowMemDataset(sys.argv[1])
+data[0]
+assert "pandas" not in sys.modules
+address, huge, inside = pa.allocate_buffer(1).address, 0, False
+for line in open("/proc/self/smaps"):
+    words = line.split()
+    if "-" in words[0] and not words[0].endswith(":"):
+        start, end = (int(text, 16) for text in words[0].split("-"))
+        inside = start <= address < end
+    elif inside and words[0] == "AnonHugePages:":
+        huge += int(words[1])
+print(huge)
+"""
+
+
+def test_decoding_takes_no_huge_pages_and_no_pandas(tmp_path: Path) -> None:
+    """pyarrow's pool asks for huge pages, and its `scalar` imports pandas: 15 and 30 MiB in every reader."""
+    folder = tmp_path / "year=2020" / "lang=zh"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"a": TEXTS}), folder / "part.parquet", row_group_size=5000)
+    done = subprocess.run([sys.executable, "-c", HUGE, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 2048  # kB: the page that was touched to find the pool

@@ -247,14 +247,23 @@ def _data_entries(job: HostJob) -> Iterator[Entry]:
     else:
         yield _mapped_entry(job, data)
     if data.mode in ("row-groups", "ultra"):
-        yield _data_entry("decoding buffers", count, _decoding_bytes(data))
+        yield _decoding_entry(count, data)
 
 
-def _decoding_bytes(data: HostData) -> int:
-    """Mode `ultra` returns the pool's memory after every decoding; the other keeps whole segments of it."""
+def _decoding_entry(count: int, data: HostData) -> Entry:
+    """Mode `ultra` returns the pool's memory after every decoding; the other may keep a segment of it."""
     if data.mode == "ultra":
-        return max(group.decoding_bytes(SLICE_BYTES) for group in data.facts.row_groups)
-    return data.facts.decoding_bytes(data.budget_bytes)
+        each = max(group.decoding_bytes(SLICE_BYTES) for group in data.facts.row_groups)
+        return _data_entry("decoding buffers", count, each)
+    low, high = data.facts.decoding_range_bytes(data.budget_bytes)
+    if low == high:
+        return _data_entry("decoding buffers", count, low)
+    middle = (low + high) // 2
+    return _entry(
+        Category.DATA, "decoding buffers", count * middle,
+        f"{_times(count, 'reader')} × {format_bytes(middle)}, half-way from one decoding to what the pool may keep",
+        phases=TRAINING, range_bytes=(count * low, count * high),
+    )  # fmt: skip
 
 
 def _mapped_entry(job: HostJob, data: HostData) -> Entry:

@@ -29,6 +29,7 @@ RECORD_BYTES = 320  # a RowGroup with its numbers and its place in two tuples, C
 # Arrow's and Python's objects for one buffer of a decoded column: RSS of 900 held tables of a hundred rows less their
 # `nbytes`, pyarrow 26 and Python 3.11. 856 for a column of numbers, which has one buffer, 1,871 for text with two.
 BUFFER_OBJECT_BYTES = 900
+NUMBER_BYTES, TEXT_OFFSET_BYTES = 8, 4  # Arrow's int64, and its place in a column of text
 VIEW_BYTES = 16  # Arrow's string_view and binary_view, per value
 SLICE_BYTES = 8 * MiB  # what mode `ultra` holds of a row group that is larger than this
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -42,6 +43,13 @@ class DataFile:
     size_bytes: int
     modified_ns: int
     partition: tuple[tuple[str, str | int | None], ...] = ()
+
+    @property
+    def partition_row_bytes(self) -> int:
+        """What the folders' values take in every row: a number, or text and its offset."""
+        return sum(
+            TEXT_OFFSET_BYTES + len(v.encode()) if isinstance(v, str) else NUMBER_BYTES for _, v in self.partition
+        )
 
     def changed(self) -> bool:
         stat = os.stat(self.path)
@@ -137,6 +145,11 @@ class ParquetFacts:
         return len(self.row_groups) * RECORD_BYTES
 
     @property
+    def partition_bytes(self) -> int:
+        """The part of the decoded bytes that is in no file: the values of its folders."""
+        return sum(group.num_rows * self.files[group.file].partition_row_bytes for group in self.row_groups)
+
+    @property
     def most_decoding_bytes(self) -> int:
         """What pyarrow's pool touches for the row group that takes most."""
         return max(group.decoding_bytes() for group in self.row_groups)
@@ -158,6 +171,10 @@ class ParquetFacts:
     def decoding_bytes(self, budget_bytes: int) -> int:
         """The pool's memory: with whole segments where it keeps them, else as much as is touched and returned."""
         return self.kept_pool_bytes if self.keeps_pool(budget_bytes) else self.most_decoding_bytes
+
+    def decoding_range_bytes(self, budget_bytes: int) -> tuple[int, int]:
+        """What the pool comes to at least and at most: how it scatters its blocks over a segment no footer says."""
+        return self.most_decoding_bytes, self.decoding_bytes(budget_bytes)
 
     def scratch_bytes(self, budget_bytes: int) -> int:
         """What reading takes besides decoded tables: pyarrow's decoding buffers, and the footer as objects."""
@@ -207,7 +224,7 @@ def read_facts(source: Source, columns: Sequence[str] | None = None) -> ParquetF
     for index, file in enumerate(files):
         footer = _Footer(file.path) if index else first  # one at a time: a footer's records outweigh its row groups'
         _check_same_schema(first, footer, file, names)
-        groups += footer.row_groups(index, names)
+        groups += footer.row_groups(index, names, file)
         sizes = {name: footer.added_to(size) for name, size in sizes.items()}
         opened = max(opened, footer.opened_bytes)
         footer.groups = ()
@@ -270,7 +287,7 @@ def _with_typed_partitions(found: Sequence[tuple[Path, dict[str, str]]]) -> tupl
 
 
 def _is_int(text: str) -> bool:
-    return text == HIVE_NULL or text.removeprefix("-").isdecimal()
+    return text == HIVE_NULL or (text.removeprefix("-").isdecimal() and -(2**63) <= int(text) < 2**63)
 
 
 def _data_file(path: Path, values: Mapping[str, str], numeric: set[str]) -> DataFile:
@@ -318,12 +335,13 @@ class _Footer:
             if len(group.leaves) != leaf:
                 raise InputError(f"{path}, row group {index}: {len(group.leaves)} columns where the schema has {leaf}")
 
-    def row_groups(self, file: int, names: Sequence[str]) -> Iterator[RowGroup]:
+    def row_groups(self, number: int, names: Sequence[str], file: DataFile) -> Iterator[RowGroup]:
         for index, group in enumerate(self.groups):
             sizes = [self.chunk_size(group, name) for name in names]
+            constants = group.num_rows * file.partition_row_bytes
             yield RowGroup(
-                file=file, group=index, num_rows=group.num_rows,
-                encoded_bytes=sum(size[0] for size in sizes), decoded_bytes=sum(size[1] for size in sizes),
+                file=number, group=index, num_rows=group.num_rows,
+                encoded_bytes=sum(size[0] for size in sizes), decoded_bytes=sum(size[1] for size in sizes) + constants,
                 widest_bytes=max(size[1] for size in sizes),
                 pages_bytes=sum(self.pages_bytes(group, name) for name in names),
                 objects_bytes=sum(BUFFER_OBJECT_BYTES * _buffers(self.types[name]) for name in names),

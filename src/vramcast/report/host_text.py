@@ -114,6 +114,9 @@ def _dataset(facts: ParquetFacts) -> list[str]:
         f"{format_bytes(column.decoded_bytes):>11} decoded"
         for column in facts.columns
     ]
+    if facts.partition_bytes:
+        names = ", ".join(key for key, _ in facts.files[0].partition)
+        lines.append(f"  from folders: {names}, {format_bytes(facts.partition_bytes)} decoded")
     return lines
 
 

@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import sys
 import warnings
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -24,6 +25,7 @@ from vramcast.runtime.rows import Rows, is_text
 from vramcast.units import KiB, format_bytes, round_up
 
 SMALL_TABLE_BYTES = 256 * KiB  # not worth a mapping of its own: a process may have 65,530 of them (vm.max_map_count)
+_MADV_NOHUGEPAGE = 15  # mman.h
 
 
 class Store(Protocol):
@@ -49,6 +51,7 @@ class GroupReader:
         self._partition_types = _partition_types(facts)
         self._open_file: int | None = None
         self._parquet: pq.ParquetFile | None = None
+        _use_small_pages()
 
     def read(self, index: int) -> pa.Table:
         group = self.facts.row_groups[index]
@@ -95,8 +98,7 @@ class GroupReader:
         """Put columns in the asked order (pyarrow uses the file's) and add the partition's constants."""
         table = table.select(list(self.names))
         for key, value in self.facts.files[self.facts.row_groups[index].file].partition:
-            scalar = pa.scalar(value, type=self._partition_types[key])
-            table = table.append_column(key, pa.repeat(scalar, table.num_rows))
+            table = table.append_column(key, _constant(value, self._partition_types[key], table.num_rows))
         return table
 
     def _damaged(self, index: int, why: object) -> InputError:
@@ -269,6 +271,17 @@ def _partition_types(facts: ParquetFacts) -> dict[str, pa.DataType]:
     return {key: pa.string() if key in text else pa.int64() for key, _ in pairs}
 
 
+def _constant(value: str | int | None, kind: pa.DataType, rows: int) -> pa.Array:
+    """The value in every row. `pa.scalar` would import pandas where there is one: 30 MiB in every process."""
+    if value is None:
+        return pa.nulls(rows, kind)
+    if isinstance(value, int):
+        return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(array("q", [value]) * rows)])
+    text = value.encode()
+    offsets = array("i", [row * len(text) for row in range(rows + 1)])
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(offsets), pa.py_buffer(text * rows)])
+
+
 def _pieces(facts: ParquetFacts, index: int, slice_bytes: int) -> Iterator[tuple[int, int, int]]:
     """(row group, piece, rows) for a row group cut into slices of about `slice_bytes`."""
     group = facts.row_groups[index]
@@ -322,6 +335,31 @@ def _trim_heap() -> None:
     """Return the holes that a closed file's footer left in glibc's heap: every forked worker would copy them."""
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
         libc.malloc_trim(0)
+
+
+def _use_small_pages() -> None:
+    """Take back mimalloc's request for huge pages: every size of block that decoding touches would hold 2 MiB.
+
+    Measured for row groups of 0.4 to 4 MB: 18 to 34 MiB in the pool with them, 5 to 29 MiB without, in no more time.
+    """
+    if sys.platform == "linux" and pa.default_memory_pool().backend_name == "mimalloc":
+        span = _mapping_around(pa.allocate_buffer(1).address)
+        if span is not None:
+            start, end = span
+            ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_NOHUGEPAGE)
+
+
+def _mapping_around(address: int) -> tuple[int, int] | None:
+    """The mapping of this process that holds an address; None where /proc does not say."""
+    try:
+        with open("/proc/self/maps") as lines:
+            for line in lines:
+                start, end = (int(text, 16) for text in line.split(maxsplit=1)[0].split("-"))
+                if start <= address < end:
+                    return start, end
+    except OSError:
+        pass  # a saving, not a need
+    return None
 
 
 def _own_memory(nbytes: int) -> mmap.mmap:
