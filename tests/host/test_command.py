@@ -55,7 +55,10 @@ def test_too_little_ram_and_too_little_shared_memory_do_not_fit(chat: str, capsy
         (["--prefetch", "2"], "prefetch=2 without workers"),
         (["--ram", "lots"], "'lots' is not a size"),
         (["--params", "many"], "'many' is not a count"),
-        (["--gpus", "0"], "ranks=0"),
+        (["--gpus", "0"], "--gpus 0: at least 1"),
+        (["--compare-batch", "0"], "--compare-batch 0: at least 1"),
+        (["--workers", "2", "--prefetch", "0"], "--prefetch 0: at least 1"),
+        (["--target-seq", "0"], "--target-seq 0: at least 1"),
     ],
 )
 def test_mistakes_are_one_line(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

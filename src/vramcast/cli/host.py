@@ -18,6 +18,7 @@ from vramcast.report.host_text import render_json, render_text
 from vramcast.units import MiB, parse_bytes, parse_count
 
 WEIGHT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+LEAST = {"batch": 1, "compare_batch": 1, "seq": 1, "target_seq": 1, "workers": 0, "prefetch": 1, "gpus": 1}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -75,9 +76,10 @@ def _forecast(job: HostJob, limits: Limits) -> HostForecast:
 
 
 def _job(args: argparse.Namespace, batch: int) -> HostJob:
-    for name, value, least in (("--batch", batch, 1), ("--seq", args.seq, 1), ("--workers", args.workers, 0)):
-        if value < least:
-            raise InputError(f"{name} {value}: at least {least}")
+    for name, least in LEAST.items():
+        value = getattr(args, name)
+        if value is not None and value < least:
+            raise InputError(f"--{name.replace('_', '-')} {value}: at least {least}")
     return HostJob(
         ranks=args.gpus, build=args.build, imports=tuple(args.imports), model=_model(args), data=_data(args),
         loader=Loader(
