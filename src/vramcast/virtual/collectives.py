@@ -49,6 +49,8 @@ def install(gpu: VirtualGpu, world: World, patches: Patches) -> None:
         if hasattr(torch.ops._c10d_functional, name):
             op = getattr(torch.ops._c10d_functional, name).default
             gpu.mode.specials[op] = lambda func, args, kwargs: args[0]
+    # A group's own method, `group.monitored_barrier()`, is an op, and the fake backend has none.
+    gpu.mode.specials[torch.ops.c10d.monitored_barrier_.default] = lambda func, args, kwargs: None
     for name, function in {**_groups(world), **_objects(gpu, world)}.items():
         for owner in (dist, distributed_c10d, device_mesh):
             if hasattr(owner, name):

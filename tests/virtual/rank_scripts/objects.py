@@ -22,6 +22,7 @@ mine = [None]
 dist.scatter_object_list(mine, [f"shard {n}" for n in range(world_size)] if rank == 0 else None, src=0)
 assert rank != 0 or mine == ["shard 0"]
 dist.monitored_barrier(control)
+control.monitored_barrier()
 dist.barrier(group=control)
 dist.barrier(device_ids=[torch.cuda.current_device()])
 dist.distributed_c10d._get_default_store().set("key", "value")
