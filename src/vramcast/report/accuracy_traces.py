@@ -19,7 +19,8 @@ Some things neither the scripts nor the versions tell; those rows are shown apar
 
 - *lengths*: language models were fed lines of wikitext, shuffled without a seed, padded to the longest of the batch and
   cut at 128 tokens. With ten samples or more one of them is practically always that long; with fewer it is chance, and
-  two runs of the same job differ (xmem-033: by 5 % in its authors' own repeats). These rows are traced at 128 tokens.
+  two runs of the same job differ (xmem-033: by 5 % in its authors' own repeats). These rows are traced at 128 tokens,
+  which is what most of those repeats come to.
 - *kernels*: which convolution kernels cuDNN's heuristics choose on that card, hence how large their workspaces are; it
   does not answer without the card. All rows whose convolutions see plain images, not channels-last ones. Nobody needs
   these workspaces to run: xmem-014 takes 4.15 GB but also finished when torch was held to 3.66 GB, xmem-021 takes
