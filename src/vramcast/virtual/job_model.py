@@ -38,9 +38,18 @@ def bare_model(config: Config, job: Job, dtype: torch.dtype) -> Any:
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        return kind(own)
+        return _with_fp32_parts(kind(own), dtype)
     finally:
         torch.set_default_dtype(before)
+
+
+def _with_fp32_parts(model: Any, dtype: torch.dtype) -> Any:
+    """Modules that from_pretrained keeps in fp32 when it loads the rest in fp16 (`_keep_in_fp32_modules`)."""
+    kept = set(model._keep_in_fp32_modules or ()) if dtype == torch.float16 else set()
+    for name, parameter in model.named_parameters():
+        if kept & set(name.split(".")):
+            parameter.data = parameter.data.float()
+    return model
 
 
 def frozen_model(config: Config, job: Job, dtype: torch.dtype) -> Any:

@@ -40,9 +40,10 @@ def _of_bitsandbytes(params: list[Any], job: Job, embeddings: list[Any]) -> torc
     optimizer: torch.optim.Optimizer = getattr(library.optim, BITSANDBYTES[job.optimizer])(
         params, lr=1e-5, **({} if job.optimizer == "paged-adamw" else {"block_wise": True})
     )
+    optimizer.mng.initialize()  # one for the whole process: what an earlier job said goes
     if job.framework in ("hf", "trl"):  # the Trainer keeps embeddings at 32 bit
-        optimizer.mng.initialize()
         optimizer.mng.override_config(embeddings, key_value_dict={"optim_bits": 32})
+        optimizer.mng.register_parameters(optimizer.param_groups)
     return optimizer
 
 
