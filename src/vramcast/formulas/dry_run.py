@@ -9,8 +9,6 @@ from vramcast.catalog.gpus import Gpu
 from vramcast.formulas.alongside import played_with
 from vramcast.formulas.beside import beside
 from vramcast.formulas.estimate import DEVICE, _after_others, _replayed, _script, plain, recorded, sizes_of
-from vramcast.formulas.inputs import batch_values
-from vramcast.formulas.overheads import workspaces
 from vramcast.formulas.replay import Replayed, Script
 from vramcast.formulas.setting import Setting
 from vramcast.formulas.states import States, unique
@@ -30,6 +28,5 @@ def script_of(job: Job, config: Config, gpu: Gpu) -> Script:
     states = States(params=unique(program.params()), job=job)
     step = Step(job=job, program=program, states=states, place=DEVICE)
     extra = beside(Setting(job=job, config=config, gpu=gpu, sizes=sizes, program=program, states=states, device=DEVICE))
-    small = (*workspaces(job, gpu), *(int(value.nbytes) for value in batch_values(program, job)))
-    script = _after_others(_script(step, step.stream(), extra.resident, small), job, config, gpu, program)
+    script = _after_others(_script(step, step.stream(), extra.resident, gpu), job, config, gpu, program)
     return played_with(script, extra, DEVICE)

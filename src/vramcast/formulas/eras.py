@@ -49,15 +49,31 @@ GROUPED_HEADS_NEED_TORCH: Version = (2, 5)
 # Experts ran one by one before (integrations/moe.py).
 GROUPED_EXPERTS_FROM: Version = (5, 0)
 
-# Families whose modeling file holds `logits.float()` in 4.38.2, since when it has existed with it; all from 4.40 on.
-UPCASTS_LOGITS_FROM: dict[str, Version] = {
-    "llama": (4, 31), "mistral": (4, 34), "mixtral": (4, 36), "qwen2": (4, 37), "gemma": (4, 38), "phi": (4, 38),
+# The loss stood in each model's own forward until `self.loss_function` came (4.46, or later where named); most raised
+# the logits to fp32 there first (`logits = logits.float()`), some only since a version, some never.
+LOSS_FUNCTION_FROM: dict[str, Version] = {
+    "starcoder2": (4, 47), "mistral": (4, 48), "granite": (4, 48), "gpt2": (4, 48), "gpt_bigcode": (4, 48),
+    "gpt_neo": (4, 48), "gptj": (4, 48), "codegen": (4, 48), "opt": (4, 48), "bloom": (4, 48), "falcon": (4, 48),
+    "stablelm": (4, 48), "gpt_neox": (4, 49), "llava": (4, 52), "qwen2_vl": (4, 52), "qwen2_5_vl": (4, 52),
 }  # fmt: skip
-ALL_UPCAST_LOGITS_FROM: Version = (4, 40)
+LOSS_FUNCTION_EXISTS_FROM: Version = (4, 46)
+RAISED_FROM: dict[str, Version] = {"llama": (4, 31)}
+NEVER: Version = (99, 0)
+RAISED_FROM |= dict.fromkeys(("gpt2", "gpt_bigcode", "opt", "bloom", "falcon", "stablelm", "gpt_neox", "llava"), NEVER)
+# Code that models bring along does not change with transformers.
+OF_THEIR_OWN = {
+    "internlm": "never", "internlm2": "model", "internlm3": "loss", "baichuan": "never", "chatglm": "model",
+    "qwen": "never",
+}  # fmt: skip
 
 
-def upcasts_logits(model_type: str, transformers: Version) -> bool:
-    return transformers >= UPCASTS_LOGITS_FROM.get(model_type, ALL_UPCAST_LOGITS_FROM)
+def raises_logits(model_type: str, transformers: Version) -> str:
+    """Where logits are turned to fp32: in the "model", whose outputs they then are, in the "loss", or "never"."""
+    if model_type in OF_THEIR_OWN:
+        return OF_THEIR_OWN[model_type]
+    if transformers >= LOSS_FUNCTION_FROM.get(model_type, LOSS_FUNCTION_EXISTS_FROM):
+        return "loss"
+    return "model" if transformers >= RAISED_FROM.get(model_type, (0, 0)) else "never"
 
 
 # cache_utils.py, DynamicLayer.update: before, the first update held the very tensors.

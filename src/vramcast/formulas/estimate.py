@@ -7,6 +7,7 @@ temporaries), companions and overheads; let the allocator model say what torch w
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError, UnsupportedError, unknown
@@ -20,10 +21,10 @@ from vramcast.formulas.hostside import host_side
 from vramcast.formulas.inputs import batch_values
 from vramcast.formulas.lengths import earlier_lengths, length_text
 from vramcast.formulas.loops import TWO_PASSES, check_loop, held_between
-from vramcast.formulas.optimizers import implementation, is_paged, state_bytes, temporary_lists, version
+from vramcast.formulas.optimizers import KNOWN, implementation, is_paged, state_tensors, temporary_lists, version
 from vramcast.formulas.overheads import context_entries, workspace_entries, workspaces
 from vramcast.formulas.positions import check_positions, default_seq, has_tokens
-from vramcast.formulas.recipe import RECIPES
+from vramcast.formulas.recipe import RECIPES, card_warnings
 from vramcast.formulas.regime import attention_kernel, expert_adapters_text, regime_of
 from vramcast.formulas.replay import Replayed, Script, replay
 from vramcast.formulas.scaling import lengths, scaling
@@ -180,8 +181,7 @@ def _drafted(job: Job, gpu: Gpu | None, config: Config) -> _Draft:
     step = Step(job=job, program=program, states=states, place=DEVICE)
     setting = Setting(job=job, config=config, gpu=gpu, sizes=sizes, program=program, states=states, device=DEVICE)
     extra, stream = beside(setting), step.stream()
-    small = (*workspaces(job, gpu), *(int(value.nbytes) for value in batch_values(program, job)))
-    script = _after_others(_script(step, stream, extra.resident, small), job, config, gpu, program)
+    script = _after_others(_script(step, stream, extra.resident, gpu), job, config, gpu, program)
     return _Draft(
         setting=setting, step=step, stream=stream, later=script.later, extra=extra,
         script=played_with(script, extra, DEVICE),
@@ -208,7 +208,8 @@ def _billed(draft: _Draft, replayed: Replayed, source: ModelSource) -> Forecast:
     return Forecast(
         model=_summary(source.name, states, config.model_type, _layers(program)), job=job, gpu=gpu, ledger=ledger,
         assumptions=(*assumptions(job, config), *extra.assumptions),
-        warnings=(*source.notes, *source.warnings), notes=(*_padding(job, config), *_loops(job, step, ledger)),
+        warnings=(*source.notes, *source.warnings, *card_warnings(job.precision, gpu)),
+        notes=(*_padding(job, config), *_loops(job, step, ledger)),
     )  # fmt: skip
 
 
@@ -282,7 +283,8 @@ def _edited(job: Job, gpu: Gpu | None, source: ModelSource, config: Config, *, m
     ledger.check()
     return Forecast(
         model=_summary(source.name, states, config.model_type, _layers(program)), job=job, gpu=gpu, ledger=ledger,
-        assumptions=(*assumptions(job, config), *extra.assumptions), warnings=(*source.notes, *source.warnings),
+        assumptions=(*assumptions(job, config), *extra.assumptions),
+        warnings=(*source.notes, *source.warnings, *card_warnings(job.precision, gpu)),
     )  # fmt: skip
 
 
@@ -368,23 +370,24 @@ def _layers(program: Program) -> int:
     return sum(placed.section.is_block for placed in program.placed)
 
 
-def _script(step: Step, first: list[Stamped], resident: tuple[int, ...], small: tuple[int, ...]) -> Script:
+def _script(step: Step, first: list[Stamped], resident: tuple[int, ...], gpu: Gpu | None) -> Script:
     """The job for the allocator: tensor by tensor, two steps."""
     states, job = step.states, step.job
     item = states.recipe.states.nbytes if states.recipe.states else None
-    halves = (state_bytes(param, job, item) // 2 for param in states.trained if not is_paged(job, param))
-    pairs = tuple(half for each in halves for half in (each, each))
+    made = (state_tensors(param, job, item) for param in states.trained if not is_paged(job, param))
     weights = tuple(param.nbytes for param in states.params)
     if step.accumulates_apart:
         weights += tuple(gradient_bytes(param, states.recipe) for param in states.trained)
     if states.recipe.master:
         weights += tuple(4 * param.numel for param in states.trained)
-    later = step.later(first)
     return Script(
-        weights=(*weights, *resident), first=first, later=later, states=pairs,
-        step_temporaries=temporary_lists(states.trained, job, item), small=small,
+        weights=(*weights, *resident), first=first, later=step.later(first), states=tuple(chain.from_iterable(made)),
+        step_temporaries=temporary_lists(states.trained, job, item),
+        small=tuple(int(value.nbytes) for value in batch_values(step.program, job)), workspaces=workspaces(job, gpu),
+        states_from_start=KNOWN[job.optimizer].from_start, last_section=len(step.program.placed) - 1,
         old_until=LOSS if loss_apart(job) else BACKWARD,
-        zero_grad_first=not step.grads_in_forward and job.accumulate == 1, accumulates=job.accumulate > 1,
+        zero_grad_first=not step.grads_in_forward, accumulates=job.accumulate > 1,
+        zero_grad_behind=step.grads_in_forward and not step.zeroed_in_place,
     )  # fmt: skip
 
 
@@ -435,7 +438,7 @@ def _room(job: Job, gpu: Gpu) -> int:
 def _least_bytes(script: Script) -> int:
     """What is asked for at once, whatever the allocator does with it; what is left over from step to step is not in
     it."""
-    lying = sum(script.weights) + sum(script.small)
+    lying = sum(script.weights) + sum(script.small) + sum(script.workspaces)
     return lying + max(_top(script.first), sum(script.states) + _top(script.later))
 
 

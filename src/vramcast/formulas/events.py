@@ -60,16 +60,21 @@ class _Books:
         if key is None:
             self.dies(("sum",))
 
-    def workspace(self, op: Op) -> None:
-        """What the op's backward needs for a while; large pieces apart, as the allocator is asked for them."""
-        label = f"{op.name} backward workspace"
-        if not op.backward_temps:
-            return self.passing(op.backward_temp_bytes, label)
-        keys = [("temporary", index) for index in range(len(op.backward_temps))]
-        for key, nbytes in zip(keys, op.backward_temps, strict=True):
-            self.born(key, nbytes, "working", label)
+    def workspace(self, temps: tuple[Number, ...], nbytes: Number, label: str) -> None:
+        """What an op needs for a while; large pieces apart, as the allocator is asked for them."""
+        if not temps:
+            return self.passing(nbytes, label)
+        keys = [("temporary", index) for index in range(len(temps))]
+        for key, each in zip(keys, temps, strict=True):
+            self.born(key, each, "working", label)
         for key in keys:
             self.dies(key)
+
+    def forward_workspace(self, op: Op) -> None:
+        self.workspace(op.forward_temps, op.forward_temp_bytes, f"{op.name} workspace")
+
+    def backward_workspace(self, op: Op) -> None:
+        self.workspace(op.backward_temps, op.backward_temp_bytes, f"{op.name} backward workspace")
 
 
 def own_storages(section: Section) -> set[int]:
@@ -103,7 +108,7 @@ def forward_events(
         for value in _births(op, own, keep == "all", books):
             kind = _kind(value, id(value) in saved)
             books.born(OUT if value is out else id(value), value.nbytes, kind, value.label)
-        books.passing(op.forward_temp_bytes, f"{op.name} workspace")
+        books.forward_workspace(op)
         for storage in last.get(index, ()):
             if is_cached_copy(storage) or storage.is_cache or id(storage) in exported:
                 continue
@@ -217,11 +222,11 @@ def backward_events(
             books.born(("again", id(value)), value.nbytes, "working", value.label)
         flowing = grads.pop(id(op.output), None)
         if op.grad_in_place_of_saved:
-            books.workspace(op)
+            books.backward_workspace(op)
             _let_go(op, holds, books, entry)
         if flowing is not None:
             if not op.grad_in_place_of_saved:
-                books.workspace(op)
+                books.backward_workspace(op)
             for value in _gradient_order(op):
                 if value.requires_grad:
                     flow.into(value, flowing, op)
@@ -296,7 +301,7 @@ class _Flow:
     own: set[int]
     entry: Value
     fresh: bool
-    exists: set[int]  # ids; a negative one where another section's share was made by a cast
+    exists: set[int]  # ids; a negative one where another section's share is the result of a cast or of a sum
     entry_is_outside: bool
     own_params: frozenset[int]
 
@@ -333,11 +338,13 @@ class _Flow:
         own, kind = what in self.own_params, "gradient" if self.fresh else "working"
         if what in self.exists:
             left = own and ("outer", what) in self.books.alive
-            if left and -what in self.exists:
-                return self._added(what, value.nbytes, label)
+            if -what in self.exists and (left or not own):
+                return self._added(what, value.nbytes, label) if left else self.books.passing(value.nbytes, label)
             self.books.summed(value.nbytes, label, ("gradient", what) if left and self.fresh else None, kind)
             if left:
                 self.books.dies(("outer", what))
+            elif not own:
+                self.exists.add(-what)  # the sum is nobody else's: a third share is added into it
         elif own and not self.fresh:
             self.books.passing(value.nbytes, label)
         else:
@@ -345,8 +352,8 @@ class _Flow:
             self.exists.add(what)
 
     def _added(self, what: int, nbytes: Number, label: str) -> None:
-        """The first share is the result of a cast, which nobody else holds: autograd adds the second one into it
-        (input_buffer.cpp), where a product's transposed result is left alone."""
+        """The share so far is the result of a cast or a sum, which nobody else holds: autograd adds the next one into
+        it (input_buffer.cpp), where a product's transposed result is left alone."""
         self.books.born(("temporary",), nbytes, "working", label)
         self.books.dies(("outer", what))
         if self.fresh:

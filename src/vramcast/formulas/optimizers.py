@@ -1,7 +1,7 @@
 """Optimizer states and what a step needs beside them, parameter by parameter.
 
-A state function gives bytes for one parameter; `temporaries` gives what `step()` makes and drops. Sources are named
-with each optimizer. "like" means the dtype that torch's `zeros_like(parameter)` would have.
+A state function gives the tensors of one parameter; `temporaries` gives what `step()` makes and drops. Sources are
+named with each optimizer. "like" means the dtype that torch's `zeros_like(parameter)` would have.
 """
 
 from __future__ import annotations
@@ -24,103 +24,106 @@ PAGED_FROM = 100_000  # bitsandbytes: smaller tensors are not paged
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizer:
-    """What an optimizer stores: a name for the bill, and bytes per parameter for a state item size."""
+    """What an optimizer stores: a name for the bill, and the bytes of each state of a parameter for an item size."""
 
     states: str
     source: str
-    state_bytes: Callable[[Param, int, Job], int]
+    tensors: Callable[[Param, int, Job], tuple[int, ...]]
+    from_start: bool = False  # states are made with the optimizer, not in its first step
     foreach_copies: int = 0  # lists as large as the states' dtype × parameters that a foreach step makes
     loop_tensors: int = 2  # temporaries of the largest parameter in a tensor-by-tensor step
 
 
-def _full(copies: int) -> Callable[[Param, int, Job], int]:
-    return lambda param, item, job: copies * param.numel * item
+def _full(copies: int) -> Callable[[Param, int, Job], tuple[int, ...]]:
+    return lambda param, item, job: (param.numel * item,) * copies
 
 
-def _factored(param: Param, item: int, job: Job) -> int:
+def _factored(param: Param, item: int, job: Job) -> tuple[int, ...]:
     """Row and column statistics over the last two axes; full for vectors."""
     if len(param.shape) < 2:
-        return param.numel * item
+        return (param.numel * item,)
     leading = prod(int(n) for n in param.shape[:-2])
-    return leading * (int(param.shape[-2]) + int(param.shape[-1])) * item
+    return (leading * int(param.shape[-2]) * item, leading * int(param.shape[-1]) * item)
 
 
-def _came(param: Param, item: int, job: Job) -> int:
+def _came(param: Param, item: int, job: Job) -> tuple[int, ...]:
     pairs = 2 if len(param.shape) >= 2 else 1
-    return param.numel * item + pairs * _factored(param, item, job)
+    return (param.numel * item, *_factored(param, item, job) * pairs)
 
 
-def _eight_bit(param: Param, item: int, job: Job) -> int:
+def _eight_bit(param: Param, item: int, job: Job) -> tuple[int, ...]:
     by_trainer = job.framework in ("hf", "trl") and version(job.transformers_version) >= TRAINER_8BIT_FROM
     if param.numel < SMALL_8BIT or (param.kind == "embedding" and by_trainer):
-        return 2 * param.numel * 4
-    return 2 * (param.numel + 4 * -(-param.numel // job.optimizer_block))
+        return (param.numel * 4,) * 2
+    scales = 4 * -(-param.numel // job.optimizer_block)
+    return (param.numel, param.numel, scales, scales)
 
 
-def _muon(param: Param, item: int, job: Job) -> int:
+def _muon(param: Param, item: int, job: Job) -> tuple[int, ...]:
     """Momentum for hidden matrices, AdamW for embeddings, heads and vectors."""
     hidden = len(param.shape) == 2 and param.kind in ("linear", "router", "adapter")
-    return (1 if hidden else 2) * param.numel * item
+    return (param.numel * item,) * (1 if hidden else 2)
 
 
-def _galore(param: Param, item: int, job: Job) -> int:
+def _galore(param: Param, item: int, job: Job) -> tuple[int, ...]:
     """A projector and two states in the projected space for matrices; plain AdamW for the rest."""
     if len(param.shape) != 2 or param.kind != "linear":
-        return 2 * param.numel * item
+        return (param.numel * item,) * 2
     small, large = sorted(int(n) for n in param.shape)
     rank = min(job.optimizer_rank, small)
-    return (small * rank + 2 * rank * large) * item
+    return (small * rank * item, rank * large * item, rank * large * item)
 
 
-def _adam_mini(param: Param, item: int, job: Job) -> int:
+def _adam_mini(param: Param, item: int, job: Job) -> tuple[int, ...]:
     """A full first moment; one second moment per output row of a matrix, one per vector."""
     rows = int(param.shape[0]) if len(param.shape) >= 2 else 1
-    return (param.numel + rows) * item
+    return (param.numel * item, rows * item)
 
 
 TORCH = "torch.optim"
 BNB = "bitsandbytes optim/optimizer.py: 2 × (1 B + 4/block B), tensors < 4096 elements in fp32"
 KNOWN = {
-    "adamw": Optimizer(states="exp_avg, exp_avg_sq", source=TORCH, state_bytes=_full(2), foreach_copies=1),
-    "adam": Optimizer(states="exp_avg, exp_avg_sq", source=TORCH, state_bytes=_full(2), foreach_copies=1),
-    "sgd": Optimizer(states="none", source=TORCH, state_bytes=_full(0), loop_tensors=0),
-    "sgd-momentum": Optimizer(states="momentum_buffer", source=TORCH, state_bytes=_full(1), loop_tensors=0),
-    "adamw-8bit": Optimizer(states="8-bit exp_avg, exp_avg_sq", source=BNB, state_bytes=_eight_bit, loop_tensors=0),
+    "adamw": Optimizer(states="exp_avg, exp_avg_sq", source=TORCH, tensors=_full(2), foreach_copies=1),
+    "adam": Optimizer(states="exp_avg, exp_avg_sq", source=TORCH, tensors=_full(2), foreach_copies=1),
+    "sgd": Optimizer(states="none", source=TORCH, tensors=_full(0), loop_tensors=0),
+    "sgd-momentum": Optimizer(states="momentum_buffer", source=TORCH, tensors=_full(1), loop_tensors=0),
+    "adamw-8bit": Optimizer(states="8-bit exp_avg, exp_avg_sq", source=BNB, tensors=_eight_bit, loop_tensors=0),
     "paged-adamw": Optimizer(
         states="exp_avg, exp_avg_sq in fp32",
         source="bitsandbytes optim/optimizer.py: 32-bit states whatever the parameter's dtype",
-        state_bytes=lambda param, item, job: 2 * 4 * param.numel,
+        tensors=lambda param, item, job: (4 * param.numel,) * 2,
         loop_tensors=0,
     ),
-    "paged-adamw-8bit": Optimizer(
-        states="8-bit exp_avg, exp_avg_sq", source=BNB, state_bytes=_eight_bit, loop_tensors=0
-    ),
+    "paged-adamw-8bit": Optimizer(states="8-bit exp_avg, exp_avg_sq", source=BNB, tensors=_eight_bit, loop_tensors=0),
     "adafactor": Optimizer(
         states="row and column factors",
         source="Shazeer and Stern 2018; transformers and torch Adafactor",
-        state_bytes=_factored,
+        tensors=_factored,
     ),
-    "lion": Optimizer(states="exp_avg", source="Chen et al. 2023", state_bytes=_full(1), loop_tensors=1),
-    "adagrad": Optimizer(states="sum", source=TORCH, state_bytes=_full(1), foreach_copies=2),
-    "rmsprop": Optimizer(states="square_avg", source=TORCH, state_bytes=_full(1), foreach_copies=1),
+    "lion": Optimizer(states="exp_avg", source="Chen et al. 2023", tensors=_full(1), loop_tensors=1),
+    "adagrad": Optimizer(states="sum", source=TORCH, tensors=_full(1), from_start=True, foreach_copies=2),
+    "rmsprop": Optimizer(states="square_avg", source=TORCH, tensors=_full(1), foreach_copies=1),
     "muon": Optimizer(
         states="momentum; AdamW states for embeddings, head and vectors",
         source="Jordan et al. 2024; torch.optim.Muon",
-        state_bytes=_muon,
+        tensors=_muon,
         loop_tensors=4,
     ),
-    "sophia": Optimizer(states="exp_avg, hessian", source="Liu et al. 2023", state_bytes=_full(2)),
-    "came": Optimizer(states="exp_avg and two factored pairs", source="Luo et al. 2023", state_bytes=_came),
-    "galore": Optimizer(states="projector, projected states", source="Zhao et al. 2024", state_bytes=_galore),
-    "adam-mini": Optimizer(
-        states="exp_avg, one exp_avg_sq per row", source="Zhang et al. 2024", state_bytes=_adam_mini
-    ),
-    "lomo": Optimizer(states="none", source="Lv et al. 2023", state_bytes=_full(0), loop_tensors=1),
+    "sophia": Optimizer(states="exp_avg, hessian", source="Liu et al. 2023", tensors=_full(2)),
+    "came": Optimizer(states="exp_avg and two factored pairs", source="Luo et al. 2023", tensors=_came),
+    "galore": Optimizer(states="projector, projected states", source="Zhao et al. 2024", tensors=_galore),
+    "adam-mini": Optimizer(states="exp_avg, one exp_avg_sq per row", source="Zhang et al. 2024", tensors=_adam_mini),
+    "lomo": Optimizer(states="none", source="Lv et al. 2023", tensors=_full(0), loop_tensors=1),
 }
 
 
 def state_bytes(param: Param, job: Job, states_dtype_bytes: int | None) -> int:
-    return KNOWN[job.optimizer].state_bytes(param, states_dtype_bytes or param.dtype.nbytes, job)
+    return sum(state_tensors(param, job, states_dtype_bytes))
+
+
+def state_tensors(param: Param, job: Job, states_dtype_bytes: int | None) -> tuple[int, ...]:
+    """The same, state by state."""
+    return KNOWN[job.optimizer].tensors(param, states_dtype_bytes or param.dtype.nbytes, job)
 
 
 def implementation(job: Job) -> str:

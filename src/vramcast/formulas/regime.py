@@ -17,8 +17,8 @@ from vramcast.formulas.eras import (
     GROUPED_HEADS_NEED_TORCH,
     INPUT_GRADS_FROM,
     TRAINER_WITHOUT_CACHE_FROM,
+    raises_logits,
     supports_sdpa,
-    upcasts_logits,
 )
 from vramcast.formulas.lora_targets import ALL_LINEAR, MOVED, NOTHING, lora_matches
 from vramcast.formulas.optimizers import version
@@ -49,10 +49,10 @@ def regime_of(job: Job, config: Config, gpu: Gpu | None) -> Regime:
         grad_fusion=job.grad_fusion and _code(job, config) == "megatron",
         compiled=_compiled(job), compiled_loss=job.compile and _compiles_loss(job), chunked_loss=job.loss == "chunked",
         softmax_keeps_input=torch < (1, 11),  # github.com/pytorch/pytorch/pull/65242
-        code=_code(job, config), raises_logits=_raises_logits(job),
+        code=_code(job, config), raises_logits=_raises_logits(job, config),
         boolean_masks=transformers >= BOOLEAN_MASKS_FROM, knows_windows=job.attention == "flash",
         masks_always=transformers < BOOLEAN_MASKS_FROM and config.model_type in ALWAYS_MASKED_BEFORE_THAT,
-        early_upcast=upcasts_logits(config.model_type, transformers), input_grads=needs_input_grads(job, config),
+        input_grads=needs_input_grads(job, config),
         trainable=_trainable(job), lora=_lora(job, config), quantized=_quantized(job, config),
         upcast=_upcast(job, config),
     )  # fmt: skip
@@ -96,9 +96,11 @@ def _code(job: Job, config: Config) -> str:
     return job.framework if described else "transformers"
 
 
-def _raises_logits(job: Job) -> str:
+def _raises_logits(job: Job, config: Config) -> str:
     """torchtitan over time, dated by the torch nightly of the day: Transformer.forward returned `.float()` until its PR
     642 of October 2024, since then the loss function upcasts."""
+    if _code(job, config) != "torchtitan":
+        return raises_logits(config.model_type, version(job.transformers_version))
     return "model" if version(job.torch_version) < (2, 6) else "loss"
 
 

@@ -26,13 +26,17 @@ class Script:
     first: list[Stamped]
     later: list[Stamped]
     states: tuple[int, ...]
+    states_from_start: bool = False  # made with the optimizer, else in its first step
     step_temporaries: tuple[tuple[int, ...], ...]  # lists, each made as a whole and dropped as a whole
     old_until: str = BACKWARD  # the phase before which a variable lets go of the last step's outputs
     zero_grad_first: bool  # gradients are dropped before the next forward
+    zero_grad_behind: bool = False  # behind the forward of a step's first micro-batch
     accumulates: bool = False  # further micro-batches come before the first optimizer step
     earlier: tuple[list[Stamped], ...] = ()  # batches of other lengths, before the longest
     stepped_after: int | None = None  # of those; None: the optimizer's first step comes behind the longest
-    small: tuple[int, ...] = ()  # workspaces and inputs
+    small: tuple[int, ...] = ()  # inputs
+    workspaces: tuple[int, ...] = ()  # of cuBLAS: forward's thread asks for one with the first block, autograd's behind
+    last_section: int = 0  # the loss, which multiplies nothing
 
 
 def replay(script: Script, *, capacity_bytes: int | None, conf: str) -> Replayed:
@@ -53,6 +57,7 @@ class Run:
         self.requested = self.peak_requested = 0
         self.old: list[Hashable] = []
         self.has_states = False
+        self.handles = 0
 
     def whole(self) -> Replayed:
         try:
@@ -64,32 +69,40 @@ class Run:
 
     def load(self) -> None:
         self.hold("weights", self.script.weights)
+        if self.script.states_from_start:
+            self.hold_states()
         self.hold("small", self.script.small)
 
     def steps(self) -> None:
         script = self.script
+        zeroes = not script.zero_grad_first and script.later is script.first  # behind every forward
         for count, stream in enumerate(script.earlier, 1):
-            self.play(stream)
+            self.play(stream, zeroes=zeroes)
             if count == script.stepped_after:
                 self.optimizer_step()
-            self.end_step(gradients=script.zero_grad_first)
-        self.play(script.first)
+            self.end_step(gradients=script.zero_grad_first and not script.accumulates)
+        self.play(script.first, zeroes=zeroes)
         if script.accumulates:
             self.end_step(gradients=False)
             self.play(script.later)
         self.optimizer_step()
         self.end_step(gradients=script.zero_grad_first)
-        if script.accumulates and script.zero_grad_first:
-            self.play(script.first)
+        if script.accumulates and (script.zero_grad_first or script.zero_grad_behind):
+            self.play(script.first, zeroes=script.zero_grad_behind)
             self.end_step(gradients=False)
-        self.play(script.later)
+            self.play(script.later)
+        else:
+            self.play(script.later, zeroes=zeroes)
         self.flash(script.step_temporaries)
 
     def optimizer_step(self) -> None:
         if not self.has_states:
-            self.hold("states", self.script.states)
-            self.has_states = True
+            self.hold_states()
         self.flash(self.script.step_temporaries)
+
+    def hold_states(self) -> None:
+        self.hold("states", self.script.states)
+        self.has_states = True
 
     def take(self, key: Hashable, nbytes: int) -> None:
         if nbytes:
@@ -117,9 +130,10 @@ class Run:
             for index in range(len(sizes)):
                 self.drop(("temporary", index))
 
-    def play(self, stream: list[Stamped]) -> None:
-        born, dies, old_until = self.born, self.dies, self.script.old_until
-        zeroes = not self.script.zero_grad_first and self.script.later is self.script.first  # behind forward, at once
+    def play(self, stream: list[Stamped], *, zeroes: bool = False) -> None:
+        """`zeroes`: the last step's gradients go at once when forward is over."""
+        born = self.born if self.handles == len(self.script.workspaces) else self.born_of_products
+        dies, old_until = self.dies, self.script.old_until
         for item in stream:
             if zeroes and item.phase == BACKWARD:
                 self.drop_gradients()
@@ -133,6 +147,19 @@ class Run:
 
     def born(self, item: Stamped) -> None:
         self.take(item.key, int(item.event.nbytes))
+
+    def born_of_products(self, item: Stamped) -> None:
+        """cuBLAS asks for its workspace behind the result of a thread's first product, out of what is cached then."""
+        self.born(item)
+        if self.handles < len(self.script.workspaces) and self.multiplies(item):
+            self.take(("small", "workspace", self.handles), self.script.workspaces[self.handles])
+            self.handles += 1
+
+    def multiplies(self, item: Stamped) -> bool:
+        """Is this the first tensor that one of the two threads makes where there are matrix products?"""
+        backward = item.phase == BACKWARD
+        inside = item.section < self.script.last_section if backward else item.section > 0
+        return backward == bool(self.handles) and inside
 
     def dies(self, item: Stamped) -> None:
         self.drop(item.key)

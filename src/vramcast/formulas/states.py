@@ -94,8 +94,8 @@ def optimizer_entries(states: States, place: str) -> Iterator[Entry]:
         if nbytes:
             yield Entry(
                 category=Category.OPTIMIZER, component=f"{job.optimizer} {optimizer.states}{note}", place=where,
-                phases=AFTER_STEP, nbytes=nbytes, origin=Origin.FORMULA, source=optimizer.source,
-                formula=f"{count(numel)} parameters × {nbytes / numel:.4g} B",
+                phases=ALWAYS if optimizer.from_start else AFTER_STEP, nbytes=nbytes, origin=Origin.FORMULA,
+                source=optimizer.source, formula=f"{count(numel)} parameters × {nbytes / numel:.4g} B",
             )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """From logits to a loss, as the libraries have written it over time.
 
-transformers (checked at its git tags): up to 4.39 no upcast of logits, but for Llama from 4.31 on and its kin;
-4.40–4.44 logits turned to fp32 in the model's forward, then a shifted fp32 copy; 4.45 the same but only with labels;
-4.46–4.48 upcast and shifted copy inside the loss; from 4.49 upcast, no copy (labels are shifted instead).
+transformers (checked in its wheels): up to 4.45 the loss stood in each model's forward, which turned logits to fp32 or
+did not, family by family, then copied them shifted; 4.46–4.48 upcast and shifted copy inside a loss function; from 4.49
+upcast, no copy (labels are shifted instead). Losses of masked language models and of encoder-decoders never upcast.
 """
 
 from __future__ import annotations
@@ -24,8 +24,12 @@ def add_loss(program: Program, *, transformers: Version, kind: str = "full", out
     t, logits = program.tape, program.output
     if program.loss == "none" or "loss" in t.regime.fused:
         return
+    if program.loss == "causal" and t.regime.code == "transformers" and t.regime.raises_logits == "model":
+        logits = _raised_by_model(t, logits)
     with t.part("loss", logits) as part:
         part.outputs = (_loss(t, logits, program.loss, transformers, kind),)
+        if t.regime.code != "megatron":
+            t.holding(part.outputs[0], logits)  # a variable of whoever calls the loss
         if outputs_in_fp32 and kind == "full" and t.regime.autocast and logits.dtype != F32:
             t.op("to", (logits,), logits.shape, F32, requires_grad=False, label="logits handed on in fp32")
 
@@ -44,20 +48,30 @@ def _loss(t: Tape, logits: Value, loss: str, transformers: Version, kind: str) -
     return cross_entropy(t, logits) if t.regime.code == "torchtune" else _full(t, logits, loss, transformers)
 
 
+def _raised_by_model(t: Tape, logits: Value) -> Value:
+    """`logits = logits.float()` in the model's forward: the 16-bit ones go, `outputs` has those in fp32."""
+    section = t.placed[-1].section
+    with t.reopened(section):
+        raised = t.cast(logits, F32, "logits fp32")
+        section.outputs = (raised, *section.outputs[1:])
+    return raised
+
+
 def _full(t: Tape, logits: Value, loss: str, transformers: Version) -> Value:
-    x = logits
-    if loss in ("causal", "masked") and (transformers >= (4, 40) or t.regime.early_upcast):
-        x = t.cast(x, F32, "logits fp32")
-    if loss == "causal" and transformers < (4, 49):
-        x = _shifted(t, x)
-    return cross_entropy(t, x)
+    """Variables of the loss function hold the logits in every form until it returns."""
+    raises = loss == "causal" and t.regime.raises_logits == "loss"
+    raised = t.cast(logits, F32, "logits fp32") if raises else logits
+    shifted = _shifted(t, raised) if loss == "causal" and transformers < (4, 49) else raised
+    return t.holding(cross_entropy(t, shifted), raised, shifted)
 
 
 def _shifted(t: Tape, logits: Value) -> Value:
     """`logits[..., :-1, :].contiguous()`: with one sample the slice is contiguous already, and nothing is copied."""
     b, s, vocab = logits.shape
     shape = (b, s - 1, vocab)
-    return t.select(logits, shape) if isinstance(b, int) and b == 1 else t.copy(logits, shape, "shifted logits")
+    if isinstance(b, int):
+        return t.select(logits, shape) if b == 1 else t.copy(logits, shape, "shifted logits")
+    return t.view(t.copy(logits, (b * (b > 1), s - 1, vocab), "shifted logits"), shape)  # of many jobs at once
 
 
 def cross_entropy(t: Tape, x: Value) -> Value:

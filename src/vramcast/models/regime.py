@@ -91,5 +91,4 @@ class Regime:
     masks_always: bool = False  # SDPA gets a mask whatever the length, and sliding layers one of their own
     knows_windows: bool = False  # the kernel slides by itself (flash-attention): no mask for that
     input_grads: bool = False  # gradient checkpointing asks the embeddings' output for a gradient, trained or not
-    early_upcast: bool = False  # transformers 4.31 to 4.39: the family's forward ends in logits.float()
-    raises_logits: str = "loss"  # where torchtitan turns logits to fp32: in the "model", in the "loss", or "never"
+    raises_logits: str = "loss"  # where logits are turned to fp32: in the "model", in the "loss", or "never"

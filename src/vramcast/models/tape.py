@@ -97,6 +97,12 @@ class Tape:
             yield section
         self.placed.append(Placed(section))
 
+    @contextmanager
+    def reopened(self, section: Section) -> Iterator[None]:
+        """More ops at the end of a section that was closed."""
+        with self._recording(section):
+            yield
+
     def stack(
         self, name: str, kinds: Sequence[Any], body: Callable[[Value, Any], Value], x: Value,
         masks: Sequence[str] = (),
@@ -327,9 +333,20 @@ class Tape:
         if x.scattered and not split.keeps_gathered:
             self._gathered_again(x)
         if kind == "head":
-            return y if split.vocab_logits else self.copy(y, (*y.shape[:-1], out * split.tp), label)
+            return y if split.vocab_logits else self._gathered_logits(y, label)
         is_row = not x.scattered and self._scopes[-2] not in INNER_COLUMNS
         return self._scatter(y) if split.sequence and is_row else y
+
+    def _gathered_logits(self, y: Value, label: str) -> Value:
+        """DTensor gathers along the first axis, then puts the parts together along the last
+        (torch/distributed/_functional_collectives.py _maybe_view_chunk_cat)."""
+        split = self.regime.split
+        shape = (*y.shape[:-1], y.shape[-1] * split.tp)
+        if not split.keeps_gathered:
+            return self.copy(y, shape, label)
+        parts = self.copy(y, shape, f"parts of {label}")
+        own = Value(y.shape, y.dtype, label=y.label, owner=y)  # a variable holds it until all is put together
+        return self.op("cat", (parts, own), shape, y.dtype, label=label, passes_grad=True)
 
     def _whole(self, x: Value) -> Value:
         """x along the whole sequence, gathered once for all linears that read it."""
@@ -362,27 +379,28 @@ class Tape:
         rows, vocab, width = prod(x.shape[:-1]), w.shape[0], int(x.shape[-1])
         chunk = minimum(power_of_two_from(-(-rows // -(-int(vocab) // width))), rows)
         compute = self.regime.autocast or x.dtype
-        logits = chunk * vocab * compute.nbytes * self.regime.loss_chunks
+        logits = (chunk * vocab * compute.nbytes,) * self.regime.loss_chunks
         saves = [Value(x.shape, x.dtype, label="gradient of the last hidden state")] if x.requires_grad else []
         if w.requires_grad:
             saves.append(Value(w.shape, w.dtype, label="gradient of the head"))
+        temps = (*logits, *self._head_copies(w, compute))
         return self.op(
             "fused linear cross entropy", (x, w), (), F32, saves=tuple(saves), label="loss",
-            forward_temp_bytes=logits + self._head_copies(w, compute), flops=2 * prod(x.shape) * vocab,
+            forward_temp_bytes=sum(temps), forward_temps=temps, flops=2 * prod(x.shape) * vocab,
             grad_in_place_of_saved=True,
         )  # fmt: skip
 
-    def _head_copies(self, w: Value, compute: Dtype) -> Number:
+    def _head_copies(self, w: Value, compute: Dtype) -> tuple[Number, ...]:
         """Autocast casts the head's transpose for every chunk and keeps a cast of a trained head until it ends; a
         product that is not added up in place is a tensor of the head's size."""
         numel = prod(w.shape)
         cast = numel * compute.nbytes if w.dtype != compute else 0
         if not w.requires_grad:
-            return cast
-        product = 0 if compute.nbytes == 2 else numel * F32.nbytes
+            return (cast,)
+        product: tuple[Number, ...] = () if compute.nbytes == 2 else (numel * F32.nbytes,)
         if self.regime.loss_sums_copies:
-            product = numel * (compute.nbytes + (F32.nbytes if compute != F32 else 0))
-        return cast + max(cast, product)
+            product = (numel * compute.nbytes, numel * F32.nbytes if compute != F32 else 0)
+        return (cast, *(product if sum(product) > cast else (cast,)))
 
     def _weight(self, size: tuple[int, int], full: str, kind: str) -> Value:
         quantized = self.regime.quantized

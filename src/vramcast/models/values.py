@@ -108,7 +108,8 @@ class Op:
     saved: tuple[Value, ...] = ()
     forward_temp_bytes: Number = 0
     backward_temp_bytes: Number = 0
-    backward_temps: tuple[Number, ...] = ()  # the same as separate tensors, where it is more than one
+    forward_temps: tuple[Number, ...] = ()  # the same as separate tensors, where it is more than one
+    backward_temps: tuple[Number, ...] = ()
     grad_in_place_of_saved: bool = False  # chunk by chunk: what is saved goes as the gradient of the input comes
     passes_grad: bool = False  # the gradient of each input is the gradient of the output, or a view of it
     borrowed: tuple[Value, ...] = ()  # needed in backward and not kept: made again, or fetched from the host
