@@ -32,6 +32,7 @@ def install(gpu: VirtualGpu, patches: Patches) -> None:
     _install_values(gpu, patches)
     _install_factories(gpu, patches)
     _install_storages(gpu, patches)
+    _install_wrappers(patches)
 
 
 def _plain(tensor: torch.Tensor) -> bool:
@@ -49,6 +50,24 @@ def place_of(gpu: VirtualGpu, tensor: torch.Tensor) -> str:
     return NOWHERE if is_meta(tensor) else HOST_PLACE
 
 
+_WRAPPED = "_vramcast_device"
+
+
+def _install_wrappers(patches: Patches) -> None:
+    """Subclasses that wrap other tensors have a device and no memory: on CUDA, torch would ask its driver for it."""
+    true_make = torch.Tensor._make_wrapper_subclass
+
+    def make(cls: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        asked = torch.device(kwargs.get("device") or "cpu")
+        if asked.type != "cuda":
+            return true_make(cls, *args, **kwargs)
+        wrapper: torch.Tensor = true_make(cls, *args, **{**kwargs, "device": "meta"})
+        setattr(wrapper, _WRAPPED, asked)
+        return wrapper
+
+    patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(make))
+
+
 def _install_properties(gpu: VirtualGpu, patches: Patches) -> None:
     true_device = _TensorBase.device.__get__
     devices = gpu.devices
@@ -60,7 +79,7 @@ def _install_properties(gpu: VirtualGpu, patches: Patches) -> None:
             local = getattr(tensor, "_local_tensor", None)  # of a DTensor
             if local is not None and _plain(local):
                 return device(local)
-            found: torch.device = true_device(tensor)
+            found: torch.device = getattr(tensor, _WRAPPED, None) or true_device(tensor)
             return gpu.devices.get(gpu.last_place, found) if found.type == "meta" else found
         place = place_of(gpu, tensor)
         return true_device(tensor) if place == NOWHERE else devices[place]
