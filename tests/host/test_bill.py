@@ -115,6 +115,7 @@ def test_dataset_modes(facts: ParquetFacts) -> None:
     assert facts.held_bytes == held
     assert shown("table")["whole table, decoded"] == 2 * held
     assert shown("table", workers=3)["whole table, decoded"] == 2 * held
+    assert shown("table", workers=3)["table's objects, copied by counting references"] == 6 * 20 * 2 * 560
     assert shown("table", workers=3, start_method="spawn")["whole table, decoded"] == 2 * 4 * held
     room = 16 * MiB - facts.scratch_bytes(16 * MiB)
     assert shown("row-groups", workers=3)["row groups held"] == 6 * room

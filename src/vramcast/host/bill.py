@@ -238,7 +238,7 @@ def _data_entries(job: HostJob) -> Iterator[Entry]:
     count = readers(job)
     yield from _footer_entries(job, data)
     if data.mode == "table":
-        yield _table_entry(job, data)
+        yield from _table_entries(job, data)
     elif data.mode == "row-groups":
         held = min(data.facts.room_for_tables_bytes(data.budget_bytes), data.facts.held_bytes)
         yield _data_entry("row groups held", count, held)
@@ -288,13 +288,18 @@ def _footer_entries(job: HostJob, data: HostData) -> Iterator[Entry]:
         yield _data_entry("parquet footers, opened", readers(job), data.facts.opened_bytes)
 
 
-def _table_entry(job: HostJob, data: HostData) -> Entry:
-    """Forked workers share the table of their rank; spawned ones load their own."""
-    spawned = job.loader.workers if job.loader and job.loader.start_method == "spawn" else 0
-    copies = job.ranks * (1 + spawned)
-    return _entry(
+def _table_entries(job: HostJob, data: HostData) -> Iterator[Entry]:
+    """Forked workers share the table of their rank, all but the objects around it; spawned ones load their own."""
+    workers, forked = (job.loader.workers, job.loader.start_method == "fork") if job.loader else (0, True)
+    copies = job.ranks * (1 if forked else 1 + workers)
+    yield _entry(
         Category.DATA, "whole table, decoded", copies * data.facts.held_bytes,
         f"{_times(copies, 'process')} × {format_bytes(data.facts.held_bytes)}", phases=TRAINING,
+    )  # fmt: skip
+    count, each = job.ranks * workers if forked else 0, data.facts.python_bytes
+    yield _entry(
+        Category.DATA, "table's objects, copied by counting references", count * each,
+        f"{_times(count, 'worker')} × {format_bytes(each)}", phases=TRAINING,
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ RECORD_BYTES = 320  # a RowGroup with its numbers and its place in two tuples, C
 # Arrow's and Python's objects for one buffer of a decoded column: RSS of 900 held tables of a hundred rows less their
 # `nbytes`, pyarrow 26 and Python 3.11. 856 for a column of numbers, which has one buffer, 1,871 for text with two.
 BUFFER_OBJECT_BYTES = 900
+PYTHON_OBJECT_BYTES = 560  # of these in Python's own heap, by tracemalloc: 544 for a column of numbers, 1,160 for text
 NUMBER_BYTES, TEXT_OFFSET_BYTES = 8, 4  # Arrow's int64, and its place in a column of text
 VIEW_BYTES = 16  # Arrow's string_view and binary_view, per value
 SLICE_BYTES = 8 * MiB  # what mode `ultra` holds of a row group that is larger than this
@@ -122,6 +123,11 @@ class ParquetFacts:
     def held_bytes(self) -> int:
         """All row groups as a reader would hold them."""
         return sum(group.held_bytes for group in self.row_groups)
+
+    @property
+    def python_bytes(self) -> int:
+        """Python's objects around all row groups: reading a row counts references on those of its row group."""
+        return sum(group.objects_bytes for group in self.row_groups) * PYTHON_OBJECT_BYTES // BUFFER_OBJECT_BYTES
 
     @property
     def most_held_bytes(self) -> int:
