@@ -39,4 +39,4 @@ def test_a_script_of_2023_is_told_apart() -> None:
     for id, row in TRACED.items():
         of_2023 = PUBLISHED[id]["versions"].startswith("lit-gpt ")
         assert row.unknown == ("script" if of_2023 else ""), id
-        assert (row.environment == "lit-gpt-2023") is of_2023, id
+        assert ("--then" in row.arguments) is of_2023, id

@@ -26,8 +26,8 @@ Some things neither the scripts nor the versions tell; those rows are shown apar
   these workspaces to run: xmem-014 takes 4.15 GB but also finished when torch was held to 3.66 GB, xmem-021 takes
   9.73 GB and finished in 7.19 GB. So such traces carry a range, which begins at what is allocated
   (see [the virtual GPU](virtual-gpu.md)).
-- *script*: lit-gpt of 2023 was never published as a package. Its resource tables are traced with an early release of
-  litgpt, beside the oldest lightning and bitsandbytes that runs with, and with its longest sample first, as it did.
+- *script*: lit-gpt of 2023 was never published as a package. Its resource tables are traced with litgpt 0.3.0 of April
+  2024, and with the longest sample first, as it did. Later ones were drawn at random; they are traced short.
 """
 
 
