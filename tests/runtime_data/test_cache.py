@@ -88,3 +88,16 @@ def test_no_more_of_the_cache_is_mapped_than_the_budget(tmp_path: Path) -> None:
                 seen.append(mapped_bytes(path))
     # The kernel maps up to 64 KiB around a page that is touched, so a chunk's ends can reach into its neighbours.
     assert 4 * MiB < max(seen) <= 8 * MiB + 8 * 2 * 64 * KiB
+
+
+def test_small_row_groups_share_a_chunk(tmp_path: Path) -> None:
+    """A chunk of a hundred rows of forty columns is three times as much objects as data, in every worker."""
+    path = tmp_path / "wide.parquet"
+    kinds = pa.DictionaryArray.from_arrays(pa.array([n // 100 % 7 for n in range(3000)]), pa.array(list("abcdefg")))
+    columns = {f"c{n}": range(3000) for n in range(40)}
+    pq.write_table(pa.table({**columns, "kind": kinds}), path, row_group_size=100)
+    data = LowMemDataset(path, mode="mmap", cache_dir=tmp_path)
+    assert [data[n]["c7"] for n in (0, 99, 100, 2999)] == [0, 99, 100, 2999]
+    assert [data[n]["kind"] for n in (0, 100, 2999)] == ["a", "b", "b"]
+    store = cache.MappedStore(data.facts, tmp_path, 64 * MiB)
+    assert len(store.ends) == -(-data.facts.decoded_bytes // MiB)

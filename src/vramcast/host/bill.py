@@ -246,6 +246,7 @@ def _data_entries(job: HostJob) -> Iterator[Entry]:
         yield _data_entry("row groups or slice held", count, data.facts.held_by_ultra_bytes)
     else:
         yield _mapped_entry(job, data)
+        yield _data_entry("chunks of the cache, as objects", count, data.facts.open_chunks_bytes)
     if data.mode in ("row-groups", "ultra"):
         yield _decoding_entry(count, data)
 

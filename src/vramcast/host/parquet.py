@@ -33,6 +33,8 @@ PYTHON_OBJECT_BYTES = 560  # of these in Python's own heap, by tracemalloc: 544 
 NUMBER_BYTES, TEXT_OFFSET_BYTES = 8, 4  # Arrow's int64, and its place in a column of text
 VIEW_BYTES = 16  # Arrow's string_view and binary_view, per value
 SLICE_BYTES = 8 * MiB  # what mode `ultra` holds of a row group that is larger than this
+CACHE_CHUNK_BYTES = MiB  # of the Arrow copy that mode `mmap` maps
+OPEN_CHUNKS = 4096  # whose headers a reader keeps; the data stays in the page cache
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -164,6 +166,12 @@ class ParquetFacts:
     def held_by_ultra_bytes(self) -> int:
         """Mode `ultra`: one row group or a slice of it; of smaller ones as many as make a slice."""
         return min(SLICE_BYTES, self.held_bytes)
+
+    @property
+    def open_chunks_bytes(self) -> int:
+        """Mode `mmap`: the objects around the chunks of the cache that a reader has open."""
+        chunks = min(OPEN_CHUNKS, -(-self.decoded_bytes // CACHE_CHUNK_BYTES))
+        return chunks * self.row_groups[0].objects_bytes
 
     @property
     def kept_pool_bytes(self) -> int:

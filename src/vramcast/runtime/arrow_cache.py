@@ -17,7 +17,7 @@ import shutil
 import weakref
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
@@ -26,14 +26,12 @@ from typing import Any
 import pyarrow as pa
 
 from vramcast.errors import InputError
-from vramcast.host.parquet import SLICE_BYTES, ParquetFacts
+from vramcast.host.parquet import CACHE_CHUNK_BYTES, OPEN_CHUNKS, SLICE_BYTES, ParquetFacts
 from vramcast.runtime.rows import Rows
 from vramcast.runtime.stores import SliceStore
-from vramcast.units import MiB, format_bytes, round_up
+from vramcast.units import format_bytes, round_up
 
-VERSION = 1
-CHUNK_BYTES = MiB
-_OPEN_CHUNKS = 4096  # headers only: the data stays in the page cache
+VERSION = 2
 
 
 def default_folder() -> Path:
@@ -120,8 +118,7 @@ def _write_chunks(facts: ParquetFacts, partial: Path) -> tuple[list[int], list[t
     spans: list[tuple[int, int]] = []
     with pa.OSFile(str(partial), "wb") as sink:
         writer = None
-        for chunk in range(len(store.ends)):
-            table = store.table(chunk).combine_chunks()
+        for table in _merged(store.table(chunk) for chunk in range(len(store.ends))):
             writer = writer or pa.ipc.new_file(sink, table.schema)
             for batch in table.to_batches(max_chunksize=_rows_per_chunk(table)):
                 start = sink.tell()
@@ -135,8 +132,20 @@ def _write_chunks(facts: ParquetFacts, partial: Path) -> tuple[list[int], list[t
     return rows, spans
 
 
+def _merged(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Small row groups together: an open chunk of a few rows of many columns is more objects than data."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(each.nbytes for each in waiting) >= CACHE_CHUNK_BYTES:
+            yield pa.concat_tables(waiting).combine_chunks()
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting).combine_chunks()
+
+
 def _rows_per_chunk(table: pa.Table) -> int:
-    return max(1, int(table.num_rows * CHUNK_BYTES / max(table.nbytes, 1)))
+    return max(1, int(table.num_rows * CACHE_CHUNK_BYTES / max(table.nbytes, 1)))
 
 
 def _checksums(partial: Path, spans: list[tuple[int, int]]) -> list[int]:
@@ -176,7 +185,7 @@ class MappedStore:
             self._verify(chunk)
             rows = Rows(pa.Table.from_batches([self._reader.get_batch(chunk)]))
             self._open[chunk] = rows
-            if len(self._open) > _OPEN_CHUNKS:
+            if len(self._open) > OPEN_CHUNKS:
                 self._open.popitem(last=False)
         self._note_use(chunk)
         return rows
