@@ -8,7 +8,7 @@ cudaMallocAsync backend.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 
 from vramcast.allocator.block import ALLOCATED, DEFAULT_POOL, FREE, PENDING, Block, BlockPool, PoolId
 from vramcast.allocator.constants import MIN_BLOCK_BYTES, SMALL_REQUEST_MAX_BYTES
@@ -55,6 +55,7 @@ class Allocator:
             and self.settings.max_split_bytes is None
             and (self.settings.garbage_collection_threshold == 0)
         )
+        self._is_bare = self._is_plain and not statistics
         self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
         self.oversize_allocations = Count()
 
@@ -68,6 +69,8 @@ class Allocator:
             blocks = self._small if size <= SMALL_REQUEST_MAX_BYTES else self._large
         else:
             blocks = self.segments.pool_for(pool, size <= SMALL_REQUEST_MAX_BYTES)
+        if self._is_bare and (found := self._cut(blocks, size, stream)) is not None:
+            return found
         block = self._find_free(blocks, size, stream) or self._take(blocks, size, stream, requested_bytes)
         return self.hand_out(block, size, requested_bytes)
 
@@ -219,6 +222,32 @@ class Allocator:
             return None
         return pool.free[stream].pop(index)[2]
 
+    def _cut(self, pool: BlockPool, size: int, stream: int) -> Block | None:
+        """`_find_free`, `hand_out` and `_split` in one, as they are without options and statistics."""
+        keys = pool.free.get(stream)
+        at = bisect_left(keys, (size,)) if keys else 0
+        if not keys or at == len(keys):
+            return None
+        whole_size, address, block = keys.pop(at)
+        rest = whole_size - size
+        if rest > (ROUNDING if pool.is_small else SMALL_REQUEST_MAX_BYTES):
+            whole, before = block, block.prev
+            block = Block(address, size, stream, pool)
+            block.prev, block.next, whole.prev = before, whole, block
+            if before is not None:
+                before.next = block
+            whole.address = address = address + size
+            whole.size = rest
+            insort(keys, (rest, address, whole))
+        else:
+            size = whole_size
+        block.state = ALLOCATED
+        tally = self._tally
+        tally.allocated_bytes = value = tally.allocated_bytes + size
+        if value > tally.peak_allocated_bytes:
+            tally.peak_allocated_bytes = value
+        return block
+
     def choose(self, pool: BlockPool, size: int, stream: int) -> int | None:
         """The place in the pool's list of the smallest block of this stream that fits, lowest address first."""
         keys = pool.free.get(stream)
@@ -353,10 +382,32 @@ class Allocator:
             raise InvariantError(f"{block} is not allocated")
         self._tally.allocated_bytes -= block.size
         block.state, block.requested = FREE, 0
+        if self._is_bare:
+            return self._join(block)
         for neighbour in (block.prev, block.next):
             if neighbour is not None and neighbour.state == FREE:
                 merge(block, neighbour)
         block.pool.insert(block)
+
+    def _join(self, block: Block) -> None:
+        """`merge` with both neighbours and `BlockPool.insert` in one: the counterpart of `_cut`."""
+        keys = block.pool.free.setdefault(block.stream, [])
+        size, address, before, after = block.size, block.address, block.prev, block.next
+        if before is not None and before.state == FREE:
+            del keys[bisect_left(keys, (before.size, before.address))]
+            block.address = address = before.address
+            size += before.size
+            block.prev = before = before.prev
+            if before is not None:
+                before.next = block
+        if after is not None and after.state == FREE:
+            del keys[bisect_left(keys, (after.size, after.address))]
+            size += after.size
+            block.next = after = after.next
+            if after is not None:
+                after.prev = block
+        block.size = size
+        insort(keys, (size, address, block))
 
     def complete_free(self, block: Block) -> None:
         """free_block: merge with free neighbours and return to the pool."""

@@ -114,15 +114,18 @@ def estimate_if_it_may_fit(job: Job) -> Forecast | TooLarge:
     if job.edit:
         return _edited(job, gpu, source, source.config, must_fit=True)
     draft = _drafted(job, gpu, source.config)
-    context = context_entries(job, gpu, DEVICE)
+    context = tuple(context_entries(job, gpu, DEVICE))
     usual = sum(entry.nbytes for entry in context)
     assumed = (*context, *workspace_entries(job, gpu, DEVICE))
     most = usual + sum(entry.range_bytes[1] - entry.nbytes for entry in assumed if entry.range_bytes)
     asked = _least_bytes(draft.script)
     if asked + most > gpu.capacity_bytes():
         return TooLarge(asked_bytes=asked)
-    replayed = replay(draft.script, capacity_bytes=gpu.capacity_bytes() - usual, conf=job.alloc_conf)
-    if replayed.out_of_memory or replayed.peak_reserved_bytes + most > gpu.capacity_bytes():
+    replayed = replay(
+        draft.script, capacity_bytes=gpu.capacity_bytes() - usual, conf=job.alloc_conf,
+        most_bytes=gpu.capacity_bytes() - most,
+    )  # fmt: skip
+    if replayed.out_of_memory:
         return TooLarge(asked_bytes=asked)
     return _billed(draft, replayed, source)
 
@@ -439,13 +442,14 @@ def _least_bytes(script: Script) -> int:
     """What is asked for at once, whatever the allocator does with it; what is left over from step to step is not in
     it."""
     lying = sum(script.weights) + sum(script.small) + sum(script.workspaces)
-    return lying + max(_top(script.first), sum(script.states) + _top(script.later))
+    later = _top(script.later)
+    first = later if script.first is script.later else _top(script.first)
+    return lying + max(first, sum(script.states) + later)
 
 
 def _top(stream: list[Stamped]) -> int:
     level = top = 0
-    for item in stream:
-        sign, _, nbytes, _, _ = item.event
+    for _, _, (sign, _, nbytes, _, _), _ in stream:
         level += sign * int(nbytes)
         if level > top:
             top = level

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-from vramcast.allocator import Allocator, AllocatorSettings, Block, OutOfMemory
+from vramcast.allocator import Allocator, AllocatorSettings, Block, OutOfMemory, SimulatedDriver
 from vramcast.formulas.timeline import Stamped
 from vramcast.ledger import BACKWARD
 
@@ -39,8 +39,30 @@ class Script:
     last_section: int = 0  # the loss, which multiplies nothing
 
 
-def replay(script: Script, *, capacity_bytes: int | None, conf: str) -> Replayed:
-    return Run(script, capacity_bytes=capacity_bytes, conf=conf).whole()
+def replay(script: Script, *, capacity_bytes: int | None, conf: str, most_bytes: int | None = None) -> Replayed:
+    """On a card of `capacity_bytes`. Who has no use for a run that reserves more than `most_bytes` says so: it ends
+    there, out of memory."""
+    return Run(script, capacity_bytes=capacity_bytes, conf=conf, most_bytes=most_bytes).whole()
+
+
+class _Surpassed(Exception):
+    """More is reserved than is of interest."""
+
+
+class _Bounded(SimulatedDriver):
+    """A card that says when more than `most_bytes` are taken."""
+
+    __slots__ = ("most_bytes",)
+
+    def __init__(self, capacity_bytes: int | None, most_bytes: int) -> None:
+        super().__init__(capacity_bytes)
+        self.most_bytes = most_bytes
+
+    def _take(self, nbytes: int) -> bool:
+        taken = super()._take(nbytes)
+        if self._used_bytes > self.most_bytes:
+            raise _Surpassed
+        return taken
 
 
 HELD = ("weights", "small", "states", "old", "shard", "bucket", "companion")
@@ -49,10 +71,14 @@ HELD = ("weights", "small", "states", "old", "shard", "bucket", "companion")
 class Run:
     """Load, steps of other lengths if there are any, one whole step, a second one."""
 
-    def __init__(self, script: Script, *, capacity_bytes: int | None, conf: str) -> None:
+    apart: frozenset[str] = frozenset()  # kinds of events that `born` and `dies` are asked about
+
+    def __init__(
+        self, script: Script, *, capacity_bytes: int | None, conf: str, most_bytes: int | None = None
+    ) -> None:  # fmt: skip
         self.script = script
-        settings = AllocatorSettings.parse(conf)
-        self.allocator = Allocator(capacity_bytes=capacity_bytes, settings=settings, statistics=False)
+        driver = SimulatedDriver(capacity_bytes) if most_bytes is None else _Bounded(capacity_bytes, most_bytes)
+        self.allocator = Allocator(settings=AllocatorSettings.parse(conf), driver=driver, statistics=False)
         self.blocks: dict[Hashable, tuple[Block, int]] = {}  # with the bytes asked for
         self.requested = self.peak_requested = 0
         self.old: list[Hashable] = []
@@ -63,7 +89,7 @@ class Run:
         try:
             self.load()
             self.steps()
-        except OutOfMemory:
+        except (OutOfMemory, _Surpassed):
             return self.result(out_of_memory=True)
         return self.result(out_of_memory=False)
 
@@ -131,19 +157,33 @@ class Run:
                 self.drop(("temporary", index))
 
     def play(self, stream: list[Stamped], *, zeroes: bool = False) -> None:
-        """`zeroes`: the last step's gradients go at once when forward is over."""
-        born = self.born if self.handles == len(self.script.workspaces) else self.born_of_products
-        dies, old_until = self.dies, self.script.old_until
+        """`zeroes`: the last step's gradients go at once when forward is over. `take` and `drop` are written out: a
+        search plays millions of events."""
+        blocks, malloc, free, apart = self.blocks, self.allocator.malloc, self.allocator.free, self.apart
+        handles, seen = len(self.script.workspaces), ""
         for item in stream:
-            if zeroes and item.phase == BACKWARD:
-                self.drop_gradients()
-                zeroes = False
-            if self.old and item.phase in (old_until, BACKWARD):
-                self.drop_old()
-            if item.event.sign > 0:
-                born(item)
-            else:
-                dies(item)
+            phase, _, (sign, _, nbytes, kind, _), key = item
+            if phase != seen:
+                seen = phase
+                if zeroes and phase == BACKWARD:
+                    self.drop_gradients()
+                    zeroes = False
+                if self.old and phase in (self.script.old_until, BACKWARD):
+                    self.drop_old()
+            if kind in apart or self.handles < handles:
+                (self.born_of_products if sign > 0 else self.dies)(item)
+            elif sign > 0:
+                if key in blocks or type(nbytes) is not int or not nbytes:
+                    self.take(key, int(nbytes))
+                    continue
+                blocks[key] = malloc(nbytes), nbytes
+                self.requested = requested = self.requested + nbytes
+                if requested > self.peak_requested:
+                    self.peak_requested = requested
+            elif key in blocks:
+                block, nbytes = blocks.pop(key)
+                free(block)
+                self.requested -= nbytes
 
     def born(self, item: Stamped) -> None:
         self.take(item.key, int(item.event.nbytes))

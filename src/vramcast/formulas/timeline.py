@@ -7,8 +7,10 @@ any moment. Checkpointing is decided here, per section. What simply lies there i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
 
 from vramcast.formulas.events import (
@@ -31,6 +33,7 @@ from vramcast.models.dims import Dim, Number, maximum
 from vramcast.models.program import Program
 from vramcast.models.tape import Placed, Section, Value
 
+BORDERS = (IN, OUT, GRAD_IN, GRAD_OUT)
 KEEP = {"none": "all", "full": "none", "selective": "products"}
 
 
@@ -328,14 +331,24 @@ def passes(program: Program, mode: Mode) -> Iterator[Chunk]:
 # ---- one job: stamped events
 
 
+_stamped = partial(tuple.__new__, Stamped)  # what Stamped(...) comes to, without a call of Python's
+
+
 def step_events(program: Program, mode: Mode) -> Iterator[Stamped]:
-    borders = borders_of(program.placed)
+    borders, memo = borders_of(program.placed), _Memo(program.folded)
     for chunk in passes(program, mode):
-        phase, section = chunk.phase, chunk.section
-        for event in chunk.events:
-            local = event.key
-            key = (section, local) if type(local) is int else key_in_step(chunk, event, borders)
-            yield Stamped(phase, section, event, key)
+        phase, section, events = chunk.phase, chunk.section, chunk.events
+        own, others = memo.of_list(_local_keys, events)
+        keys: list[Hashable] = list(zip(repeat(section), own))
+        for at in others:
+            keys[at] = key_in_step(chunk, events[at], borders)
+        yield from map(_stamped, zip(repeat(phase), repeat(section), events, keys))
+
+
+def _local_keys(events: list[Event]) -> tuple[list[Hashable], list[int]]:
+    """The events' keys in their section, and the places of those that mean something beyond it."""
+    keys = [event.key for event in events]
+    return keys, [at for at, key in enumerate(keys) if key in BORDERS or (type(key) is tuple and key[0] == "outer")]
 
 
 def key_in_step(chunk: Chunk, event: Event, borders: list[int]) -> Hashable:
@@ -379,25 +392,38 @@ class PhasePeak:
 def phase_peaks(stream: list[Stamped], placed: list[Placed]) -> list[PhasePeak]:
     """For each phase in order, its largest moment."""
     tops: dict[str, tuple[int, int]] = {}
-    level = 0
-    for position, item in enumerate(stream):
-        level += item.event.sign * int(item.event.nbytes)
-        if item.phase not in tops or level > tops[item.phase][0]:
-            tops[item.phase] = (level, position)
+    level, seen, top = 0, "", 0
+    for position, (phase, _, (sign, _, nbytes, _, _), _) in enumerate(stream):
+        level += sign * int(nbytes)
+        if phase != seen:
+            seen, top = phase, tops[phase][0] if phase in tops else level - 1
+        if level > top:
+            top = level
+            tops[phase] = (level, position)
+    alive = _alive_behind(stream, sorted(position for _, position in tops.values()))
     return [
-        PhasePeak(phase=phase, nbytes=level, at=placed[stream[position].section], alive=alive_at(stream, position))
+        PhasePeak(phase=phase, nbytes=level, at=placed[stream[position].section], alive=alive[position])
         for phase, (level, position) in tops.items()
     ]
 
 
 def alive_at(stream: list[Stamped], position: int) -> tuple[Stamped, ...]:
+    return _alive_behind(stream, (position,))[position]
+
+
+def _alive_behind(stream: list[Stamped], positions: Iterable[int]) -> dict[int, tuple[Stamped, ...]]:
+    """At several positions, which come in order."""
     alive: dict[Hashable, Stamped] = {}
-    for item in stream[: position + 1]:
-        if item.event.sign > 0:
-            alive[item.key] = item
-        else:
-            alive.pop(item.key, None)
-    return tuple(alive.values())
+    found, start = {}, 0
+    for position in positions:
+        for item in stream[start : position + 1]:
+            _, _, event, key = item
+            if event[0] > 0:
+                alive[key] = item
+            else:
+                alive.pop(key, None)
+        found[position], start = tuple(alive.values()), position + 1
+    return found
 
 
 # ---- many jobs at once: a fold over chunks

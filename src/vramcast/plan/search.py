@@ -101,7 +101,7 @@ def plan(job: Job, limits: Limits | None = None) -> Plans:
         return _fits_already(base, table, room)
     fitting = tuple(_cheapest(job, table, room))
     if not fitting:  # then what the weights forbid is of interest too: how close can it get?
-        table = Table(job, config, gpu, limits or Limits())
+        table = Table(job, config, gpu, limits or Limits(), known=table)
     smallest = table.smallest()
     return Plans(
         base=base, cost=table.base, fitting=fitting, num_candidates=table.num_candidates,
@@ -153,7 +153,7 @@ def _closest(search: Search) -> Plan | None:
 
 
 def _singles(base: Forecast, table: Table) -> tuple[Single, ...]:
-    whole = int(table.allocated.flat[0])
+    whole = table.at(0).allocated_bytes
     found = [
         Single(move=alone.moves[0], frees_bytes=max(whole - alone.allocated_bytes, 0), slowdown=alone.slowdown)
         for alone in table.singles()

@@ -7,7 +7,8 @@ of running it; optimizers are added on top, so a combination costs a few additio
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy
@@ -48,21 +49,30 @@ class Candidate:
         return kind_of(self.moves)
 
 
+@dataclass(slots=True)
+class _Made:
+    """What combinations have in common."""
+
+    recordings: dict[Hashable, Recording] = field(default_factory=dict)
+    weights: dict[Hashable, int] = field(default_factory=dict)
+    work: dict[int, Work] = field(default_factory=dict)
+    grids: dict[Hashable, Bytes] = field(default_factory=dict)
+    fixed: dict[Hashable, Bytes] = field(default_factory=dict)
+    seconds: dict[Hashable, tuple[Floats, Floats]] = field(default_factory=dict)
+    updates: dict[Hashable, tuple[float, float]] = field(default_factory=dict)
+
+
 class Table:
     """Peaks and times of every combination of the moves that apply to a job."""
 
     def __init__(
-        self, job: Job, config: Config, gpu: Gpu | None, limits: Limits, most_bytes: int | None = None
-    ) -> None:
-        """With `most_bytes`, combinations whose weights alone take more are left out, single changes excepted."""
+        self, job: Job, config: Config, gpu: Gpu | None, limits: Limits, most_bytes: int | None = None,
+        known: Table | None = None,
+    ) -> None:  # fmt: skip
+        """With `most_bytes`, combinations whose weights alone take more are left out, single changes excepted. `known`
+        is another table of the same job, whose recordings serve this one too."""
         self.job, self.config, self.gpu, self.most_bytes = job, config, gpu, most_bytes
-        self._recordings: dict[Hashable, Recording] = {}
-        self._weights: dict[Hashable, int] = {}
-        self._work: dict[int, Work] = {}
-        self._grids: dict[Hashable, Bytes] = {}
-        self._fixed: dict[Hashable, Bytes] = {}
-        self._seconds: dict[Hashable, tuple[Floats, Floats]] = {}
-        self._updates: dict[Hashable, tuple[float, float]] = {}
+        self._made: _Made = _Made() if known is None else known._made
         self._applied = Applied(job)
         self.sizes = sizes_of(job, config)
         own = Recording(job, config, gpu, self.sizes)
@@ -78,11 +88,12 @@ class Table:
         self.divisors = [job.batch // _after(move, job).batch for move in self.last[3]]
         self.grid = self._grid()
         self.base = self._base_cost()
-        self.allocated: Bytes = numpy.full(self.shape, IMPOSSIBLE, numpy.int64)
         self.slowdown: tuple[Floats, Floats] = (numpy.zeros(self.shape), numpy.zeros(self.shape))
+        self._bytes: Bytes = numpy.full(self.shape, IMPOSSIBLE, numpy.int64)  # at least so many; the peak once priced
+        self._unpriced: dict[int, tuple[Index, Recording, Job]] = {}  # by the number of the grid
         self._fill()
         if limits.max_slowdown is not None:
-            self.allocated[numpy.maximum(*self.slowdown) > limits.max_slowdown] = IMPOSSIBLE
+            self._bytes[numpy.maximum(*self.slowdown) > limits.max_slowdown] = IMPOSSIBLE
 
     def _grid(self) -> Sizes:
         batches = numpy.array([_after(move, self.job).batch for move in self.last[3]])
@@ -124,27 +135,53 @@ class Table:
 
     def _hopeless(self, job: Job) -> bool:
         key = _stored(job)
-        if key not in self._weights:
-            self._weights[key] = sum(param.nbytes for param in self._recording(job).params)
-        return self.most_bytes is not None and self._weights[key] > self.most_bytes
+        if key not in self._made.weights:
+            self._made.weights[key] = sum(param.nbytes for param in self._recording(job).params)
+        return self.most_bytes is not None and self._made.weights[key] > self.most_bytes
 
     def _fill_grid(self, at: Index, recording: Recording, job: Job, seconds: tuple[Floats, Floats]) -> None:
-        """All micro-batches and lengths of one regime with one optimizer."""
-        update, peaks = self._update(recording, job), {}
+        """All micro-batches and lengths of one regime with one optimizer: their times, and what takes no fold."""
+        update = self._update(recording, job)
         for row, divisor in enumerate(self.divisors):
             passes = job.accumulate * divisor
             if passes > 1 and implementation(job) == "in-backward":
                 continue
-            if (passes > 1) not in peaks:
-                alone = sum(map(bool, at)) <= 1
-                peaks[passes > 1] = self._peaks(recording, job, passes > 1, alone)
             where: tuple[int | slice, ...] = (*at, slice(None), row)  # whatever the allocator's setting
-            self.allocated[where] = peaks[passes > 1][row]
+            self._bytes[where] = int(self._lying(recording, job, passes > 1)[EVER].max())
             for end in (0, 1):
                 per_token = (seconds[end][row] * passes + update[end]) / (self.tokens[row] * passes)
                 self.slowdown[end][where] = per_token / self.base.seconds_per_token[end]
+        self._unpriced[int(numpy.ravel_multi_index((*at, 0, 0, 0), self.shape)) // self._cells] = (at, recording, job)
 
-    def _peaks(self, recording: Recording, job: Job, accumulates: bool, alone: bool) -> Bytes:
+    @property
+    def _cells(self) -> int:
+        """Of a grid: one regime with one optimizer."""
+        return prod(self.shape[-3:])
+
+    def _price(self, cells: NDArray[numpy.int64]) -> Bytes:
+        """The peaks of these cells. What is folded for one of them is there for its whole grid."""
+        for number in self._unpriced.keys() & (cells // self._cells).tolist():
+            self._price_grid(*self._unpriced.pop(number))
+        return self._bytes.ravel()[cells]
+
+    def _price_grid(self, at: Index, recording: Recording, job: Job) -> None:
+        peaks: dict[bool, Bytes] = {}
+        for row, divisor in enumerate(self.divisors):
+            accumulates = job.accumulate * divisor > 1
+            where: tuple[int | slice, ...] = (*at, slice(None), row)
+            possible = self._bytes[where] != IMPOSSIBLE
+            if possible.any():
+                if accumulates not in peaks:
+                    peaks[accumulates] = self._peaks(recording, job, accumulates, alone=sum(map(bool, at)) <= 1)
+                self._bytes[where] = numpy.where(possible, peaks[accumulates][row], IMPOSSIBLE)
+
+    @property
+    def allocated(self) -> Bytes:
+        """Every peak."""
+        self._price(numpy.arange(self._bytes.size))
+        return self._bytes
+
+    def _peaks(self, recording: Recording, job: Job, accumulates: bool, *, alone: bool) -> Bytes:
         """The largest sum over the moments, at every point of the grid. Where what lies there is too much by itself,
         that much, except for a change `alone`, which is shown with what it frees."""
         lying = self._lying(recording, job, accumulates)
@@ -161,65 +198,70 @@ class Table:
             implementation(job) == "in-backward",
             (job.optimizer, implementation(job)) if job.critic != "none" or job.resume != "none" else None,
         )  # fmt: skip
-        if key not in self._grids:
+        if key not in self._made.grids:
             job = _accumulating(job) if accumulates else job
             passes, beside = recording.passes(job), recording.beside(job)
             grids = [_on_grid(passes, beside, phase, self.grid.batch.shape) for phase in MOMENTS]
-            self._grids[key] = numpy.stack(grids)
-        return self._grids[key]
+            self._made.grids[key] = numpy.stack(grids)
+        return self._made.grids[key]
 
     def _lying(self, recording: Recording, job: Job, accumulates: bool) -> Bytes:
         """What lies there does not ask how the passes are run: one for all regimes that store alike."""
         key = (*_stored(job), job.optimizer, implementation(job), job.zero_grad, accumulates)
-        if key not in self._fixed:
+        if key not in self._made.fixed:
             lying = recording.lying(_accumulating(job) if accumulates else job)
-            self._fixed[key] = numpy.array([lying[phase] for phase in MOMENTS], numpy.int64)
-        return self._fixed[key]
+            self._made.fixed[key] = numpy.array([lying[phase] for phase in MOMENTS], numpy.int64)
+        return self._made.fixed[key]
 
     def _recording(self, job: Job) -> Recording:
         inputs = needs_input_grads(job, self.config)
         key = (*_stored(job), job.attention, job.loss, kv_cache(job, self.config), inputs)
-        if key not in self._recordings:
-            self._recordings[key] = Recording(job, self.config, self.gpu, self.grid)
-        return self._recordings[key]
+        if key not in self._made.recordings:
+            self._made.recordings[key] = Recording(job, self.config, self.gpu, self.grid)
+        return self._made.recordings[key]
 
     def _pass_seconds(self, recording: Recording, job: Job) -> tuple[Floats, Floats]:
         key = (id(recording), job.checkpointing, job.reference)
-        if key not in self._seconds:
+        if key not in self._made.seconds:
             shape = self.grid.batch.shape
-            if id(recording) not in self._work:
-                self._work[id(recording)] = work_of(recording.program)
-            fast, slow = pass_seconds(recording.program, self._work[id(recording)], job, self.gpu)
-            self._seconds[key] = (numpy.broadcast_to(fast, shape), numpy.broadcast_to(slow, shape))
-        return self._seconds[key]
+            if id(recording) not in self._made.work:
+                self._made.work[id(recording)] = work_of(recording.program)
+            fast, slow = pass_seconds(recording.program, self._made.work[id(recording)], job, self.gpu)
+            self._made.seconds[key] = (numpy.broadcast_to(fast, shape), numpy.broadcast_to(slow, shape))
+        return self._made.seconds[key]
 
     def _update(self, recording: Recording, job: Job) -> tuple[float, float]:
         key = (*_stored(job), job.optimizer, implementation(job))
-        if key not in self._updates:
-            self._updates[key] = update_seconds(recording.params, job, self.gpu)
-        return self._updates[key]
+        if key not in self._made.updates:
+            self._made.updates[key] = update_seconds(recording.params, job, self.gpu)
+        return self._made.updates[key]
 
     # ---- reading
 
     @property
     def num_candidates(self) -> int:
-        return int((self.allocated != IMPOSSIBLE).sum())
+        return int((self._bytes != IMPOSSIBLE).sum())
 
     def at(self, flat: int) -> Candidate:
         index = numpy.unravel_index(flat, self.shape)
         where = tuple(int(i) for i in index)
         return Candidate(
-            moves=self._chosen(self.axes, where), allocated_bytes=int(self.allocated[where]),
+            moves=self._chosen(self.axes, where), allocated_bytes=int(self._price(numpy.array([flat]))[0]),
             slowdown=(float(self.slowdown[0][where]), float(self.slowdown[1][where])),
         )  # fmt: skip
 
     def ranked(self, most_bytes: int) -> Iterator[Candidate]:
         """Combinations of at most so many bytes: free before slower before a changed training, then by effort. What is
-        much slower comes with what changes the training (see `rank_of`)."""
-        found = numpy.flatnonzero(self.allocated <= most_bytes)
+        much slower comes with what changes the training (see `rank_of`). Priced as they are asked for."""
+        found = numpy.flatnonzero(self._bytes <= most_bytes)
         rank, effort = self.rank.ravel()[found], self.effort.ravel()[found]
-        for flat in found[numpy.lexsort((self.allocated.ravel()[found], effort, rank))]:
-            yield self.at(int(flat))
+        order = numpy.lexsort((effort, rank))
+        ends = numpy.flatnonzero(numpy.diff(rank[order]) | (numpy.diff(effort[order]) != 0)) + 1
+        for alike in numpy.split(found[order], ends):
+            peaks = self._price(alike)
+            for position in numpy.argsort(peaks, kind="stable"):
+                if peaks[position] <= most_bytes:
+                    yield self.at(int(alike[position]))
 
     @property
     def kind(self) -> NDArray[numpy.int64]:
@@ -258,24 +300,42 @@ class Table:
             for position in range(1, len(axis)):
                 index = [0] * len(self.shape)
                 index[number] = position
-                if self.allocated[tuple(index)] != IMPOSSIBLE:
+                if self._bytes[tuple(index)] != IMPOSSIBLE:
                     found.append(self.at(int(numpy.ravel_multi_index(index, self.shape))))
         return found
 
     def smallest(self) -> Candidate:
-        return self.at(int(self.allocated.argmin()))
+        found = self._least(numpy.arange(self._bytes.size), IMPOSSIBLE)
+        return self.at(int(found[0]) if found.size else 0)
 
     def front(self, most_bytes: int) -> list[Candidate]:
         """Of the combinations that fit and change the training least: those that no other beats in memory and time."""
-        fitting = self.allocated <= most_bytes
-        if not fitting.any():
-            return []
-        found = numpy.flatnonzero(fitting & (self.kind <= max(self.kind[fitting].min(), KINDS.index(Kind.SLOWER))))
-        slow, size = numpy.maximum(*self.slowdown).ravel()[found], self.allocated.ravel()[found]
-        order = numpy.lexsort((self.effort.ravel()[found], size, numpy.round(slow, 2)))
-        least = numpy.minimum.accumulate(size[order])
-        better = numpy.concatenate(([True], least[1:] < least[:-1]))
-        return [self.at(int(found[position])) for position in order[better]]
+        lenient = self.kind.ravel() <= KINDS.index(Kind.SLOWER)
+        gentle = self._front(numpy.flatnonzero(lenient), most_bytes)
+        return gentle or self._front(numpy.flatnonzero(~lenient), most_bytes)
+
+    def _front(self, cells: NDArray[numpy.int64], most_bytes: int) -> list[Candidate]:
+        """From the fastest to the slowest, each smaller than all before."""
+        slow, effort = numpy.round(numpy.maximum(*self.slowdown).ravel()[cells], 2), self.effort.ravel()
+        order = numpy.argsort(slow, kind="stable")
+        front, least = [], most_bytes + 1
+        for alike in numpy.split(cells[order], numpy.flatnonzero(numpy.diff(slow[order])) + 1):
+            smallest = self._least(alike, least)
+            if smallest.size:
+                front.append(self.at(int(smallest[effort[smallest].argmin()])))
+                least = front[-1].allocated_bytes
+        return front
+
+    def _least(self, cells: NDArray[numpy.int64], below_bytes: int) -> NDArray[numpy.int64]:
+        """The smallest of the cells below so many bytes; several, where they are alike. Best first: a grid is priced
+        only where what lies there is less than any peak that is known."""
+        nbytes = self._bytes.ravel()
+        while (low := nbytes[cells].min(initial=IMPOSSIBLE)) < below_bytes:
+            found: NDArray[numpy.int64] = cells[nbytes[cells] == low]
+            if self._unpriced.keys().isdisjoint((found // self._cells).tolist()):
+                return found
+            self._price(found)
+        return cells[:0]
 
 
 def _drop_dominated(axes: dict[str, list[Move | None]]) -> None:

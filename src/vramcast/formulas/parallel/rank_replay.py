@@ -87,6 +87,7 @@ class RankRun(Run):
         self.handles = 0
         self.streams = STREAMS.get(script.strategy, {})
         self.marked = MARKED if script.strategy == "fsdp1" else ()
+        self.apart = frozenset((*LABELS, *self.streams))
 
     def take(self, key: Hashable, nbytes: int, stream: int = MAIN) -> None:
         if nbytes:

@@ -195,13 +195,16 @@ def forecast_fitting(
     left = _least_left(gpu, outside) - too_large.asked_bytes if gpu is not None and must_fit else None
     if left is not None and left < 0:
         return too_large
+    whole = _whole_model(job, config, gpu)
+    loaded = sum(param.nbytes for param in whole.params) if loads_whole(job, topology) else 0
+    if left is not None and gpu is not None and loaded > gpu.capacity_bytes():
+        return TooLarge(asked_bytes=loaded)
     extra, stream = _beside(job, config, gpu, topology, fullest, sizes), fullest.step.stream()
     streams = (stream, fullest.step.later(stream))
     replayed = _replayed(fullest, streams, extra, gpu, sum(entry.nbytes for entry in outside), card_only=must_fit)
     cached = replayed.peak_reserved_bytes - replayed.peak_requested_bytes
     if left is not None and (replayed.out_of_memory or cached > left):
         return too_large
-    whole = _whole_model(job, config, gpu)
     host = (
         *node_entries(job, config, whole, fullest.states, topology, sizes),
         *offloaded_inputs(job, fullest.step.program, topology),
