@@ -316,7 +316,8 @@ class _Flow:
         if value.param is not None:
             if self.fresh or not op.adds_weight_grad or len(value.shape) == 1:
                 self._parameter(value, id(value.param), label)
-            if op.output.copy_of is not None and id(value.param) not in self.own_params:
+            nobodys = op.output.copy_of is not None or op.grad_in_place_of_saved  # a cast, or what a fused loss made
+            if nobodys and id(value.param) not in self.own_params:
                 self.exists.add(-id(value.param))
         elif self._is_outside(value):
             self._outside(value, label)

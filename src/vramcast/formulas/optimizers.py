@@ -173,7 +173,11 @@ def temporary_lists(trained: Iterable[Param], job: Job, states_dtype_bytes: int 
     how = implementation(job)
     if how == "foreach" and (lists := _foreach_lists(job)):
         return (tuple(sizes * lists),)
-    return () if how in ("fused", "foreach") else tuple((size,) * _tensors(job) for size in sizes)
+    if how in ("fused", "foreach"):
+        return ()
+    if how == "loop" and _torch_adafactor(job):  # a variable holds one parameter's matrix until the next one's is there
+        return tuple(zip([0, *sizes[:-1]], sizes, strict=True))
+    return tuple((size,) * _tensors(job) for size in sizes)
 
 
 def _foreach_lists(job: Job) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from vramcast.models.dims import maximum, minimum
 from vramcast.models.program import Program
 from vramcast.models.tape import F32, Tape, Value
 
@@ -123,10 +124,13 @@ def _litgpt(t: Tape, logits: Value) -> Value:
 
 def _chunked(t: Tape, logits: Value) -> Value:
     """Chunk after chunk in fp32: log-probabilities of all chunks stay, their gradients exist one chunk at a time."""
-    chunk = logits.nbytes // logits.dtype.nbytes * F32.nbytes // CHUNKS
-    log_probs = Value(logits.shape, F32, label="log-probabilities")
+    b, s, *rest = logits.shape
+    rows = -(-s // CHUNKS)  # torch.chunk: as many to each, the last ones have what remains
+    parts = [minimum(maximum(s - index * rows, 0), rows) for index in range(CHUNKS)]
+    log_probs = tuple(Value((b, part, *rest), F32, label="log-probabilities") for part in parts)
+    chunk = log_probs[0].nbytes
     return t.op(
-        "chunked cross entropy", (logits,), (), F32, saves=(log_probs,), label="loss",
+        "chunked cross entropy", (logits,), (), F32, saves=log_probs, label="loss",
         forward_temp_bytes=chunk, backward_temp_bytes=2 * chunk, grad_in_place_of_saved=True,
     )  # fmt: skip
 
