@@ -1,5 +1,6 @@
 """A plain language-model training loop, as xMem ran it: random weights, fp32, four iterations at full length.
 
+Its results name where gradients were cleared (`zero_grad_mode`: 0 start, 1 before backward); nothing means the start.
 Its optimizers are looked up in torch.optim first, which has an Adafactor of its own since torch 2.5. Where it sets up
 a card of its own machine, it keeps torch from giving cuBLAS workspaces; its notebook for the A100 does not.
 """
@@ -17,6 +18,7 @@ parser.add_argument("config", type=Path, help="a config.json")
 parser.add_argument("--batch", type=int, required=True)
 parser.add_argument("--length", type=int, default=128)
 parser.add_argument("--optimizer", required=True)
+parser.add_argument("--clear", choices=("start", "backward"), default="start")
 parser.add_argument("--notebook", action="store_true")
 args = parser.parse_args()
 
@@ -33,9 +35,12 @@ model.to(device)
 for _ in range(4):
     ids = torch.randint(5, config.vocab_size, (args.batch, args.length))
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
-    optimizer.zero_grad()
+    if args.clear == "start":
+        optimizer.zero_grad()
     batch = {name: tensor.to(device) for name, tensor in batch.items()}
     outputs = model(**batch)
+    if args.clear == "backward":
+        optimizer.zero_grad()
     loss = outputs.loss
     loss.backward()
     optimizer.step()
