@@ -7,6 +7,7 @@ temporaries), companions and overheads; let the allocator model say what torch w
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 from vramcast.catalog.gpus import Gpu, find_gpu
@@ -19,14 +20,14 @@ from vramcast.formulas.contiguous import lay_out
 from vramcast.formulas.edit import PHASES_OF_EDITING, check_edit, edit_lines, edit_regime, edit_replay
 from vramcast.formulas.hostside import host_side
 from vramcast.formulas.inputs import batch_values
-from vramcast.formulas.lengths import earlier_lengths, length_text
+from vramcast.formulas.lengths import Earlier, earlier_lengths, length_text
 from vramcast.formulas.loops import TWO_PASSES, check_loop, held_between
 from vramcast.formulas.optimizers import KNOWN, implementation, is_paged, state_tensors, temporary_lists, version
 from vramcast.formulas.overheads import context_entries, workspace_entries, workspaces
 from vramcast.formulas.positions import check_positions, default_seq, has_tokens
 from vramcast.formulas.recipe import RECIPES, card_warnings
 from vramcast.formulas.regime import attention_kernel, expert_adapters_text, regime_of
-from vramcast.formulas.replay import Replayed, Script, replay
+from vramcast.formulas.replay import Replayed, Script, replay, scaled
 from vramcast.formulas.scaling import lengths, scaling
 from vramcast.formulas.setting import Beside, Setting
 from vramcast.formulas.states import States, from_count, gradient_bytes, state_entries, unique
@@ -398,8 +399,9 @@ def _after_others(script: Script, job: Job, config: Config, gpu: Gpu | None, at_
     """With whole steps of the shorter batches that a run meets before its longest; their gradients are of the same
     parameters, so they go by the keys that those have in the longest."""
     longest = sizes_of(job, config)
-    largest = max(int(item.event.nbytes) for item in script.first)
-    earlier = earlier_lengths(job, int(longest.seq), largest)
+    largest = script.largest()
+    measures = (partial(_roughly, part, int(longest.seq)) for part in (largest, replace(largest, states=script.states)))
+    earlier = earlier_lengths(job, int(longest.seq), *measures)
     streams = []
     for length in earlier.lengths:
         program = recorded(job, config, gpu, replace(longest, seq=length, target_seq=length))
@@ -407,6 +409,13 @@ def _after_others(script: Script, job: Job, config: Config, gpu: Gpu | None, at_
         stream = Step(job=job, program=program, states=states, place=DEVICE).stream()
         streams.append(_of_same(stream, program, at_longest))
     return replace(script, earlier=tuple(streams), stepped_after=earlier.stepped_after)
+
+
+def _roughly(largest: Script, longest: int, earlier: Earlier) -> int:
+    """What is reserved after such batches by the largest tensors alone, all of them growing with the length."""
+    streams = tuple(scaled(largest.first, length, longest) for length in earlier.lengths)
+    script = replace(largest, earlier=streams, stepped_after=earlier.stepped_after)
+    return replay(script, capacity_bytes=None, conf="").peak_reserved_bytes
 
 
 def _of_same(stream: list[Stamped], program: Program, other: Program) -> list[Stamped]:

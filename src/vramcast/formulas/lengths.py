@@ -12,18 +12,18 @@ padded to its longest sample: the largest of `batch` draws.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from math import expm1, log, log1p
 from random import Random
 
-from vramcast.allocator.constants import SEGMENT_ROUNDING_BYTES
 from vramcast.errors import InputError
 from vramcast.job import Job
 from vramcast.sample_lengths import read_sample_lengths
 
 BATCHES = 1000  # of a run that does not say how many samples it has
-RUNS = 1001
+RUNS, MIDDLE = 101, 11
 STEEPEST, FLAT = 500.0, 1e-6  # a mean of a five-hundredth of the longest; no slope at all
 ALMOST = 1 - 1e-16  # of a distribution: its end lies nowhere
 
@@ -37,47 +37,42 @@ class Earlier:
     stepped_after: int | None = None
 
 
-def earlier_lengths(job: Job, longest: int, largest_bytes: int) -> Earlier:
-    """What a run meets before its longest batch, whose largest tensor takes so many bytes; nothing where all batches
-    are alike."""
+Measure = Callable[[Earlier], int]
+
+
+def earlier_lengths(job: Job, longest: int, quick: Measure, good: Measure) -> Earlier:
+    """What a run meets before its longest batch; nothing where all batches are alike. The measures say roughly what
+    torch reserves after such batches, one within microseconds, the other one well."""
     if job.lengths is not None:
         return _of_file(job, longest)
     if job.mean_seq is None:
         return Earlier()
     if job.mean_seq > longest:
         raise InputError(f"mean-seq {job.mean_seq} is more than the longest length, seq {longest}")
-    return typical_run(job, longest, largest_bytes)
+    return typical_run(job, longest, quick, good)
 
 
 def batches_of(job: Job) -> int:
     return BATCHES if job.samples is None else max(job.samples // job.batch, 1)
 
 
-def typical_run(job: Job, longest: int, largest_bytes: int) -> Earlier:
-    """Of many runs in random order the middle one, by the segments for their largest tensors, in the whole run and
-    since the first step."""
+def typical_run(job: Job, longest: int, quick: Measure, good: Measure) -> Earlier:
+    """Of many runs in random order one that reserves the middle amount: among those in the middle by the quick measure
+    the middle one by the good one."""
+    random = Random(0)
+    runs = sorted((_random_run(job, longest, random) for _ in range(RUNS)), key=quick)
+    middle = (RUNS - MIDDLE) // 2
+    return sorted(runs[middle : middle + MIDDLE], key=good)[MIDDLE // 2]
+
+
+def _random_run(job: Job, longest: int, random: Random) -> Earlier:
     before = min(job.accumulate, batches_of(job))
-    random, behind = Random(0), batches_of(job) - before
-    runs = [
-        (_lengths(job, longest, random_records(random, before)), _lengths(job, longest, random_records(random, behind)))
-        for _ in range(RUNS)
-    ]
-
-    def segments(lengths: tuple[int, ...]) -> int:
-        return sum({-(-length * largest_bytes // longest // SEGMENT_ROUNDING_BYTES) for length in records(lengths)})
-
-    places = zip(_places([segments((*a, *b)) for a, b in runs]), _places([segments(b) for _, b in runs]), strict=True)
-    off_the_middle = [max(abs(place - RUNS // 2) for place in pair) for pair in places]
-    first, later = runs[off_the_middle.index(min(off_the_middle))]
+    first, later = (
+        _lengths(job, longest, random_records(random, batches)) for batches in (before, batches_of(job) - before)
+    )
     last = max((*first, *later))  # the run's longest: that is the one of `longest` tokens
     before_step, behind_step = (tuple(length for length in part if length < last) for part in (first, later))
     return _in_parts(job, before_step, behind_step, longest)
-
-
-def _places(sums: list[int]) -> list[int]:
-    """Where each of them stands among all."""
-    order = sorted(range(len(sums)), key=sums.__getitem__)
-    return sorted(range(len(sums)), key=order.__getitem__)
 
 
 def _lengths(job: Job, longest: int, shares: list[float]) -> tuple[int, ...]:

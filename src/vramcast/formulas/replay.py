@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vramcast.allocator import Allocator, AllocatorSettings, Block, OutOfMemory, SimulatedDriver
 from vramcast.formulas.timeline import Stamped
@@ -38,6 +38,31 @@ class Script:
     workspaces: tuple[int, ...] = ()  # of cuBLAS: forward's thread asks for one with the first block, autograd's behind
     last_section: int = 0  # the loss, which multiplies nothing
 
+    def largest(self) -> Script:
+        """The few largest tensors of a step alone: these decide what a cache grows by."""
+        least = _least([int(item.event.nbytes) for item in self.first if item.event.sign > 0])
+        first, later = ([item for item in part if item.event.nbytes >= least] for part in (self.first, self.later))
+        return replace(
+            self, weights=(), small=(), workspaces=(), first=first, later=later, states=(), step_temporaries=()
+        )
+
+
+def _least(sizes: list[int]) -> int:
+    """The smallest size that not more than a few reach; if more are as large as the largest, that."""
+    ordered = sorted(sizes, reverse=True)
+    below = ordered[LARGEST] if len(ordered) > LARGEST else 0
+    return min((size for size in ordered[:LARGEST] if size > below), default=ordered[0])
+
+
+def scaled(stream: list[Stamped], length: int, longest: int) -> list[Stamped]:
+    """A stream as a shorter batch would have it: gradients of parameters are as large as ever."""
+    return [
+        item if _is_gradient(item.key) else item._replace(
+            event=item.event._replace(nbytes=int(item.event.nbytes) * length // longest)
+        )
+        for item in stream
+    ]  # fmt: skip
+
 
 def replay(script: Script, *, capacity_bytes: int | None, conf: str, most_bytes: int | None = None) -> Replayed:
     """On a card of `capacity_bytes`. Who has no use for a run that reserves more than `most_bytes` says so: it ends
@@ -65,6 +90,7 @@ class _Bounded(SimulatedDriver):
         return taken
 
 
+LARGEST = 30  # tensors that stand for all
 HELD = ("weights", "small", "states", "old", "shard", "bucket", "companion")
 
 
