@@ -27,6 +27,9 @@ from vramcast.ledger import Level
 
 INSTALLED = "installed"
 ROW_LIMIT_S = 600
+# What others published, as levels of the ledger. Active also counts blocks that another stream still uses; traces do
+# not tell those apart.
+COUNTERS = {"active": Level.ALLOCATED, "nvml": Level.PROCESS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,7 @@ class TraceRow:
     arguments: Sequence[str]
     gpu: str
     peak_bytes: int
-    metric: str  # allocated, reserved or process: a level of the ledger
+    metric: str  # allocated, reserved or process, or the published counter that is one of them (see COUNTERS)
     confidence: str
     tolerance: float
     environment: str = ""  # the libraries of that time; empty where the script needs none
@@ -148,7 +151,7 @@ def run_trace_row(row: TraceRow, folder: Path, environments: Path | None) -> Tra
     if ended.returncode not in (0, 1):
         raise TraceError(f"{row.script} {' '.join(row.arguments)}: {ended.stderr.strip()[-800:]}")
     answer = json.loads(ended.stdout)
-    level = Level.RESERVED.value if row.context_bytes else row.metric
+    level = _level(row).value
     peak = max(int(phase[f"{level}_bytes"]) for phase in answer["phases"]) + row.context_bytes
     low, high = _range(answer, level)
     used = "" if not row.environment else INSTALLED if overlay is None else row.environment
@@ -156,6 +159,12 @@ def run_trace_row(row: TraceRow, folder: Path, environments: Path | None) -> Tra
         row=row, predicted_bytes=peak, range_bytes=(low + row.context_bytes, high + row.context_bytes),
         fits=ended.returncode == 0, environment=used, seconds=time.perf_counter() - start,
     )  # fmt: skip
+
+
+def _level(row: TraceRow) -> Level:
+    if row.context_bytes:
+        return Level.RESERVED
+    return COUNTERS[row.metric] if row.metric in COUNTERS else Level(row.metric)
 
 
 def _range(answer: dict[str, Any], metric: str) -> tuple[int, int]:

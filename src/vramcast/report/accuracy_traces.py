@@ -28,6 +28,8 @@ Some things neither the scripts nor the versions tell; those rows are shown apar
   (see [the virtual GPU](virtual-gpu.md)).
 - *script*: lit-gpt of 2023 was never published as a package. Its resource tables are traced with litgpt 0.3.0 of April
   2024, and with the longest sample first, as it did. Later ones were drawn at random; they are traced short.
+- *compile*: the model or its loss was compiled. A trace bills the ops as they run without it, which can hold far more:
+  torchtune's compiled loss, for one, keeps no fp32 copy of the logits.
 """
 
 
