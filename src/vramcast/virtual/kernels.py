@@ -35,6 +35,9 @@ _MATMULS = frozenset(
     }
 )  # fmt: skip
 _RECURRENT = tuple(f"{kind}.{form}" for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu") for form in ("input", "data"))
+_CHECKING = (  # composites that compare devices, and would find a tensor with values and one without to differ
+    "inner", "linalg_multi_dot", "meshgrid", "meshgrid.indexing", "stft", "stft.center", "take_along_dim",
+)  # fmt: skip
 _RECURRENT_NOTE = "plain recurrent layers are billed step by step; cuDNN keeps one reserve buffer instead"
 
 
@@ -54,11 +57,12 @@ class Kernels:
             replacements |= {
                 "scaled_dot_product_attention": cuda_attention(self._gpu.capability),
                 "dropout": dropout,
-                "rms_norm": rms_norm,
+                "rms_norm": rms_norm(self._gpu),
             }
         for name in _RECURRENT:
             kind, _, overload = name.partition(".")
             replacements[name] = recurrent_kernel(self._gpu, kind, overload, cuda=self._cuda)
+        replacements |= {name: without_values(self._gpu, name) for name in _CHECKING}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for name, kernel in replacements.items():
@@ -160,12 +164,53 @@ def dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     return out
 
 
-def rms_norm(
-    x: torch.Tensor, normalized_shape: list[int], weight: torch.Tensor | None = None, eps: float | None = None
-) -> torch.Tensor:
-    """CUDA fuses it: input and one fp32 statistic per row are kept."""
-    out: torch.Tensor = aten._fused_rms_norm(x, normalized_shape, weight, eps)[0]
-    return out
+def rms_norm(gpu: VirtualGpu) -> Any:
+    """CUDA fuses it where dtypes agree (layer_norm.cpp rms_norm_symint); for meta tensors torch would take it apart."""
+
+    def run(x: torch.Tensor, shape: list[int], weight: torch.Tensor | None = None, eps: float | None = None) -> Any:
+        if weight is not None and weight.dtype != x.dtype:
+            return aten.rms_norm.default.decompose(x, shape, weight, eps)
+        if type(x) is not torch.Tensor:
+            return aten._fused_rms_norm(x, shape, weight, eps)[0]  # a DTensor has its own way
+        x, weight = (t if t is None or is_meta(t) else gpu.mode.valueless(t) for t in (x, weight))
+        return FusedRmsNorm.apply(x, weight, shape)
+
+    return run
+
+
+class FusedRmsNorm(torch.autograd.Function):  # type: ignore[misc]
+    """Input and one statistic per row, in fp32, are kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, shape: list[int]) -> torch.Tensor:
+        ctx.shape = shape
+        rows = (*x.shape[: x.dim() - len(shape)], *(1 for _ in shape))
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        kind = torch.float64 if x.dtype == torch.float64 else torch.float32
+        ctx.save_for_backward(x, weight, x.new_empty(rows, dtype=kind))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        x, weight, _ = ctx.saved_tensors
+        wanted = [t for t, needed in zip((x, weight), ctx.needs_input_grad, strict=False) if needed]
+        if torch.is_grad_enabled():  # a gradient of gradients is taken op by op
+            out = aten.rms_norm.default.decompose(x, ctx.shape, weight)
+            found = iter(torch.autograd.grad(out, wanted, gradient, create_graph=True))
+        else:
+            found = iter([torch.empty_like(t) for t in wanted])
+        return *(next(found) if needed else None for needed in ctx.needs_input_grad[:2]), None
+
+
+def without_values(gpu: VirtualGpu, name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    op = getattr(getattr(aten, packet), overload or "default")
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        twins = {id(t): gpu.mode.valueless(t) for t in tensors_in(args, kwargs) if not is_meta(t)}
+        return op.decompose(*replaced(args, twins), **{key: replaced(value, twins) for key, value in kwargs.items()})
+
+    return run
 
 
 def recurrent_kernel(gpu: VirtualGpu, kind: str, overload: str, *, cuda: bool) -> Any:

@@ -13,7 +13,7 @@ from torch._C import _functorch as wrappers
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from vramcast.virtual.mode import meta_twin
-from vramcast.virtual.storages import is_meta, storage_of
+from vramcast.virtual.storages import is_meta
 
 if TYPE_CHECKING:
     from vramcast.virtual.gpu import VirtualGpu
@@ -34,25 +34,22 @@ def _install_parameters(gpu: VirtualGpu, patches: Patches) -> None:
 
     def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         if type(data) in (torch.Tensor, torch.nn.Parameter) and not is_meta(data) and data.layout == torch.strided:
-            data = without_values(gpu, data)
+            drop_values(gpu, data)
         return true_new(cls, data, requires_grad)
 
     patches.set(torch.nn.Parameter, "__new__", staticmethod(new))
 
 
 def without_values(gpu: VirtualGpu, tensor: torch.Tensor) -> torch.Tensor:
-    """The same tensor without data: its bill is handed over, unless others share the storage."""
-    record = gpu.storages.find(tensor) or gpu.mode.adopt(tensor)
-    gpu.mode.target = record.place
-    try:
-        whole = storage_of(tensor).nbytes() == tensor.numel() * tensor.element_size()
-        if not whole:
-            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
-    finally:
-        gpu.mode.target = None
+    """The same tensor without data. Its bill is handed over; where others share the storage, both have one bill."""
+    if gpu.storages.find(tensor) is None:
+        gpu.mode.adopt(tensor)
     with torch._C._DisableTorchDispatch():
         twin = meta_twin(tensor)
-    gpu.storages.hand_over(tensor, twin)
+    if gpu.storages.is_shared(tensor):
+        gpu.storages.share(tensor, twin)
+    else:
+        gpu.storages.hand_over(tensor, twin)
     return twin
 
 
@@ -81,7 +78,7 @@ def _install_data(gpu: VirtualGpu, patches: Patches) -> None:
     def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
         if not gpu.mode.busy and is_meta(tensor) != is_meta(value) and value.layout == torch.strided:
             drop_values(gpu, tensor)
-            value = without_values(gpu, value) if not is_meta(value) else value
+            drop_values(gpu, value)
         true_property.__set__(tensor, value)
 
     patches.set(torch.Tensor, "data", property(true_property.__get__, set_data))
@@ -97,7 +94,7 @@ def _wanting_gradient(factory: Any) -> Any:
 
 
 def drop_values(gpu: VirtualGpu, tensor: torch.Tensor) -> None:
-    if type(tensor) is not torch.Tensor or is_meta(tensor) or tensor.layout != torch.strided:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or is_meta(tensor) or tensor.layout != torch.strided:
         return
     torch._C._swap_tensor_impl(tensor, _valueless(gpu, tensor))
 

@@ -62,14 +62,14 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
         if types and any(kind.__torch_dispatch__ is not _NO_DISPATCH for kind in types):
             return NotImplemented  # a tensor subclass with ops of its own unwraps itself first
         if self.busy:
-            return self._dispatch(func, args, kwargs or {})
+            return self.dispatch(func, args, kwargs or {})
         self.busy = True
         try:
-            return self._dispatch(func, args, kwargs or {})
+            return self.dispatch(func, args, kwargs or {})
         finally:
             self.busy = False
 
-    def _dispatch(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def dispatch(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         op = self._ops.get(func)
         if op is None:
             op = self._ops[func] = Op(func)
@@ -251,10 +251,21 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
     def run_known(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any], place: str) -> Any:
         result = func(*args, **kwargs)
         self.enroll_all(result, place, op.name)
+        if place == HOST_PLACE and isinstance(result, torch.Tensor):
+            self._stays_in_doubt(result, tensors_in(args, kwargs))
         if op.resizes:
             for tensor in op.written(args, kwargs):
                 self.storages.resized(storage_of(tensor))
         return result
+
+    def _stays_in_doubt(self, result: torch.Tensor, inputs: list[torch.Tensor]) -> None:
+        """What a composite makes of tensors it has just made: `ones(L, S).tril().logical_not()`."""
+        records = [self.storages.find(tensor) for tensor in inputs if tensor.layout is _STRIDED]
+        made_by = {record.site if record is not None else None for record in records}
+        if len(made_by) == 1 and None not in made_by and made_by == {call_site()}:
+            found = self.storages.find(result)
+            if found is not None:
+                found.site = call_site()
 
     def _run_on_twins(
         self, func: Any, op: Op, args: Any, kwargs: dict[str, Any], place: str, inputs: list[torch.Tensor]
@@ -320,11 +331,12 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
         return self.storages.add(tensor, place, known=not is_meta(tensor), pinned=pinned)
 
     def valueless(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy in the same place that carries no values."""
-        record = self.storages.find(tensor) or self.adopt(tensor)
+        """The same bytes, seen without their values."""
+        if self.storages.find(tensor) is None:
+            self.adopt(tensor)
         with torch._C._DisableTorchDispatch():
             twin = meta_twin(tensor)
-        self.enroll(twin, record.place, "aten::clone")
+        self.storages.share(tensor, twin)
         return twin
 
     def without_values(self, tensor: Any) -> Any:
@@ -361,6 +373,6 @@ def call_site() -> tuple[int, int]:
 # Frames between the user's call and the dispatcher: this package, and function modes such as `torch.device`.
 _BETWEEN = (
     "virtual/mode.py", "virtual/gpu.py", "virtual/storages.py", "virtual/special.py", "virtual/tensors.py",
-    "virtual/kernels.py", "virtual/autocast.py", "utils/_device.py", "torch/overrides.py", "utils/_python_dispatch.py",
-    "torch/_ops.py",
+    "virtual/leaves.py", "virtual/sparse.py", "virtual/kernels.py", "virtual/autocast.py", "utils/_device.py",
+    "torch/overrides.py", "utils/_python_dispatch.py", "torch/_ops.py",
 )  # fmt: skip

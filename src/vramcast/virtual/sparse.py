@@ -55,6 +55,15 @@ def made(indices: torch.Tensor, values: torch.Tensor, size: Any, *, coalesced: b
     return result
 
 
+def rebuilt(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """A sparse tensor of the same kind with each of its parts changed."""
+    parts = [change(part) for part in inner_tensors(tensor)]
+    if tensor.layout == torch.sparse_coo:
+        return made(parts[0], parts[1], tensor.shape, coalesced=tensor.is_coalesced())
+    result: torch.Tensor = aten._sparse_csr_tensor_unsafe(*parts, list(tensor.shape), layout=tensor.layout)
+    return result
+
+
 def of_parts(size: Any, indices: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """A sparse meta tensor of values that are unknown; the indices it was made of live as long as it does."""
     twin = indices

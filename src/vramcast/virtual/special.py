@@ -15,6 +15,7 @@ from vramcast.virtual.storages import FROM_HOST, HOST_PLACE, HOST_PLACES, NOWHER
 
 if TYPE_CHECKING:
     from vramcast.virtual.gpu import VirtualGpu
+    from vramcast.virtual.mode import VirtualMode
 
 aten = torch.ops.aten
 
@@ -120,15 +121,15 @@ def _all_hold(gpu: VirtualGpu, func: Any, conditions: torch.Tensor) -> Any:
 def _to_copy(gpu: VirtualGpu, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """A copy to another place; casts in one place take the ordinary way."""
     tensor, mode = args[0], gpu.mode
-    if tensor.layout == torch.sparse_coo:
-        indices, values = (_to_copy(gpu, func, (part,), kwargs) for part in sparse.parts_of(tensor))
-        return sparse.made(indices, values, tensor.shape, coalesced=tensor.is_coalesced())
+    if tensor.layout != torch.strided:
+        return sparse.rebuilt(tensor, lambda part: mode.dispatch(func, (part,), _for_part(part, kwargs)))
     record = gpu.storages.find(tensor) or mode.adopt(tensor)
-    device = kwargs.get("device")
     place = mode.target
     if place is None:
-        own = device is None or device.type == ("meta" if is_meta(tensor) else "cpu")
-        place = record.place if own else gpu.place_named(device)
+        device = kwargs.get("device")
+        if device is None or device.type != "cuda":
+            return _cast(mode, func, tensor, kwargs)
+        place = gpu.place_named(device)
     if place == record.place and mode.target is None:
         return NotImplemented
     options = {name: value for name, value in kwargs.items() if name in ("dtype", "memory_format", "layout")}
@@ -137,6 +138,24 @@ def _to_copy(gpu: VirtualGpu, func: Any, args: Any, kwargs: dict[str, Any]) -> A
         result = func(tensor, **options)
     mode.enroll(result, place, FROM_HOST if record.place in HOST_PLACES else "aten::_to_copy")
     return result
+
+
+def _cast(mode: VirtualMode, func: Any, tensor: torch.Tensor, kwargs: dict[str, Any]) -> Any:
+    """`.to(device)` of a script comes here with a place; a device named without one is that of torch's own code.
+
+    It read it off another tensor, of the same place, with or without values: on CUDA only the dtype may differ.
+    """
+    device = kwargs.get("device")
+    if device is None or (device.type == "meta") == is_meta(tensor):
+        return NotImplemented
+    if kwargs.get("dtype") in (None, tensor.dtype):
+        return aten.alias(tensor)
+    return mode.dispatch(func, (tensor,), {name: option for name, option in kwargs.items() if name != "device"})
+
+
+def _for_part(part: torch.Tensor, options: dict[str, Any]) -> dict[str, Any]:
+    """A sparse tensor's dtype is that of its values."""
+    return {name: option for name, option in options.items() if name != "dtype" or part.is_floating_point()}
 
 
 def _healthy(gpu: VirtualGpu, answer: bool, applies: Any = None) -> Any:
@@ -248,8 +267,8 @@ def _masked_select(gpu: VirtualGpu, args: Any) -> Any:
     tensor, mask = args
     if has_values(gpu, mask) and has_values(gpu, tensor):
         return NotImplemented
-    count = int(mask.sum()) if has_values(gpu, mask) and mask.shape == tensor.shape else None
-    count = _all_selected(gpu, "masked_select", mask) if count is None else count
+    whole = mask.expand(torch.broadcast_shapes(mask.shape, tensor.shape))
+    count = int(whole.sum()) if has_values(gpu, mask) else _all_selected(gpu, "masked_select", whole)
     result = torch.empty(count, dtype=tensor.dtype, device="meta")
     _enroll_beside(gpu, result, tensor, "aten::masked_select")
     return result

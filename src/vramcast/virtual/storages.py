@@ -86,6 +86,7 @@ class Storages:
         self._died = died
         self.records: dict[int, Record] = {}
         self._refs: dict[int, _Ref] = {}
+        self._shared: dict[int, torch.UntypedStorage] = {}  # by a storage that stands for the same bytes
         self._closed = False
 
     def find(self, tensor: torch.Tensor) -> Record | None:
@@ -110,6 +111,27 @@ class Storages:
         record.known = False
         self._hold(storage_of(new), record)
 
+    def is_shared(self, tensor: torch.Tensor) -> bool:
+        """Whether other tensors see the same bytes, or this one not all of them."""
+        storage = storage_of(tensor)
+        held_by_tensor_and_here = 2
+        in_others = torch._C._storage_Use_Count(storage._cdata) > held_by_tensor_and_here
+        return bool(in_others or storage.nbytes() != tensor.numel() * tensor.element_size())
+
+    def share(self, old: torch.Tensor, new: torch.Tensor) -> None:
+        """`new` is another sight of what `old` is: the bytes are billed once, and live as long as one of them."""
+        storage = storage_of(new)
+        key = storage._cdata
+        ref = _Ref(storage, self._no_longer_shared)
+        ref.key = key
+        self.records[key] = self.records[storage_of(old)._cdata]
+        self._refs[key] = ref
+        self._shared[key] = storage_of(old)
+
+    def _no_longer_shared(self, ref: Any) -> None:
+        for held in (self._refs, self.records, self._shared):
+            held.pop(ref.key, None)
+
     def resized(self, storage: torch.UntypedStorage) -> None:
         """The same storage with other bytes: the old ones die, the new ones are born."""
         record = self.records.get(storage._cdata)
@@ -125,6 +147,7 @@ class Storages:
         """Deaths no longer count."""
         self._closed = True
         self._refs.clear()
+        self._shared.clear()
 
     def _hold(self, storage: torch.UntypedStorage, record: Record) -> None:
         key = storage._cdata

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ def install(gpu: VirtualGpu, patches: Patches) -> None:
     bitsandbytes_library.install(gpu)
     patches.set(flex_module, "flex_attention", _flex(gpu))
     patches.set(torch, "compile", _uncompiled(gpu))
+    patches.set(torch.backends.mha, "get_fastpath_enabled", lambda: _no_fast_path(gpu))
     patches.set(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
     patches.set(torch._dynamo, "reset", lambda: None)
     patches.set(torch.nn.Module, "compile", lambda module, *args, **kwargs: gpu.note(_COMPILE_NOTE))
@@ -44,6 +46,15 @@ def _flex(gpu: VirtualGpu) -> Any:
     return flex_attention
 
 
+def _no_fast_path(gpu: VirtualGpu) -> bool:
+    """Asked in every forward of torch's own attention and encoder layers; only evaluation would have taken it."""
+    asking = sys._getframe(2).f_locals.get("self")
+    if not getattr(asking, "training", True) and not torch.is_grad_enabled():
+        gpu.notes.setdefault(_FAST_PATH_NOTE, 1)
+    return False
+
+
+_FAST_PATH_NOTE = "nn.TransformerEncoder's fast path of evaluation is left out: its layers are billed op by op"
 _COMPILE_NOTE = "torch.compile is left out: the eager ops are billed"
 
 
