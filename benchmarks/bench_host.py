@@ -2,10 +2,13 @@
 
     python benchmarks/bench_host.py --rows 5000 200000 2000000 --repeats 3 --folder /tmp/bench > benchmarks/host.md
 
-Every row is a process of its own with a DataLoader over a generated parquet file, measured in its steady state: private
-memory, shared memory and mapped files of the process and its workers, each shared page once. Growth is what a larger
-batch adds, measured and predicted; only batches differ, every batch size reads as many rows. A run is measured at five
-moments, and of these and of `--repeats` runs the median is taken.
+Every mode and number of workers is a process of its own with a DataLoader over a generated parquet file, measured in
+its steady state: private memory, shared memory and mapped files of the process and its workers, each shared page once.
+Growth is what a larger batch adds, measured and predicted: the batch sizes come one after another, rising, over the
+same loaded dataset, every one with new workers and as many rows. In processes of their own they would differ by how the
+table was loaded as well: by up to 11 MB where it has 1.7 GB, even in the median of three. The first workers of a
+process take 4 MB more each than those after them, so the smallest batch size comes twice: once for what is held, once
+for what the next one adds. Every figure is the middle of five moments; of `--repeats` runs the median is taken.
 """
 
 from __future__ import annotations
@@ -18,10 +21,9 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
 
@@ -33,42 +35,74 @@ from vramcast.ledger import FORWARD, Ledger
 from vramcast.units import MiB
 
 SCRIPT = Path(__file__).parents[1] / "tests" / "host" / "measured_loader.py"
-SEQ, BUDGET_BYTES = 512, 64 * MiB
+SEQ = 512
 BATCHES = (8, 24, 256)
 MODES = ("table", "row-groups", "mmap", "ultra")
 WITHIN, WITHIN_BYTES, GROWTH_BYTES = 0.1, 100_000_000, 5_000_000
 
 
-def rows_to_read(facts: ParquetFacts, mode: str, workers: int) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One way to read one dataset."""
+
+    path: Path
+    mode: str = "row-groups"
+    workers: int = 0
+    prefetch: int | None = None
+    method: str = "fork"
+    pin_memory: bool = False
+    ranks: int = 1
+    budget_bytes: int = 64 * MiB
+
+
+def rows_to_read(facts: ParquetFacts, case: Case, batches: tuple[int, ...]) -> int:
     """Enough to fill what every reader may hold and its pool, and to stop in the middle of an epoch."""
-    tables = min(facts.room_for_tables_bytes(BUDGET_BYTES), facts.decoded_bytes) + POOL_SEGMENT_BYTES
+    tables = min(facts.room_for_tables_bytes(case.budget_bytes), facts.decoded_bytes) + POOL_SEGMENT_BYTES
     # Workers share the row groups among them in mode row-groups; in the others each one touches all.
-    fill = {"row-groups": max(workers, 1) * tables, "mmap": BUDGET_BYTES, "ultra": POOL_SEGMENT_BYTES}.get(mode, 0)
-    wanted = max(min(fill, 10 * facts.decoded_bytes) * facts.num_rows // facts.decoded_bytes, 60 * max(BATCHES))
-    if wanted < facts.num_rows - 10 * max(BATCHES):
+    fill = {"row-groups": max(case.workers, 1) * tables, "mmap": case.budget_bytes, "ultra": POOL_SEGMENT_BYTES}
+    nbytes = min(fill.get(case.mode, 0), 10 * facts.decoded_bytes)
+    wanted, whole = max(nbytes * facts.num_rows // facts.decoded_bytes, 60 * max(batches)), facts.num_rows // case.ranks
+    if wanted < whole - 10 * max(batches):
         return wanted
-    return wanted // facts.num_rows * facts.num_rows + facts.num_rows // 2
+    return wanted // whole * whole + whole // 2
 
 
-def measured(path: Path, mode: str, workers: int, rows: int, batch: int) -> int:
+def measured(case: Case, rows: int, batches: tuple[int, ...]) -> list[int]:
+    """Bytes in the steady state of each batch size, of all processes, the launcher of several ranks included."""
     job = {
-        "path": str(path), "mode": mode, "workers": workers, "batch": batch, "seq": SEQ, "budget": BUDGET_BYTES,
-        "rows": rows, "cache": str(path.parent / "cache"),
+        "path": str(case.path), "mode": case.mode, "workers": case.workers, "batches": batches, "seq": SEQ,
+        "budget": case.budget_bytes, "rows": rows, "cache": str(case.path.parent / "cache"), "method": case.method,
+        "prefetch": case.prefetch, "pin_memory": case.pin_memory,
     }  # fmt: skip
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(case.ranks)]
+    command = [sys.executable, *(launcher if case.ranks > 1 else []), str(SCRIPT), json.dumps(job)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(SCRIPT), json.dumps(job)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    use = json.loads(done.stdout.splitlines()[-1])
-    return int(use["private_bytes"] + use["shm_bytes"] + use["file_bytes"])
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise SystemExit(f"{case}: {done.stderr[-2000:]}")
+    uses = json.loads(done.stdout.splitlines()[-1])
+    return [use["private_bytes"] + use["shm_bytes"] + use["file_bytes"] for use in uses]
 
 
-def predicted(facts: ParquetFacts, mode: str, workers: int, batch: int) -> int:
-    job = HostJob(
-        build="cpu", imports=("torch", "pyarrow"), data=HostData(facts=facts, mode=mode, budget_bytes=BUDGET_BYTES),
-        loader=Loader(tensor_bytes=token_batch(batch, SEQ), workers=workers, steady=True),
+def predicted(facts: ParquetFacts, case: Case, batch: int) -> int:
+    loader = Loader(
+        tensor_bytes=token_batch(batch, SEQ), workers=case.workers, prefetch=case.prefetch, start_method=case.method,
+        pin_memory=case.pin_memory, steady=True,
     )  # fmt: skip
+    data = HostData(facts=facts, mode=case.mode, budget_bytes=case.budget_bytes)
+    job = HostJob(ranks=case.ranks, build="cpu", imports=("torch", "pyarrow"), data=data, loader=loader)
     ledger = Ledger(entries=host_entries(job))
     return sum(ledger.moment(FORWARD, place).process_bytes for place in ledger.places())
+
+
+def within(expected: int, found: int) -> bool:
+    return abs(expected - found) <= max(WITHIN * found, WITHIN_BYTES)
+
+
+def differing(expected: int, found: int) -> str:
+    """`270.1 | 278.0 | -7.9 MiB, -2.8%`."""
+    off = expected - found
+    return f"{expected / MiB:,.1f} | {found / MiB:,.1f} | {off / MiB:+,.1f} MiB, {off / found:+.1%}"
 
 
 def table(path: Path, tally: Counter[str], repeats: int) -> Iterator[str]:
@@ -77,30 +111,32 @@ def table(path: Path, tally: Counter[str], repeats: int) -> Iterator[str]:
     yield "| mode | workers | batch | predicted, MiB | measured, MiB | difference | growth missed by, MB |"
     yield "|---|---:|---:|---:|---:|---:|---:|"
     for mode, workers in product(MODES, (0, 2)):
-        rows = rows_to_read(facts, mode, workers)
-        before: tuple[int, int] | None = None
-        with ThreadPoolExecutor(2) as pool:
-            every = list(pool.map(partial(measured, path, mode, workers, rows), BATCHES * repeats))
-        for number, batch in enumerate(BATCHES):
-            found = int(median(every[number :: len(BATCHES)]))
-            expected = predicted(facts, mode, workers, batch)
-            missed = None if before is None else (expected - before[0]) - (found - before[1])
-            count(tally, expected, found, missed)
-            before = (expected, found)
-            yield (
-                f"| {mode} | {workers} | {batch} | {expected / MiB:,.1f} | {found / MiB:,.1f} "
-                f"| {(expected - found) / MiB:+,.1f} MiB, {(expected - found) / found:+.1%} "
-                f"| {'' if missed is None else f'{missed / 1e6:+.1f}'} |"
-            )
+        case = Case(path=path, mode=mode, workers=workers)
+        rows = rows_to_read(facts, case, BATCHES)
+        runs = [measured(case, rows, (BATCHES[0], *BATCHES)) for _ in range(repeats)]
+        expected = [predicted(facts, case, batch) for batch in BATCHES]
+        found = [int(median(run)) for run in zip(*((run[0], *run[2:]) for run in runs), strict=True)]
+        steps = zip(*([after - before for before, after in pairwise(run[1:])] for run in runs), strict=True)
+        grown = [int(median(step)) for step in steps]
+        missed = [None, *(b - a - g for (a, b), g in zip(pairwise(expected), grown, strict=True))]
+        for batch, said, seen, miss in zip(BATCHES, expected, found, missed, strict=True):
+            count(tally, said, seen, miss)
+            growth = "" if miss is None else f"{miss / 1e6:+.1f}"
+            yield f"| {mode} | {workers} | {batch} | {differing(said, seen)} | {growth} |"
 
 
 def count(tally: Counter[str], expected: int, found: int, missed: int | None) -> None:
     tally["cells"] += 1
-    tally["cells held"] += abs(expected - found) <= max(WITHIN * found, WITHIN_BYTES)
+    tally["cells held"] += within(expected, found)
     tally["within ten percent"] += abs(expected - found) <= WITHIN * found
     if missed is not None:
         tally["pairs"] += 1
         tally["pairs held"] += abs(missed) <= GROWTH_BYTES
+
+
+def versions() -> str:
+    names = ", ".join(f"{name} {version(name)}" for name in ("torch", "pyarrow", "numpy"))
+    return f"{names}, Python {platform.python_version()}"
 
 
 def main() -> None:
@@ -111,12 +147,8 @@ def main() -> None:
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     tally: Counter[str] = Counter()
-    names = ", ".join(f"{name} {version(name)}" for name in ("torch", "pyarrow", "numpy"))
     print("# Host memory, predicted and measured\n")
-    print(
-        f"Reader budget {BUDGET_BYTES // MiB} MiB, sequence {SEQ}; median of {args.repeats} run(s); {names}, "
-        f"Python {platform.python_version()}."
-    )
+    print(f"Reader budget 64 MiB, sequence {SEQ}; median of {args.repeats} run(s); {versions()}.")
     for rows in args.rows:
         path = args.folder / f"chat-{rows}.parquet"
         if not path.exists():
