@@ -131,13 +131,13 @@ def test_a_small_budget_is_not_spent_on_segments_of_the_pool(facts: ParquetFacts
     assert facts.least_budget_bytes == facts.most_held_bytes + facts.scratch_bytes(0)
 
 
-def test_a_kept_pool_is_billed_half_way_to_its_most(facts: ParquetFacts) -> None:
+def test_a_kept_pool_is_billed_with_two_decodings_and_its_range(facts: ParquetFacts) -> None:
     data, loader = HostData(facts=facts, budget_bytes=64 * MiB), Loader(tensor_bytes=(8,), workers=2)
     entries = host_entries(HostJob(data=data, loader=loader))
     pool = next(entry for entry in entries if entry.component == "decoding buffers")
     one = facts.most_decoding_bytes
     assert pool.range_bytes == (2 * one, 2 * (32 * MiB + one))
-    assert pool.nbytes == 2 * (16 * MiB + one)
+    assert pool.nbytes == 2 * 2 * one
 
 
 def test_mapped_pages_are_shown_but_not_needed(facts: ParquetFacts) -> None:

@@ -256,14 +256,11 @@ def _decoding_entry(count: int, data: HostData) -> Entry:
     if data.mode == "ultra":
         each = max(group.decoding_bytes(SLICE_BYTES) for group in data.facts.row_groups)
         return _data_entry("decoding buffers", count, each)
-    low, high = data.facts.decoding_range_bytes(data.budget_bytes)
-    if low == high:
-        return _data_entry("decoding buffers", count, low)
-    middle = (low + high) // 2
-    return _entry(
-        Category.DATA, "decoding buffers", count * middle,
-        f"{_times(count, 'reader')} × {format_bytes(middle)}, half-way from one decoding to what the pool may keep",
-        phases=TRAINING, range_bytes=(count * low, count * high),
+    facts, budget = data.facts, data.budget_bytes
+    least, usual, most = facts.most_decoding_bytes, facts.usual_decoding_bytes(budget), facts.decoding_bytes(budget)
+    return replace(
+        _data_entry("decoding buffers", count, usual),
+        range_bytes=(count * least, count * most) if least < most else None,
     )  # fmt: skip
 
 

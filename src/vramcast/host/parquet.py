@@ -186,9 +186,10 @@ class ParquetFacts:
         """The pool's memory: with whole segments where it keeps them, else as much as is touched and returned."""
         return self.kept_pool_bytes if self.keeps_pool(budget_bytes) else self.most_decoding_bytes
 
-    def decoding_range_bytes(self, budget_bytes: int) -> tuple[int, int]:
-        """What the pool comes to at least and at most: how it scatters its blocks over a segment no footer says."""
-        return self.most_decoding_bytes, self.decoding_bytes(budget_bytes)
+    def usual_decoding_bytes(self, budget_bytes: int) -> int:
+        """A kept pool: a decoding lies beside what the last one left, the two in one segment if they can."""
+        least = self.most_decoding_bytes
+        return min(2 * least, max(POOL_SEGMENT_BYTES, least)) if self.keeps_pool(budget_bytes) else least
 
     def scratch_bytes(self, budget_bytes: int) -> int:
         """What reading takes besides decoded tables: pyarrow's decoding buffers, and the footer as objects."""
