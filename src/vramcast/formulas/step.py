@@ -41,7 +41,15 @@ NEXT = {FORWARD: NEXT_FORWARD, LOSS: NEXT_LOSS, BACKWARD: NEXT_BACKWARD}
 LOGITS = (Category.LOGITS, "logits")
 ACROSS = {  # what many GPUs add to the stream (see `parallel`)
     **dict.fromkeys(
-        ("gathered", "gather input", "gather buffer", "reduce buffer", "reduce output", "unsharded gradient"),
+        (
+            "gathered",
+            "gather input",
+            "gather buffer",
+            "reduce buffer",
+            "reduce output",
+            "unsharded gradient",
+            "whole gradient",
+        ),
         Category.COMMUNICATION,
     ),
     "in flight": Category.ACTIVATIONS,

@@ -13,11 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.formulas.parallel.buffers import accumulates_unsharded
 from vramcast.formulas.parallel.host import offloads_optimizer, offloads_params
 from vramcast.formulas.parallel.ranks import Rank
 from vramcast.formulas.parallel.topology import GATHERING, Topology
-from vramcast.formulas.parallel.units import units_of
+from vramcast.formulas.parallel.units import accumulates_unsharded, units_of
 from vramcast.job import Job
 from vramcast.models.program import Program
 from vramcast.plan.cost import StepCost, Work, pass_seconds, update_seconds

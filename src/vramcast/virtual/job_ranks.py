@@ -1,14 +1,15 @@
-"""One rank of a job on many GPUs: torch's process group, DDP or FSDP2 around the model as people wrap it, and torch's
-`parallelize_module` inside where a job says tp.
+"""One rank of a job on many GPUs: torch's process group, DDP, FSDP1 or FSDP2 around the model as people wrap it, and
+torch's `parallelize_module` inside where a job says tp.
 
 In comes a model on the host, out comes the same one divided, on this rank's card. Tensor parallelism is what the
 formulas describe: transformers' own plan for the layers, the vocabulary of embedding and head, logits gathered, norms
-whole. Does not know ZeRO, FSDP1, DDP over tensor-parallel groups, pipeline, context and expert parallelism: those are
+whole. Does not know ZeRO, DDP over tensor-parallel groups, pipeline, context and expert parallelism: those are
 traced from the user's own script.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 from collections.abc import Iterator
@@ -17,7 +18,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffload,
+    CPUOffloadPolicy,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
@@ -38,6 +48,8 @@ def divided(model: Any, job: Job, device: torch.device, compute: torch.dtype | N
     tensor = _Tensor(model, job) if job.tp > 1 else None
     if job.strategy == "fsdp2":
         return _sharded(model, job, device, compute, blocks, tensor)
+    if job.strategy == "fsdp1":
+        return _flattened(model, job, device, compute, blocks)
     if tensor is not None:
         tensor.divide(model)
         return model.to(device)
@@ -65,6 +77,28 @@ def _sharded(
         tensor.divide(model)
     fully_shard(model, **shared)
     return model
+
+
+def _flattened(model: Any, job: Job, device: torch.device, compute: torch.dtype | None, blocks: set[str]) -> Any:
+    """FSDP1: one flat vector per block, and one for the rest."""
+    kinds = {type(module) for module in model.modules() if type(module).__name__ in blocks}
+    mixed = MixedPrecision(param_dtype=compute, reduce_dtype=compute) if compute is not None else None
+    return FullyShardedDataParallel(
+        model, auto_wrap_policy=ModuleWrapPolicy(kinds), device_id=device, mixed_precision=mixed,
+        cpu_offload=CPUOffload(offload_params=True) if job.offload in ("params", "all") else None,
+    )  # fmt: skip
+
+
+def reducing(model: Any, job: Job, *, last: bool) -> contextlib.AbstractContextManager[None]:
+    """Trainers put the reduction of gradients off to the last micro-batch (accelerate's and Lightning's no_sync)."""
+    if job.framework == "plain" or job.accumulate == 1 or job.gpus == 1:
+        return contextlib.nullcontext()
+    if job.strategy == "fsdp2":
+        model.set_requires_gradient_sync(last)
+    found: contextlib.AbstractContextManager[None] = (
+        contextlib.nullcontext() if last or not hasattr(model, "no_sync") else model.no_sync()
+    )
+    return found
 
 
 def alike(params: list[Any]) -> list[dict[str, list[Any]]]:

@@ -32,9 +32,10 @@ PLAIN = {  # keys that this loop does not carry out, and the only values it know
     "critic": ("none",), "teacher": ("none",), "optimizer": KNOWN, "loop": ("plain",), "ema": ("none",),
     "rollout_tokens": (None,), "resume": ("none",), "kernels": ((),), "attention": ("sdpa", "eager"), "dora": (False,),
     "framework": ("plain", "hf", "lightning", "accelerate"), "longest_seq": (None,),
-    "precision": ("fp32", "bf16-true", "fp16-true", "bf16-mixed", "fp16-mixed", "bf16-autocast"),
+    "precision": ("fp32", "bf16-true", "fp16-true", "bf16-mixed", "fp16-mixed", "bf16-autocast",
+                  "fp16-autocast"),
     "pp": (1,), "cp": (1,), "ep": (1,), "shard_size": (None,), "units": (None, "root"),
-    "strategy": (None, "none", "ddp", "fsdp2"), "offload": ("none", "params"),
+    "strategy": (None, "none", "ddp", "fsdp1", "fsdp2"), "offload": ("none", "params"),
 }  # fmt: skip
 WITHOUT_EDIT = {"images": (None,), "sub_device": (None,)}
 IN_EDITING = {
@@ -50,7 +51,10 @@ UNDER_TENSOR_PARALLELISM = {
     "optimizer": ("adamw", "adam", "sgd", "sgd-momentum"), "strategy": (None, "none", "fsdp2"),
 }  # fmt: skip
 DIVIDED_ALONE = {"precision": ("fp32", "bf16-true", "fp16-true")}  # the virtual autocast casts no DTensor
-SHARDED = {"optimizer": ("adamw", "adam", "sgd", "sgd-momentum")}  # bitsandbytes knows no DTensor
+SHARDED: dict[str, dict[str, tuple[Any, ...]]] = {
+    "fsdp2": {"optimizer": ("adamw", "adam", "sgd", "sgd-momentum")},  # bitsandbytes knows no DTensor
+    "fsdp1": {"lora_rank": (None,), "freeze": ((),), "quantize": ("none",)},  # vectors hold what is trained alike
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +75,7 @@ def trace_job(job: Job, loop: Loop, config: Config, gpu: str) -> VirtualGpu:
         job, IN_EDITING if job.edit else WITHOUT_EDIT, f"{'in editing ' * bool(job.edit)}cannot be traced from a job"
     )
     if job.gpus > 1:
-        sharded = SHARDED if job.strategy == "fsdp2" else {}
+        sharded = SHARDED.get(job.strategy or "", {})
         _check(job, {**ON_MANY_GPUS, **sharded}, "on many GPUs cannot be traced from a job")
     if job.tp > 1:
         _check(job, UNDER_TENSOR_PARALLELISM, f"beside tp {job.tp} cannot be traced from a job")
@@ -130,6 +134,8 @@ class _Run:
         self.device = job_ranks.join() if job.gpus > 1 else torch.device("cuda")
         model = trained_model(config, job, DTYPES[loop.weights], self.compute)
         self.config = model.config
+        if job.framework == "hf":
+            self.config.use_cache = False  # transformers/trainer.py: as its arguments say, whose default is False
         self.reference = self._reference(config) if job.reference in ("same", "cpu") else None
         self.model = self._placed(model)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
@@ -145,8 +151,8 @@ class _Run:
 
     @property
     def sharded(self) -> bool:
-        """FSDP2 casts by its own policy, in place of autocast."""
-        return self.job.strategy == "fsdp2"
+        """FSDP casts by its own policy, in place of autocast."""
+        return self.job.strategy in ("fsdp1", "fsdp2")
 
     def _reference(self, config: Config) -> Any:
         model = frozen_model(config, self.job, DTYPES[self.job.reference_dtype or self.loop.weights])
@@ -169,8 +175,9 @@ class _Run:
         for _ in range(STEPS):
             if self.loop.zeroes_first:
                 self._zero()
-            for _ in range(self.job.accumulate):
-                self._pass()
+            for number in range(self.job.accumulate):
+                with job_ranks.reducing(self.model, self.job, last=number == self.job.accumulate - 1):
+                    self._pass(zeroes=not self.loop.zeroes_first and number == 0)
             if self.loop.implementation != "in-backward":
                 self.scaler.step(self.optimizers[0])
                 self.scaler.update()
@@ -179,20 +186,30 @@ class _Run:
         for optimizer in self.optimizers:
             optimizer.zero_grad()
 
-    def _pass(self) -> None:
+    def _pass(self, *, zeroes: bool) -> None:
+        """`zeroes`: the last step's gradients go when forward has returned."""
         batch = self._batch()
         autocast = self.loop.autocast is not None and not self.sharded
         with torch.autocast("cuda", self.compute if autocast else torch.bfloat16, enabled=autocast):
             if self.loop.keeps_outputs:
-                self.outputs = self.model(**batch)
+                self.outputs = self._called(batch)
                 loss = self._loss(self.outputs, batch)
             else:
-                loss = self._loss(self.model(**batch), batch)
+                loss = self._loss(self._called(batch), batch)
             if self.reference is not None:
                 self._refer(batch)
-        if not self.loop.zeroes_first:
+        if zeroes:
             self._zero()
         self.scaler.scale(loss).backward()
+
+    def _called(self, batch: dict[str, torch.Tensor]) -> Any:
+        """accelerate hands what a model under autocast returns on in fp32 (utils/operations.py)."""
+        outputs = self.model(**batch)
+        if self.loop.autocast is None or self.sharded or self.job.framework not in ("hf", "accelerate"):
+            return outputs
+        from accelerate.utils import convert_to_fp32
+
+        return convert_to_fp32(outputs)
 
     def _loss(self, outputs: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         loss: torch.Tensor | None = getattr(outputs, "loss", None)

@@ -39,21 +39,11 @@ NCCL_SOURCE = "NCCL src/include/device.h and measurements in NVIDIA/nccl issues 
 NCCL_FIRST = 544 * MiB  # measured for one communicator within a node (nccl#964)
 
 
-NO_SYNC = ("litgpt", "lightning", "hf", "trl", "accelerate")  # these skip the reduction between micro-batches
-
-
-def accumulates_unsharded(job: Job) -> bool:
-    """Between micro-batches; pipeline schedules reduce after the last one, whatever the framework."""
-    return job.accumulate > 1 and (job.framework in NO_SYNC or job.pp > 1)
-
-
 def buffer_entries(
     job: Job, states: RankStates, topology: Topology, units: list[Unit], place: str
 ) -> Iterator[Entry]:  # fmt: skip
     if topology.strategy == "ddp" and topology.data * topology.cp > 1:
         yield from _ddp(job, states, place)
-    elif topology.strategy in ("fsdp1", "fsdp2") and accumulates_unsharded(job):
-        yield from _unsharded(job, units, place)
     elif topology.strategy in ("zero1", "zero2", "zero3") and job.framework != "megatron":
         yield from _zero(job, states, topology, place)
 
@@ -92,16 +82,6 @@ def _ddp(job: Job, states: RankStates, place: str) -> Iterator[Entry]:
     yield _line(
         "DDP's gradient buckets", place, PHASES, nbytes, "as large as all gradients",
         "torch/csrc/distributed/c10d/reducer.cpp: flat buckets, 25 MiB each; gradient_as_bucket_view=True saves them",
-    )  # fmt: skip
-
-
-def _unsharded(job: Job, units: list[Unit], place: str) -> Iterator[Entry]:
-    """Under no_sync gradients pile up unsharded. FSDP1's are flat: as large as a unit, however little of it trains."""
-    flat = job.strategy == "fsdp1"
-    nbytes = sum(unit.gathered_bytes if flat else unit.reduced_bytes for unit in units if unit.reduced_bytes)
-    yield _line(
-        "unsharded gradients between micro-batches", place, PASSES, nbytes, f"{len(units)} units",
-        "torch/distributed/fsdp: no_sync() puts the reduce-scatter off to the last micro-batch",
     )  # fmt: skip
 
 

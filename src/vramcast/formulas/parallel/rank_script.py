@@ -43,7 +43,8 @@ def rank_script(
     halves = (state_bytes(param, job, item) // 2 for param in states.trained if not is_paged(job, param))
     wrapping = tuple(_wrapping(step, states, topology))
     bucketed = is_bucketed(job, topology)
-    first, later = streams
+    waiting = any(unit.whole_bytes for unit in units_of(job, program, topology))  # in the stream of each micro-batch
+    first, later = (streams[0], streams[0]) if waiting else streams
     strategy = BEFORE_25 if topology.strategy == "fsdp2" and copies_aside(job) else topology.strategy
     return RankScript(
         strategy=strategy, first=first, later=later, wrapping=wrapping,
@@ -54,7 +55,7 @@ def rank_script(
         step_temporaries=() if implementation(job) == "in-backward" else (
             *copied_rows(job, states.tables), *temporary_lists(states.trained, job, item)
         ),
-        old_until=LOSS if loss_apart(job) else BACKWARD, accumulates=job.accumulate > 1,
+        old_until=LOSS if loss_apart(job) else BACKWARD, accumulates=job.accumulate > 1 and not waiting,
         zero_grad_first=not step.grads_in_forward, resident=resident,
         pieces=_pieces(step, topology) if topology.strategy == "fsdp2" else {},
         broadcast=tuple(filled((param.nbytes for param in states.weights), (BROADCAST,))) if bucketed else (),

@@ -70,7 +70,7 @@ from vramcast.formulas.parallel.rank_replay import replay_rank
 from vramcast.formulas.parallel.rank_script import Streams, rank_script
 from vramcast.formulas.parallel.sharding import RankStates, count_states, rank_states
 from vramcast.formulas.parallel.topology import Topology, check_model, hints, topology_of
-from vramcast.formulas.parallel.units import Unit, units_of
+from vramcast.formulas.parallel.units import Unit, accumulates_unsharded, units_of
 from vramcast.formulas.parallel.windows import window_change
 from vramcast.formulas.recipe import card_warnings
 from vramcast.formulas.replay import Replayed
@@ -83,8 +83,8 @@ from vramcast.formulas.states import (
     unique,
     weight_entries,
 )
-from vramcast.formulas.step import Step, describe_activations, entries_of
-from vramcast.formulas.timeline import Mode, peak_by_phase
+from vramcast.formulas.step import NEXT, Step, _Bill, describe_activations, entries_of
+from vramcast.formulas.timeline import Mode, Stamped, peak_by_phase, phase_peaks
 from vramcast.job import Job
 from vramcast.ledger import HOST, NEXT_STEP, PHASES, STEP, Category, Entry, Ledger, Level
 from vramcast.models.config import Config
@@ -113,7 +113,10 @@ class RankStep(Step):
         plain = Step.mode(self, fresh=fresh)
         sharded = self.topology.strategy in ("fsdp1", "fsdp2") and self.topology.shard > 1
         window = window_change(self.job, self.program, self.topology, fresh=fresh)
-        mode = replace(plain, fresh_grads=True if sharded else plain.fresh_grads, changes=(*plain.changes, *window))
+        stays = not fresh and self.job.accumulate == 2  # the first of two micro-batches
+        added = self.reduces_last and self.topology.strategy == "fsdp2" and not stays  # FSDP1 joins them first
+        fresh_grads = not added if sharded else plain.fresh_grads
+        mode = replace(plain, fresh_grads=fresh_grads, changes=(*plain.changes, *window))
         others = self.others()
         if self.job.overlap_experts and self.job.accumulate > 1:
             mode = replace(mode, changes=(*mode.changes, beside_change(forward_bytes(self.program, mode))))
@@ -121,6 +124,28 @@ class RankStep(Step):
             return mode
         each = kept_bytes(self.program, mode) // self.job.virtual_stages
         return replace(mode, changes=(*mode.changes, in_flight_change(others, each)))
+
+    @property
+    def reduces_last(self) -> bool:
+        """Between micro-batches there are whole gradients (see `windows`); the rank's shares come with the last one."""
+        sharded = self.topology.strategy in ("fsdp1", "fsdp2") and self.topology.shard > 1
+        return sharded and accumulates_unsharded(self.job)
+
+    @property
+    def finds_gradients(self) -> bool:
+        """Are there gradients that a later micro-batch's are added to?"""
+        return self.job.accumulate > 1 and not self.reduces_last
+
+    def _accumulating(self, bill: _Bill, gradients: Amounts, first: tuple[str, ...], later: list[Stamped]) -> None:
+        """Where gradients are reduced last, `later` is a micro-batch before the last, without the rank's shares."""
+        if not self.reduces_last:
+            return Step._accumulating(self, bill, gradients, first, later)
+        for peak in phase_peaks(later, self.program.placed):
+            for phase in (*(name for name in first if name == peak.phase), NEXT.get(peak.phase, peak.phase)):
+                if peak.nbytes > bill.total(phase) + gradients.by_phase.get(phase, 0):
+                    bill.clear(phase)
+                    gradients.by_phase[phase] = 0
+                    bill.add(peak, (phase,), None)
 
     def _gradient_line(self) -> Amounts:
         line = Step._gradient_line(self)
@@ -154,7 +179,11 @@ class Rank:
 
     def passes(self) -> dict[str, Number]:
         """The largest sum of what the step makes, by phase."""
-        return peak_by_phase(self.step.program, self.step.mode(fresh=self.step.job.accumulate == 1))
+        last = peak_by_phase(self.step.program, self.step.mode(fresh=not self.step.finds_gradients))
+        if not self.step.reduces_last:
+            return last
+        before = peak_by_phase(self.step.program, self.step.mode(fresh=False))
+        return {phase: maximum(peak, before.get(phase, 0)) for phase, peak in last.items()}
 
     def peak(self, passes: dict[str, Number] | None = None) -> Number:
         """The largest allocated sum once optimizer states exist; `passes` where they are known."""
@@ -162,7 +191,7 @@ class Rank:
         peaks = self.passes() if passes is None else passes
         states = self.step.states
         assert isinstance(states, RankStates)
-        held = states.gradient_bytes if self.step.accumulates_apart or self.step.job.accumulate > 1 else 0
+        held = states.gradient_bytes if self.step.accumulates_apart or self.step.finds_gradients else 0
         tops = [
             peak + held + sum(entry.nbytes for entry in here if f"next {phase}" in entry.phases)
             for phase, peak in peaks.items()

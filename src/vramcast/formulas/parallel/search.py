@@ -167,7 +167,7 @@ class _Lying:
     by_phase: dict[str, int]
     gradient_bytes: int
     temporary_bytes: int
-    accumulates_apart: bool
+    accumulates: bool  # gradients exist in every pass
 
 
 class _Slice:
@@ -233,7 +233,7 @@ class _Slice:
         last = topology.pp - 1
         kind = "only" if last == 0 else "first" if stage == 0 else "last" if stage == last else "middle"
         run, lying = self._passes(job, topology, kind, layers), self._lying(job, topology, kind, layers)
-        held = lying.gradient_bytes if lying.accumulates_apart or job.accumulate > 1 else 0
+        held = lying.gradient_bytes if lying.accumulates else 0
         others = (chunks_in_flight(job, topology, stage) - 1) * numpy.asarray(run.kept, numpy.int64)
         totals = {place: peak + held + others + lying.by_phase[place[0]] for place, peak in run.peaks.items()}
         totals[STEP, ""] = 0 * others + lying.by_phase["step"] + lying.gradient_bytes + lying.temporary_bytes
@@ -256,7 +256,7 @@ class _Slice:
             states = rank_states(job, program, topology)
             here = on_device(job, states)
             step = RankStep(job=job, program=program, states=here, place=DEVICE, topology=topology, stage=last)
-            mode = step.mode(fresh=job.accumulate == 1)
+            mode = step.mode(fresh=not step.finds_gradients)
             self.passes[key] = _Passes(peaks=_peaks(program, mode), kept=kept_bytes(program, mode))
         return self.passes[key]
 
@@ -279,7 +279,7 @@ class _Slice:
             self.lying[key] = _Lying(
                 by_phase={phase: _sum(here, f"next {phase}") for phase in (FORWARD, LOSS, BACKWARD, STEP)},
                 gradient_bytes=updated.gradient_bytes, temporary_bytes=temporary_bytes(updated),
-                accumulates_apart=step.accumulates_apart,
+                accumulates=step.accumulates_apart or step.finds_gradients,
             )  # fmt: skip
         return self.lying[key]
 

@@ -24,6 +24,14 @@ MIXED_VECTORS = (
 )  # they wrap blocks whole, adapters included (use_orig_params); PEFT's policy not
 
 
+NO_SYNC = ("litgpt", "lightning", "hf", "trl", "accelerate")  # these skip the reduction between micro-batches
+
+
+def accumulates_unsharded(job: Job) -> bool:
+    """Between micro-batches; pipeline schedules reduce after the last one, whatever the framework."""
+    return job.accumulate > 1 and (job.framework in NO_SYNC or job.pp > 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
     """Parameters that are gathered together, and the sections that use them."""
@@ -43,6 +51,7 @@ class Unit:
     fetched: tuple[tuple[int, int], ...] = ()  # offloaded shards as FSDP2 fetches them, and their casts (0: none)
     pieces: tuple[int, ...] = ()  # gathered bytes, parameter by parameter
     numels: tuple[int, ...] = ()  # of the parameters that are trained, in the order forward uses them
+    whole_bytes: int = 0  # of gradients that wait unsharded for the last micro-batch
     is_root: bool = False  # the parts around the blocks, gathered together: finished last in forward
 
 
@@ -108,9 +117,17 @@ def _unit(job: Job, program: Program, topology: Topology, number: int, sections:
         arriving_bytes=gathered // topology.shard if offloaded else 0,
         fetched=tuple(_fetched(param, job, topology) for param in params) if offloaded else (),
         vector_bytes=gathered if job.framework in MIXED_VECTORS and 0 < len(trained) < len(params) else 0,
+        whole_bytes=_whole(job, topology, trained, gathered),
         numels=tuple(param.numel for param in trained), reshards=job.reshard and not kept,
         is_root=is_root and len(sections) > 1,
     )  # fmt: skip
+
+
+def _whole(job: Job, topology: Topology, trained: list[Param], gathered: int) -> int:
+    """Under no_sync gradients pile up unsharded. FSDP1's are flat: as large as a unit, however little of it trains."""
+    if not trained or topology.strategy not in ("fsdp1", "fsdp2") or not accumulates_unsharded(job):
+        return 0
+    return gathered if topology.strategy == "fsdp1" else sum(_reduced(param, job, topology) for param in trained)
 
 
 def _shared_bytes(params: list[Param], job: Job, topology: Topology, item: Callable[[Param, Job], int]) -> int:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from vramcast.formulas.events import Event
 from vramcast.formulas.optimizers import version
 from vramcast.formulas.parallel.dtensor import whole_gradients
 from vramcast.formulas.parallel.host import offloads_optimizer
 from vramcast.formulas.parallel.topology import Topology
-from vramcast.formulas.parallel.units import Unit, units_of
+from vramcast.formulas.parallel.units import Unit, accumulates_unsharded, units_of
 from vramcast.formulas.parallel.zero3 import (
     NORM_PART,
     PREFETCH,
@@ -29,16 +30,17 @@ from vramcast.formulas.parallel.zero3 import (
 )
 from vramcast.formulas.timeline import Change, Chunk, Mode
 from vramcast.job import Job
-from vramcast.ledger import BACKWARD
+from vramcast.ledger import BACKWARD, FORWARD
 from vramcast.models.program import Program
 
 GATHERED, BUFFER, REDUCED, UNSHARDED = "gathered", "gather buffer", "reduce buffer", "unsharded gradient"
 ARRIVING, JOINED, INPUT, SCATTERED = "arriving shard", "joined gradient", "gather input", "reduce output"
+WHOLE = "whole gradient"
 LABELS = {
     GATHERED: "gathered parameters", BUFFER: "all-gather output", REDUCED: "reduce-scatter input",
     UNSHARDED: "gradients before they are reduced", JOINED: "gradients of FSDP1's vectors",
     ARRIVING: "shards on their way from the host", INPUT: "shards in the dtype they are gathered in",
-    SCATTERED: "reduced gradients before their cast",
+    SCATTERED: "reduced gradients before their cast", WHOLE: "unsharded gradients between micro-batches",
 }  # fmt: skip
 COMMUNICATION = tuple(LABELS)
 LOSS_OUTSIDE = ("torchtitan", "torchtune", "litgpt", "megatron")  # their model returns logits; else it returns a loss
@@ -48,7 +50,8 @@ LOSS_OUTSIDE = ("torchtitan", "torchtune", "litgpt", "megatron")  # their model 
 
 
 def window_change(job: Job, program: Program, topology: Topology, *, fresh: bool) -> tuple[Change, ...]:
-    """What the strategy does to the stream of one micro-batch; `fresh`: sharded gradients do not exist yet."""
+    """What the strategy does to the stream of one micro-batch; `fresh`: sharded gradients do not exist yet, and come
+    with this one where their reduction waits for the last."""
     from vramcast.formulas.parallel.megatron_fsdp import is_megatron_fsdp, megatron_change  # which builds on this
 
     if is_megatron_fsdp(job, topology):
@@ -61,7 +64,12 @@ def window_change(job: Job, program: Program, topology: Topology, *, fresh: bool
         return (_zero3_change(job, units, topology),)
     kind = _Fsdp2 if topology.strategy == "fsdp2" else _Fsdp1
     inside = job.framework not in LOSS_OUTSIDE and topology.pp == 1
-    return (*whole, _woven(units, kind, fresh=fresh, loss_inside=inside, copies_aside=copies_aside(job)))
+    waits = accumulates_unsharded(job) and not fresh
+    return (
+        *whole,
+        _woven(units, kind, fresh=fresh, loss_inside=inside, copies_aside=copies_aside(job), waits=waits,
+               first=waits and job.accumulate == 2),
+    )  # fmt: skip
 
 
 def copies_aside(job: Job) -> bool:
@@ -80,8 +88,11 @@ class _Fsdp2:
     flattens = False
 
     def __init__(
-        self, units: list[Unit], *, fresh: bool = True, loss_inside: bool = False, copies_aside: bool = False
-    ) -> None:
+        self, units: list[Unit], *, fresh: bool = True, loss_inside: bool = False, copies_aside: bool = False,
+        waits: bool = False, first: bool = False,
+    ) -> None:  # fmt: skip
+        """`waits`: a micro-batch whose gradients are not reduced yet, the `first` of two, or one between others."""
+        self.waits, self.first = waits, first
         self.units, self.fresh, self.loss_inside, self.copies_aside = units, fresh, loss_inside, copies_aside
         self.finished = sorted(units, key=lambda unit: (unit.is_root, unit.number))  # in the order forward ends them
         self.live: set[tuple[str, int]] = set()
@@ -102,6 +113,11 @@ class _Fsdp2:
                 or {GATHERED: unit.gathered_bytes, BUFFER: unit.gathered_bytes, REDUCED: unit.reduced_bytes}[kind]
             )
             yield _event(-1, kind, unit, size)
+
+    def begin_forward(self) -> Iterator[Event]:
+        """Gradients of the micro-batches before, whose reduction no_sync() puts off to the last one."""
+        for unit in () if self.first else self.units:
+            yield from self.born(WHOLE, unit, unit.whole_bytes)
 
     def all_gather(self, unit: Unit) -> Iterator[Event]:
         """foreach_all_gather: shards are cast into one vector, which goes when it has been copied into the output.
@@ -160,9 +176,12 @@ class _Fsdp2:
 
     def after_backward(self, unit: Unit, gradients: list[Event]) -> Iterator[Event]:
         yield from self.dies(GATHERED, unit)
+        if self.waits:  # they stay, or have been added to those that are there
+            return
         yield from self.dies(REDUCED, self.last_reduced)
         yield from self.born(REDUCED, unit, unit.reduced_bytes)
         yield from (Event(-1, event.key, event.nbytes, UNSHARDED, event.label) for event in gradients)
+        yield from self.dies(WHOLE, unit, unit.whole_bytes)
         yield from self.born(SCATTERED, unit, unit.scattered_bytes)
         yield from self.shared(unit)
         yield from self.dies(SCATTERED, unit, unit.scattered_bytes)
@@ -216,12 +235,16 @@ class _Fsdp1(_Fsdp2):
             yield Event(1, ("outer", "joined", unit.number), joined, JOINED, LABELS[JOINED])
         yield from (Event(-1, event.key, event.nbytes, UNSHARDED, event.label) for event in gradients)
         yield from self.dies(GATHERED, unit)
-        copied = unit.reduced_bytes if unit.reduced_bytes > joined else 0
-        yield from self.born(REDUCED, unit, copied)
-        yield from self.shared(unit)
-        yield from self.dies(REDUCED, unit)
+        if not self.waits:
+            copied = unit.reduced_bytes if unit.reduced_bytes > max(joined, unit.whole_bytes) else 0
+            yield from self.born(REDUCED, unit, copied)
+            yield from self.shared(unit)
+            yield from self.dies(REDUCED, unit)
+            yield from self.dies(WHOLE, unit, unit.whole_bytes)
         if joined:
             yield Event(-1, ("outer", "joined", unit.number), joined, JOINED, LABELS[JOINED])
+        if self.first:  # what was joined stays
+            yield from self.born(WHOLE, unit, unit.whole_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,7 +334,9 @@ Make = Callable[..., _Fsdp2]
 
 def _woven(units: list[Unit], make: Make, **facts: bool) -> Change:
     def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
-        return _Weaver(units, make(units, **facts), len(program.placed) - 1).run(stream)
+        strategy = make(units, **facts)
+        woven = _Weaver(units, strategy, len(program.placed) - 1).run(stream)
+        return chain((Chunk(FORWARD, 0, list(strategy.begin_forward())),), woven) if program.regime.grad else woven
 
     return change
 
