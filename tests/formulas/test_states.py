@@ -27,6 +27,7 @@ RECIPES = {
     Precision.BF16_TRUE: (2, 2, 4, 0),
     Precision.FP16_TRUE: (2, 2, 4, 0),
     Precision.BF16_AUTOCAST: (2, 2, 4, 0),
+    Precision.FP16_AUTOCAST: (2, 2, 4, 0),
     Precision.BF16_MIXED: (4, 4, 8, 0),
     Precision.FP16_MIXED: (4, 4, 8, 0),
     Precision.BF16_MASTER: (2, 2, 8, 4),

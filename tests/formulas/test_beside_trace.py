@@ -1,0 +1,96 @@
+"""The formula beside the virtual GPU where the order of events decides what is reserved: two layers at real widths.
+
+Each case stands for one mechanism: where cuBLAS's workspaces fall, how long logits live, which micro-batch finds
+gradients, how tied shares are added, what an optimizer's variables hold, which losses raise their logits.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramcast.accuracy.run import peak_bytes
+from vramcast.catalog.models import find_model
+from vramcast.formulas.estimate import estimate
+from vramcast.formulas.optimizers import implementation
+from vramcast.formulas.recipe import RECIPES
+from vramcast.formulas.step import keeps_outputs
+from vramcast.job import job_from
+from vramcast.ledger import Level
+from vramcast.models.read import read_model
+from vramcast.plan.verify import zero_grad
+from vramcast.virtual.job_run import Loop, trace_job
+
+DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
+CASES: dict[str, dict[str, Any]] = {
+    "workspaces and logits": {
+        "model": "smollm2-135m", "batch": 8, "seq": 200, "precision": "bf16-true", "framework": "lightning",
+        "optimizer": "sgd",
+    },
+    "micro-batches": {
+        "model": "qwen2-1.5b", "seq": 512, "precision": "bf16-true", "attention": "eager", "checkpointing": "full",
+        "accumulate": 2,
+    },
+    "micro-batches zeroed behind forward": {
+        "model": "llama-3.2-1b", "batch": 2, "seq": 256, "precision": "fp32", "framework": "lightning",
+        "accumulate": 3, "optimizer": "sgd",
+    },
+    "three shares, a cast first": {
+        "model": "mt5-small", "batch": 2, "seq": 128, "target-seq": 100, "precision": "bf16-mixed",
+        "attention": "eager", "checkpointing": "full", "optimizer": "sgd",
+    },
+    "three shares, a product first": {
+        "model": "t5-small", "batch": 8, "seq": 128, "target-seq": 64, "precision": "bf16-true", "optimizer": "sgd",
+    },
+    "a fused loss and a tied head": {
+        "model": "qwen2.5-0.5b", "batch": 2, "seq": 256, "precision": "bf16-mixed", "loss": "fused",
+        "optimizer": "sgd",
+    },
+    "a chunked loss": {
+        "model": "pythia-410m", "batch": 2, "seq": 512, "precision": "bf16-true", "loss": "chunked",
+        "framework": "hf",
+    },
+    "states from the start": {
+        "model": "pythia-410m", "batch": 3, "seq": 512, "precision": "fp32", "optimizer": "adagrad",
+    },
+    "a variable of Adafactor": {
+        "model": "llama-2-70b", "batch": 2, "seq": 333, "precision": "fp32", "optimizer": "adafactor",
+    },
+    "a masked loss in 16 bits": {
+        "model": "bert-base-uncased", "batch": 8, "seq": 256, "precision": "bf16-true", "framework": "hf",
+    },
+}  # fmt: skip
+
+
+def shallow(model: str, folder: Path) -> str:
+    config = find_model(model).config
+    small = {key: 2 for key in DEPTHS if config.get(key) is not None}
+    (folder / "config.json").write_text(json.dumps({**config, **small}), encoding="utf-8")
+    return str(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_a_job_allocates_and_reserves_what_its_trace_does(case: str, tmp_path: Path) -> None:
+    values = {
+        "gpu": "h200",
+        "torch-version": version("torch"),
+        "transformers-version": version("transformers"),
+        **CASES[case],
+    }
+    job = job_from({**values, "model": shallow(CASES[case]["model"], tmp_path)})
+    recipe, config = RECIPES[job.precision], read_model(job.model or "").config
+    assert config is not None
+    loop = Loop(
+        weights=recipe.weights.name, autocast=recipe.autocast.name if recipe.autocast else None,
+        implementation=implementation(job), keeps_outputs=keeps_outputs(job),
+        zeroes_first=zero_grad(job) == "before-forward",
+    )  # fmt: skip
+    meter = trace_job(job, loop, config, "h200").meters["cuda:0"]
+    forecast = estimate(job, with_scaling=False)
+    assert peak_bytes(forecast, Level.ALLOCATED) == pytest.approx(meter.max_allocated_bytes, rel=0.005)
+    assert peak_bytes(forecast, Level.RESERVED) == pytest.approx(meter.max_reserved_bytes, rel=0.02)
