@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.errors import UnsupportedError
+from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.beside import beside
 from vramcast.formulas.estimate import DEVICE, job_phases, recorded
 from vramcast.formulas.optimizers import implementation, temporaries
@@ -46,6 +47,7 @@ MOMENTS = (NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD, GATING, NEXT_STEP, RESUME, RO
 OF_PASSES = {FORWARD: NEXT_FORWARD, LOSS: NEXT_LOSS, BACKWARD: NEXT_BACKWARD, GATING: GATING}
 
 ByPhase = dict[str, Number]
+CRITIC_STATES = ("critic: optimizer states", "critic: optimizer step")  # what the optimizer decides of a critic
 
 
 class Recording:
@@ -104,25 +106,25 @@ class Recording:
         return found if self._within is None else self._by_length(found, self._within.beside(job))
 
     def _beside_of(self, job: Job) -> ByPhase:
-        own_states = job.critic != "none" or job.resume != "none"
         key = (
             job.reference, job.reference_dtype, job.reward, job.critic, job.teacher, job.evaluate, job.checkpointing,
-            (job.optimizer, implementation(job)) if own_states else None,
+            (job.optimizer, implementation(job)) if job.resume != "none" else None,
         )  # fmt: skip
         if key not in self._beside:
-            states = States(params=self.params, job=job)
-            setting = Setting(
-                job=job, config=self.config, gpu=self.gpu, sizes=self.sizes, program=self.program, states=states,
-                device=DEVICE,
-            )  # fmt: skip
-            lines = [line for line in beside(setting).lines if line.place == DEVICE]
-            self._beside[key] = {
-                phase: sum((line.by_phase[phase] for line in lines if phase in line.by_phase), 0) for phase in MOMENTS
-            }
+            self._beside[key] = _by_moment(line for line in self._lines(job) if line.component not in CRITIC_STATES)
         return self._beside[key]
 
+    def _lines(self, job: Job) -> list[Amounts]:
+        states = States(params=self.params, job=job)
+        setting = Setting(
+            job=job, config=self.config, gpu=self.gpu, sizes=self.sizes, program=self.program, states=states,
+            device=DEVICE,
+        )  # fmt: skip
+        return [line for line in beside(setting).lines if line.place == DEVICE]
+
     def lying(self, job: Job) -> dict[str, int]:
-        """What batch and length do not change: weights, states, gradients, the step's temporaries, workspaces."""
+        """What batch and length do not change: weights, states (a critic's too), gradients, the step's temporaries,
+        workspaces."""
         key = (
             job.optimizer, implementation(job), job.optimizer_rank, job.optimizer_block, job.precision, job.ema,
             job.framework, job.zero_grad, job.accumulate > 1,
@@ -142,10 +144,13 @@ class Recording:
         stepping = NEXT_BACKWARD if inside else NEXT_STEP
         held = () if inside else _with_gradients(step)
         gradients = states.gradient_bytes
+        critic = (line for line in self._lines(job) if line.component in CRITIC_STATES) if job.critic != "none" else ()
+        others = _by_moment(critic)
         return {
-            phase: _at(entries, phase) + (gradients if phase in held else 0) + (made if phase == stepping else 0)
+            phase: _at(entries, phase) + others[phase] + (gradients if phase in held else 0)
+            + (made if phase == stepping else 0)
             for phase in MOMENTS
-        }
+        }  # fmt: skip
 
 
 def lengths_beyond(sizes: Sizes, config: Config) -> Number | None:
@@ -170,6 +175,15 @@ def _with_gradients(step: Step) -> tuple[str, ...]:
         later = (NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD, NEXT_STEP)
         return (*later, EVAL) if step.grads_in_forward else later
     return (NEXT_FORWARD, NEXT_LOSS, NEXT_STEP, EVAL) if step.grads_in_forward else (NEXT_STEP,)
+
+
+def _by_moment(lines: Iterable[Amounts]) -> ByPhase:
+    """Their sums, as sizes are number-like."""
+    found: ByPhase = dict.fromkeys(MOMENTS, 0)
+    for line in lines:
+        for phase in line.by_phase.keys() & found.keys():
+            found[phase] = found[phase] + line.by_phase[phase]
+    return found
 
 
 def _at(entries: Iterable[Entry], phase: str) -> int:

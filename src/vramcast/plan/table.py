@@ -196,7 +196,7 @@ class Table:
         key = (
             id(recording), job.checkpointing, job.keep_outputs, job.reference, accumulates,
             implementation(job) == "in-backward",
-            (job.optimizer, implementation(job)) if job.critic != "none" or job.resume != "none" else None,
+            (job.optimizer, implementation(job)) if job.resume != "none" else None,
         )  # fmt: skip
         if key not in self._made.grids:
             job = _accumulating(job) if accumulates else job
