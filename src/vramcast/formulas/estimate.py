@@ -101,9 +101,9 @@ class TooLarge:
     asked_bytes: int
 
 
-def estimate_if_it_may_fit(job: Job) -> Forecast | TooLarge:
+def estimate_if_it_may_fit(job: Job, at_least_bytes: int = 0) -> Forecast | TooLarge:
     """Of a model on a card that are known. No bill is made where the card runs out, or where context and workspaces at
-    the upper end leave too little of it: such a job does not fit surely."""
+    the upper end leave too little of it: such a job does not fit surely. `at_least_bytes`: a peak that is known."""
     assert job.gpu is not None
     assert job.model is not None
     gpu, source = find_gpu(job.gpu), read_model(job.model)
@@ -114,11 +114,13 @@ def estimate_if_it_may_fit(job: Job) -> Forecast | TooLarge:
         return forecast_fitting(job, gpu, source, source.config)
     if job.edit:
         return _edited(job, gpu, source, source.config, must_fit=True)
-    draft = _drafted(job, gpu, source.config)
     context = tuple(context_entries(job, gpu, DEVICE))
     usual = sum(entry.nbytes for entry in context)
     assumed = (*context, *workspace_entries(job, gpu, DEVICE))
     most = usual + sum(entry.range_bytes[1] - entry.nbytes for entry in assumed if entry.range_bytes)
+    if at_least_bytes + most > gpu.capacity_bytes():
+        return TooLarge(asked_bytes=at_least_bytes)
+    draft = _drafted(job, gpu, source.config)
     asked = _least_bytes(draft.script)
     if asked + most > gpu.capacity_bytes():
         return TooLarge(asked_bytes=asked)

@@ -6,6 +6,7 @@ Number-like as the engine is: whole numbers for one job, NumPy grids for many.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -80,7 +81,7 @@ class Work:
 def work_of(program: Program) -> Work:
     params = list(program.params())
     return Work(
-        forward_flops=_summed(program, lambda op, how: op.flops, lambda placed: "none"),
+        forward_flops=_summed(program, _forward_flops, lambda placed: "none"),
         weights=sum(param.numel for param in params),
         unpacked_bytes=sum(p.stored_bytes + 4 * p.numel for p in params if p.stored_bytes is not None),
         block_inputs_bytes=sum((p.section.inputs[0].nbytes for p in program.placed if p.section.is_block), 0),
@@ -125,14 +126,19 @@ def _is_product(op: Op) -> bool:
 
 
 def _summed(program: Program, of_op: Callable[[Op, str], Number], rule: Callable[[Placed], str]) -> Number:
-    known: dict[tuple[int, str], Number] = {}
+    """Over the ops of all sections, each of which is summed once for every way of running it."""
+    times = Counter((placed.section, rule(placed)) for placed in program.placed)
     total: Number = 0.0
-    for placed in program.placed:
-        key = (id(placed.section), rule(placed))
-        if key not in known:
-            known[key] = sum((of_op(op, rule(placed)) for op in placed.section.ops), 0.0)
-        total = total + known[key]
+    for (section, how), count in times.items():
+        key = (of_op, section, how)
+        if key not in program.folded:
+            program.folded[key] = sum((of_op(op, how) for op in section.ops), 0.0)
+        total = total + count * program.folded[key]
     return total
+
+
+def _forward_flops(op: Op, recomputed: str) -> Number:
+    return op.flops
 
 
 def _op_flops(op: Op, recomputed: str) -> Number:

@@ -202,7 +202,7 @@ def _cheapest(job: Job, table: Table, room: int) -> Iterator[Plan]:
         changed = applied(job, candidate.moves)
         if changed is None:
             continue
-        forecast = estimate_if_it_may_fit(changed)
+        forecast = estimate_if_it_may_fit(changed, candidate.allocated_bytes)
         tried += 1
         if isinstance(forecast, Forecast) and fits_surely(forecast):
             found.append(Plan(moves=candidate.moves, job=changed, forecast=forecast, slowdown=candidate.slowdown))

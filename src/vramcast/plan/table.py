@@ -141,16 +141,14 @@ class Table:
 
     def _fill_grid(self, at: Index, recording: Recording, job: Job, seconds: tuple[Floats, Floats]) -> None:
         """All micro-batches and lengths of one regime with one optimizer: their times, and what takes no fold."""
-        update = self._update(recording, job)
-        for row, divisor in enumerate(self.divisors):
-            passes = job.accumulate * divisor
-            if passes > 1 and implementation(job) == "in-backward":
-                continue
-            where: tuple[int | slice, ...] = (*at, slice(None), row)  # whatever the allocator's setting
-            self._bytes[where] = int(self._lying(recording, job, passes > 1)[EVER].max())
-            for end in (0, 1):
-                per_token = (seconds[end][row] * passes + update[end]) / (self.tokens[row] * passes)
-                self.slowdown[end][where] = per_token / self.base.seconds_per_token[end]
+        update, passes = self._update(recording, job), job.accumulate * numpy.array(self.divisors)[:, None]
+        for end, per_token in enumerate(self.base.seconds_per_token):
+            took = (seconds[end] * passes + update[end]) / (self.tokens * passes)
+            self.slowdown[end][at] = took / per_token  # whatever the allocator's setting
+        for row, several in enumerate((passes[:, 0] > 1).tolist()):
+            if not (several and implementation(job) == "in-backward"):
+                where: tuple[int | slice, ...] = (*at, slice(None), row)
+                self._bytes[where] = int(self._lying(recording, job, several)[EVER].max())
         self._unpriced[int(numpy.ravel_multi_index((*at, 0, 0, 0), self.shape)) // self._cells] = (at, recording, job)
 
     @property
