@@ -104,6 +104,17 @@ def test_a_broadcast_mask_counts_what_it_selects() -> None:
         assert torch.masked_select(unknown(5, 3), mask).shape == (10,)
 
 
+def test_a_router_that_picks_one_expert_loads_all_alike() -> None:
+    with virtual_gpu("rtx4090"):
+        router, tokens = nn.Linear(64, 8).cuda(), torch.randn(4096, 64, device="cuda")
+        weight, expert = router(tokens).softmax(-1).max(-1)
+        assert [int((expert == index).sum()) for index in range(8)] == [512] * 8
+        assert tokens[router(tokens).argmax(-1) == 3].shape == (512, 64)
+        weight.sum().backward()
+        words = nn.Linear(64, 1000).cuda()(tokens[:4]).argmax(-1)
+        assert torch.masked_select(words, words == 2).shape == (4,), "a few rows are no router: nothing is dealt out"
+
+
 def test_an_encoder_evaluates_padded_batches() -> None:
     with virtual_gpu("rtx4090") as gpu, torch.no_grad():
         encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2).cuda().eval()

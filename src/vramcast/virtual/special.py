@@ -33,6 +33,8 @@ def install(gpu: VirtualGpu) -> None:
     # gradients are taken to be finite: they are unscaled in place, and no infinity is found
     specials[aten._amp_foreach_non_finite_check_and_unscale_.default] = lambda func, args, kwargs: None
     specials[aten.topk.default] = lambda func, args, kwargs: _topk(gpu, func, args, kwargs)
+    for op in (aten.max.dim, aten.argmax.default):
+        specials[op] = lambda func, args, kwargs: _largest(gpu, func, args, kwargs)
     for op in (aten.bitwise_or.Tensor, aten.logical_or.default):
         specials[op] = _decided(gpu, True)
     for op in (aten.bitwise_and.Tensor, aten.logical_and.default):
@@ -192,6 +194,31 @@ def _topk(gpu: VirtualGpu, func: Any, args: Any, kwargs: Any) -> Any:
     gpu.mode.enroll(values, record.place, "aten::topk")
     gpu.mode.enroll(indices, record.place, "aten::topk")
     return values, indices
+
+
+def _largest(gpu: VirtualGpu, func: Any, args: Any, kwargs: Any) -> Any:
+    """A router that picks one expert: as topk, where there are at least as many rows as choices.
+
+    With fewer rows it is no router: a batch that picks its next token would end its sentence in its turn.
+    """
+    tensor = args[0]
+    record = gpu.storages.find(tensor)
+    dim = args[1] if len(args) > 1 else kwargs.get("dim")
+    if dim is None or not tensor.is_floating_point() or has_values(gpu, tensor):
+        return NotImplemented
+    if record is None or record.place == NOWHERE:
+        return NotImplemented
+    result = func(tensor if is_meta(tensor) else meta_twin(tensor), *args[1:], **kwargs)
+    found = result if isinstance(result, torch.Tensor) else result[1]
+    choices = tensor.size(dim)
+    if not choices <= found.numel() or not gpu.mode.keeps_values(found, record.place):
+        return NotImplemented
+    gpu.note(f"argmax at {format_line(source_line()) or 'an unknown line'}: every index gets its turn (balanced load)")
+    indices = (torch.arange(found.numel()) % choices).view(found.shape)
+    outputs = (indices,) if found is result else (result[0], indices)
+    for output in outputs:
+        gpu.mode.enroll(output, record.place, func._schema.name)
+    return outputs[0] if found is result else outputs
 
 
 def _pack(gpu: VirtualGpu, func: Any, tensor: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
