@@ -31,6 +31,22 @@ def test_states_of_a_paged_optimizer_are_outside_torchs_counters() -> None:
     assert bitsandbytes.functional.get_paged is not paged, "as it was"
 
 
+def test_outliers_of_an_8_bit_product_are_none() -> None:
+    """How many columns have outliers depends on values, and bitsandbytes' op says so when it is asked for shapes."""
+    with virtual_gpu("24GiB"):
+        import bitsandbytes
+
+        layer = bitsandbytes.nn.Linear8bitLt(256, 128, bias=False, has_fp16_weights=False, threshold=6.0).cuda()
+        inputs = torch.nn.Parameter(torch.empty(64, 256, dtype=torch.float16, device="cuda"))
+        before = torch.cuda.memory_allocated()
+        outputs = layer(inputs)
+        assert outputs.shape == (64, 128)
+        kept = torch.cuda.memory_allocated() - before
+        assert kept >= 2 * 64 * 128, "the outputs"
+        outputs.sum().backward()
+        assert inputs.grad is not None
+
+
 OLD_PACKAGE = {
     "bitsandbytes/__init__.py": "from .cextension import COMPILED_WITH_CUDA, lib",
     "bitsandbytes/cextension.py": "raise RuntimeError('CUDA Setup failed despite GPU being available.')",

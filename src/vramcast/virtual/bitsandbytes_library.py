@@ -1,7 +1,7 @@
-"""bitsandbytes before 0.43: its Python allocates with torch and hands pointers to a CUDA library that is not here.
+"""bitsandbytes before 0.46: its Python allocates with torch and hands pointers to a CUDA library that is not here.
 
 Nothing is computed on a virtual GPU, so a library whose every function returns 0 will do; what is allocated, kept and
-freed is decided in Python. Versions from 0.46 on register torch ops and need none of this.
+freed is decided in Python. Later versions register torch ops and need none of this.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vramcast.virtual.gpu import VirtualGpu
 
 PACKAGE, EXTENSION = "bitsandbytes", "bitsandbytes.cextension"
-FIRST_WITHOUT = (0, 43)
+FIRST_WITHOUT = (0, 46)
 
 
 class NoKernels:

@@ -18,6 +18,11 @@ LARGEST_BYTES = 512 * MiB
 _META = torch.device("meta")
 
 
+def without_shape(error: Exception) -> bool:
+    """Whether an op says so: torch's own by the kind of the error, those of libraries by torch's words for them."""
+    return isinstance(error, NotImplementedError) or "output Tensor with data-dependent shape" in str(error)
+
+
 def run_on_zeros(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result as meta tensors; an input that the op returns is returned itself."""
     inputs = tensors_in(args, kwargs)

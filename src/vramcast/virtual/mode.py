@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramcast.virtual import sparse
-from vramcast.virtual.fallback import run_on_zeros
+from vramcast.virtual.fallback import run_on_zeros, without_shape
 from vramcast.virtual.ops import Op, replaced, tensors_in
 from vramcast.virtual.shapes import Shapes
 from vramcast.virtual.storages import HOST_PLACE, NOWHERE, Record, inner_tensors, is_meta, storage_of
@@ -245,7 +246,9 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
     def _shaped(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any]) -> Any:
         try:
             return self.shapes.call(func, op, args, kwargs)
-        except NotImplementedError:
+        except (NotImplementedError, RuntimeError) as error:
+            if not without_shape(error):
+                raise
             return run_on_zeros(func, args, kwargs)
 
     def run_known(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any], place: str) -> Any:
@@ -365,9 +368,13 @@ def meta_twin(tensor: torch.Tensor) -> torch.Tensor:
 def call_site() -> tuple[int, int]:
     """The Python instruction whose C++ call we are inside: the same for all ops of one composite."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.endswith(_BETWEEN):
+    while frame.f_back is not None and between(frame):
         frame = frame.f_back
     return id(frame), frame.f_lasti
+
+
+def between(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.endswith(_BETWEEN)
 
 
 # Frames between the user's call and the dispatcher: this package, and function modes such as `torch.device`.
