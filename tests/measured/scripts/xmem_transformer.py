@@ -1,8 +1,8 @@
 """A plain language-model training loop, as xMem ran it: random weights, fp32, four iterations at full length.
 
-Its results name where gradients were cleared (`zero_grad_mode`: 0 start, 1 before backward); nothing means the start.
+Its results name where gradients were cleared (`zero_grad_mode`: 0 start, 1 before backward, 2 behind the step); nothing means the start.
 Its optimizers are looked up in torch.optim first, which has an Adafactor of its own since torch 2.5. Where it sets up
-a card of its own machine, it keeps torch from giving cuBLAS workspaces; its notebook for the A100 does not.
+a card of its own machine, it keeps torch from giving cuBLAS workspaces; its notebooks do not (`--notebook`).
 """
 
 import argparse
@@ -18,7 +18,7 @@ parser.add_argument("config", type=Path, help="a config.json")
 parser.add_argument("--batch", type=int, required=True)
 parser.add_argument("--length", type=int, default=128)
 parser.add_argument("--optimizer", required=True)
-parser.add_argument("--clear", choices=("start", "backward"), default="start")
+parser.add_argument("--clear", choices=("start", "backward", "step"), default="start")
 parser.add_argument("--notebook", action="store_true")
 args = parser.parse_args()
 
@@ -44,3 +44,5 @@ for _ in range(4):
     loss = outputs.loss
     loss.backward()
     optimizer.step()
+    if args.clear == "step":
+        optimizer.zero_grad()
