@@ -151,8 +151,13 @@ class _Run:
 
     @property
     def sharded(self) -> bool:
-        """FSDP casts by its own policy, in place of autocast."""
         return self.job.strategy in ("fsdp1", "fsdp2")
+
+    @property
+    def autocasts(self) -> bool:
+        """FSDP casts by its own policy; libraries wrap forward in autocast all the same."""
+        wrapped = self.job.framework in ("hf", "accelerate", "lightning") and self.job.tp == 1
+        return self.loop.autocast is not None and (wrapped or not self.sharded)
 
     def _reference(self, config: Config) -> Any:
         model = frozen_model(config, self.job, DTYPES[self.job.reference_dtype or self.loop.weights])
@@ -189,8 +194,7 @@ class _Run:
     def _pass(self, *, zeroes: bool) -> None:
         """`zeroes`: the last step's gradients go when forward has returned."""
         batch = self._batch()
-        autocast = self.loop.autocast is not None and not self.sharded
-        with torch.autocast("cuda", self.compute if autocast else torch.bfloat16, enabled=autocast):
+        with torch.autocast("cuda", self.compute if self.autocasts else torch.bfloat16, enabled=self.autocasts):
             if self.loop.keeps_outputs:
                 self.outputs = self._called(batch)
                 loss = self._loss(self.outputs, batch)
@@ -205,7 +209,7 @@ class _Run:
     def _called(self, batch: dict[str, torch.Tensor]) -> Any:
         """accelerate hands what a model under autocast returns on in fp32 (utils/operations.py)."""
         outputs = self.model(**batch)
-        if self.loop.autocast is None or self.sharded or self.job.framework not in ("hf", "accelerate"):
+        if not self.autocasts or self.job.framework not in ("hf", "accelerate"):
             return outputs
         from accelerate.utils import convert_to_fp32
 
