@@ -24,7 +24,7 @@ from vramcast.host.libraries import (
     launcher,
     libraries,
 )  # fmt: skip
-from vramcast.host.parquet import SLICE_BYTES, ParquetFacts
+from vramcast.host.parquet import ParquetFacts
 from vramcast.ledger import (
     BACKWARD,
     FORWARD,
@@ -252,10 +252,9 @@ def _data_entries(job: HostJob) -> Iterator[Entry]:
 
 
 def _decoding_entry(count: int, data: HostData) -> Entry:
-    """Mode `ultra` returns the pool's memory after every decoding; the other may keep a segment of it."""
+    """Mode `ultra` empties the pool every few decodings; the other may keep a segment of it."""
     if data.mode == "ultra":
-        each = max(group.decoding_bytes(SLICE_BYTES) for group in data.facts.row_groups)
-        return _data_entry("decoding buffers", count, each)
+        return _data_entry("decoding buffers", count, data.facts.decoding_by_ultra_bytes)
     facts, budget = data.facts, data.budget_bytes
     least, usual, most = facts.most_decoding_bytes, facts.usual_decoding_bytes(budget), facts.decoding_bytes(budget)
     return replace(

@@ -33,6 +33,7 @@ PYTHON_OBJECT_BYTES = 560  # of these in Python's own heap, by tracemalloc: 544 
 NUMBER_BYTES, TEXT_OFFSET_BYTES = 8, 4  # Arrow's int64, and its place in a column of text
 VIEW_BYTES = 16  # Arrow's string_view and binary_view, per value
 SLICE_BYTES = 8 * MiB  # what mode `ultra` holds of a row group that is larger than this
+ULTRA_POOL_BYTES = 2 * SLICE_BYTES  # of decodings, after which mode `ultra` empties its pool
 CACHE_CHUNK_BYTES = MiB  # of the Arrow copy that mode `mmap` maps
 OPEN_CHUNKS = 4096  # whose headers a reader keeps; the data stays in the page cache
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -172,6 +173,12 @@ class ParquetFacts:
         """Mode `mmap`: the objects around the chunks of the cache that a reader has open."""
         chunks = min(OPEN_CHUNKS, -(-self.decoded_bytes // CACHE_CHUNK_BYTES))
         return chunks * self.row_groups[0].objects_bytes
+
+    @property
+    def decoding_by_ultra_bytes(self) -> int:
+        """Mode `ultra`: a decoding beside what the last one left, unless the pool is emptied between them."""
+        least = max(group.decoding_bytes(SLICE_BYTES) for group in self.row_groups)
+        return min(2 * least, max(ULTRA_POOL_BYTES, least))
 
     @property
     def kept_pool_bytes(self) -> int:
