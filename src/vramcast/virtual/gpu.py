@@ -22,6 +22,7 @@ from vramcast.virtual import (
     autocast,
     cuda_api,
     distributed,
+    gradients,
     graphs,
     inplace,
     kernels,
@@ -120,6 +121,7 @@ class VirtualGpu:
             self.exit.enter_context(self.kernels)
             self.exit.enter_context(autocast.Autocast(self, patches))
             special.install(self)
+            gradients.install(self)
             self.exit.enter_context(self.mode)
         except BaseException:
             self.exit.close()

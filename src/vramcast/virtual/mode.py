@@ -380,6 +380,6 @@ def between(frame: FrameType) -> bool:
 # Frames between the user's call and the dispatcher: this package, and function modes such as `torch.device`.
 _BETWEEN = (
     "virtual/mode.py", "virtual/gpu.py", "virtual/storages.py", "virtual/special.py", "virtual/tensors.py",
-    "virtual/leaves.py", "virtual/sparse.py", "virtual/kernels.py", "virtual/autocast.py", "utils/_device.py",
-    "torch/overrides.py", "utils/_python_dispatch.py", "torch/_ops.py",
+    "virtual/leaves.py", "virtual/sparse.py", "virtual/kernels.py", "virtual/autocast.py", "virtual/gradients.py",
+    "utils/_device.py", "torch/overrides.py", "utils/_python_dispatch.py", "torch/_ops.py",
 )  # fmt: skip
