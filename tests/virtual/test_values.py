@@ -98,6 +98,15 @@ def test_rms_norm_keeps_its_input_and_one_number_per_row() -> None:
         assert torch.cuda.memory_allocated() - before > 8 * MiB, wide.dtype
 
 
+def test_a_lazy_layer_is_made_where_it_was_moved() -> None:
+    with virtual_gpu("rtx4090"):
+        model = nn.Sequential(nn.LazyLinear(256), nn.ReLU(), nn.LazyLinear(10)).cuda()
+        model(torch.randn(4, 64, device="cuda")).sum().backward()
+        assert {weight.device for weight in model.parameters()} == {CARD}
+        assert model[0].weight.shape == (256, 64)
+        assert model[0].weight.grad is not None
+
+
 def test_a_broadcast_mask_counts_what_it_selects() -> None:
     with virtual_gpu("rtx4090"):
         mask = torch.tensor([True, False, True], device="cuda")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vramcast.virtual.patches import Patches
 
 _TensorBase = torch._C.TensorBase
+_OWN_KINDS = (torch.Tensor, torch.nn.Parameter, torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)
 
 
 def install(gpu: VirtualGpu, patches: Patches) -> None:
@@ -94,9 +95,11 @@ def _wanting_gradient(factory: Any) -> Any:
 
 
 def drop_values(gpu: VirtualGpu, tensor: torch.Tensor) -> None:
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or is_meta(tensor) or tensor.layout != torch.strided:
+    if type(tensor) not in _OWN_KINDS or is_meta(tensor) or tensor.layout != torch.strided:
         return
-    torch._C._swap_tensor_impl(tensor, _valueless(gpu, tensor))
+    with torch._C.DisableTorchFunctionSubclass():  # a lazy layer's parameter forbids to look at it
+        twin, wants_gradient = _valueless(gpu, tensor), tensor.requires_grad
+        torch._C._swap_tensor_impl(tensor, twin.requires_grad_() if wants_gradient else twin)
 
 
 def given_gradient(gpu: VirtualGpu, gradient: Any) -> Any:

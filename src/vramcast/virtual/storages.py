@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from vramcast.ledger import Category
 from vramcast.virtual.lines import Line
@@ -34,8 +35,10 @@ def is_meta(tensor: torch.Tensor) -> bool:
 
 
 def has_storage(tensor: torch.Tensor) -> bool:
-    """Sparse tensors and the wrappers of torch.func have none of their own."""
-    return tensor.layout == torch.strided and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    """Sparse tensors and the wrappers of torch.func have none of their own, a lazy layer's parameters none yet."""
+    if is_lazy(tensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return False
+    return bool(tensor.layout == torch.strided)
 
 
 def inner_tensors(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:

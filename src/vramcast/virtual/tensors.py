@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import is_lazy
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _device
 
@@ -45,6 +46,9 @@ def place_of(gpu: VirtualGpu, tensor: torch.Tensor) -> str:
         record = gpu.storages.find(parts_of(tensor)[-1])
     except (NotImplementedError, RuntimeError):
         return HOST_PLACE  # layouts without a storage
+    except ValueError:
+        with torch._C.DisableTorchFunctionSubclass():  # of a lazy layer, which forbids to look at it
+            return place_of(gpu, tensor)
     if record is not None:
         return record.place
     return NOWHERE if is_meta(tensor) else HOST_PLACE
@@ -186,6 +190,9 @@ def _install_transfers(gpu: VirtualGpu, patches: Patches) -> None:
             return _distributed_to(tensor, *args, **kwargs)
         if gpu.mode.busy or not _plain(tensor):
             return true_to(tensor, *args, **kwargs)
+        if is_lazy(tensor):
+            with torch._C.DisableTorchFunctionSubclass():
+                return to(tensor.data, *args, **kwargs)
         copy = bool(kwargs.pop("copy", False))
         if (args and isinstance(args[0], torch.Tensor)) or "other" in kwargs:
             other = kwargs.pop("other", None) if "other" in kwargs else args[0]
