@@ -1,21 +1,17 @@
 """The optimizer of a job: torch's own, or bitsandbytes' with 8-bit or paged states.
 
-In come parameters and a Job, out comes an Optimizer. Paged states are unified memory, which torch's allocator does not
-see and the driver moves: on the virtual GPU they lie nowhere.
+In come parameters and a Job, out comes an Optimizer. For paged states see `paged`.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from vramcast.job import Job
-from vramcast.virtual.gpu import VirtualGpu
 from vramcast.virtual.job_model import bitsandbytes
-from vramcast.virtual.storages import NOWHERE
 
 TORCH: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad,
@@ -45,29 +41,6 @@ def _of_bitsandbytes(params: list[Any], job: Job, embeddings: list[Any]) -> torc
         optimizer.mng.override_config(embeddings, key_value_dict={"optim_bits": 32})
         optimizer.mng.register_parameters(optimizer.param_groups)
     return optimizer
-
-
-@contextlib.contextmanager
-def unified_memory(gpu: VirtualGpu) -> Iterator[None]:
-    """bitsandbytes asks the driver for managed memory by ctypes; here it gets tensors that lie nowhere."""
-    functional = bitsandbytes().functional
-
-    def nowhere(*shape: int, dtype: torch.dtype = torch.float32, device: Any = None) -> torch.Tensor:
-        gpu.mode.target = NOWHERE  # said so, because inside backward a bare meta tensor is torch's own, on the card
-        try:
-            made = torch.empty(shape, dtype=dtype, device="meta")
-        finally:
-            gpu.mode.target = None
-        made.is_paged, made.page_deviceid = True, getattr(device, "index", 0)
-        return made
-
-    before = functional.get_paged, functional.fill, functional.prefetch_tensor
-    functional.get_paged = nowhere
-    functional.fill = functional.prefetch_tensor = lambda *args, **kwargs: None
-    try:
-        yield
-    finally:
-        functional.get_paged, functional.fill, functional.prefetch_tensor = before
 
 
 def stepping(optimizer: torch.optim.Optimizer) -> Callable[[torch.Tensor], None]:

@@ -23,7 +23,7 @@ from vramcast.virtual import job_edit, job_ranks
 from vramcast.virtual.gpu import VirtualGpu, virtual_gpu
 from vramcast.virtual.job_loss import chunked_loss
 from vramcast.virtual.job_model import DTYPES, bitsandbytes, frozen_model, trained_model
-from vramcast.virtual.job_optimizer import BITSANDBYTES, KNOWN, optimizer_of, stepping, unified_memory
+from vramcast.virtual.job_optimizer import BITSANDBYTES, KNOWN, optimizer_of, stepping
 
 STEPS = 2
 PLAIN = {  # keys that this loop does not carry out, and the only values it knows
@@ -87,8 +87,6 @@ def trace_job(job: Job, loop: Loop, config: Config, gpu: str) -> VirtualGpu:
     rank = 0 if job.gpus > 1 else None
     with _environment(job), virtual_gpu(gpu, count=count, rank=rank) as traced, contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.suppress(torch.OutOfMemoryError))
-        if job.optimizer.startswith("paged-"):
-            stack.enter_context(unified_memory(traced))
         if job.edit:
             job_edit.EditRun(job, config, DTYPES[loop.weights], loop.implementation).steps(STEPS)
         else:
