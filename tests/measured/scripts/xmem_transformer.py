@@ -1,8 +1,9 @@
 """A plain language-model training loop, as xMem ran it: random weights, fp32, four iterations at full length.
 
 Its results name where gradients were cleared (`zero_grad_mode`: 0 start, 1 before backward, 2 behind the step);
-nothing means the start. Its optimizers are looked up in torch.optim first, which has an Adafactor of its own since torch 2.5. Where it sets up
-a card of its own machine, it keeps torch from giving cuBLAS workspaces; its notebooks do not (`--notebook`).
+nothing means the start. Its optimizers are looked up in torch.optim first, which has an Adafactor of its own since
+torch 2.5. Where it sets up a card of its own machine, it keeps torch from giving cuBLAS workspaces; its notebooks do
+not (`--notebook`).
 """
 
 import argparse
