@@ -62,7 +62,8 @@ def looked_at(job: dict[str, Any], batch: int) -> HostUse:
 
 
 def measured(job: dict[str, Any], data: LowMemDataset[Any], batch_size: int) -> HostUse:
-    sampler = RowGroupSampler(data, batch_size=batch_size)
+    # A table is read all over, so that its workers soon have their copies of the objects around every row group.
+    sampler = RowGroupSampler(data, batch_size=batch_size, shuffle="full" if data.mode == "table" else "groups")
     method = job.get("method", "fork") if job["workers"] else None
     loader = DataLoader(
         data, batch_sampler=sampler, num_workers=job["workers"], collate_fn=Ids(job["seq"]),
