@@ -9,7 +9,8 @@ import pytest
 
 from vramcast.errors import InputError
 from vramcast.formulas.estimate import estimate
-from vramcast.job import job_from
+from vramcast.job import Job, job_from
+from vramcast.plan.moves import FREE
 from vramcast.plan.order import Limits, applied, fits_surely
 from vramcast.plan.search import Plans, about, plan
 from vramcast.plan.table import Table
@@ -139,3 +140,10 @@ def test_nothing_fits_and_the_smallest_is_named() -> None:
 def test_what_a_plan_needs(given: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="a plan needs a"):
         plan(job_from(given))
+
+
+@pytest.mark.parametrize("loop", ["retain-graph", "aux-outputs"])
+def test_no_step_inside_backward_where_backward_runs_twice(loop: str) -> None:
+    applied = {move.name: move.apply(Job(model="mixtral-8x7b", loop=loop)) for move in FREE}
+    assert applied["optimizer step inside backward"] is None
+    assert applied["fused optimizer"] is not None

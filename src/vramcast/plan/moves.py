@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from vramcast.catalog.gpus import find_gpu
+from vramcast.formulas.loops import TWO_PASSES
 from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.step import keeps_outputs
 from vramcast.job import Job, Precision, fields
@@ -58,7 +59,7 @@ def _fused(job: Job) -> Job | None:
 def _in_backward(job: Job) -> Job | None:
     known = (*ADAMS, "sgd", "adamw-8bit", "paged-adamw", "paged-adamw-8bit", "adafactor")
     possible = job.accumulate == 1 and job.optimizer in known and job.lora_rank is None
-    possible = possible and job.critic == "none" and job.gpus == 1 and not job.edit
+    possible = possible and job.critic == "none" and job.gpus == 1 and not job.edit and job.loop not in TWO_PASSES
     return replace(job, optimizer_impl="in-backward") if possible and implementation(job) != "in-backward" else None
 
 

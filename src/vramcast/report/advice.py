@@ -40,7 +40,8 @@ def _row(line: Priced, lang: str) -> Row:
     name = plan_word(line.text, lang)
     if line.forecast is None:
         return Row(cells=(name, *("–",) * (len(TITLES) - 1)))
-    return Row(cells=(name, *_levels(line.forecast, f"{line.frees_bytes / GiB:,.2f} GiB", ratio(line.slowdown), lang)))
+    frees = round(line.frees_bytes / GiB, 2) + 0.0  # no minus before nothing
+    return Row(cells=(name, *_levels(line.forecast, f"{frees:,.2f} GiB", ratio(line.slowdown), lang)))
 
 
 def _levels(forecast: Forecast, frees: str, time: str, lang: str) -> tuple[str, ...]:
