@@ -126,10 +126,8 @@ def named(diagnosis: Diagnosis) -> set[str]:
 
 
 @pytest.mark.slow
-def test_the_true_cause_is_among_the_first_two_for_four_of_five_threads_with_a_job() -> None:
+def test_the_true_cause_is_among_the_first_two_for_threads_with_a_job() -> None:
     found = {name: named(diagnosed(name)) for name in THREADS}
     missed = {name: names for name, names in found.items() if not names & set(THREADS[name][2])}
     assert len(THREADS) >= 10
-    assert len(missed) <= len(THREADS) // 5, missed
-    # It answers with gradients kept whole between micro-batches. The numbers allow that as well as Adam's states.
-    assert set(missed) == {"tatsu-lab/stanford_alpaca#86"}
+    assert not missed

@@ -12,6 +12,8 @@ from importlib.metadata import version
 import pytest
 
 from vramcast.accuracy.run import peak_bytes
+from vramcast.catalog.gpus import find_gpu
+from vramcast.formulas.dry_run import replayed
 from vramcast.formulas.estimate import estimate
 from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.recipe import RECIPES
@@ -19,6 +21,7 @@ from vramcast.formulas.step import keeps_outputs
 from vramcast.job import job_from
 from vramcast.ledger import Level
 from vramcast.models.read import read_model
+from vramcast.virtual.card import CardMemory
 from vramcast.virtual.job_run import Loop, trace_job
 
 # Tied and untied heads, learned, rotary and relative positions, fused and separate projections, grouped heads.
@@ -41,6 +44,10 @@ def test_what_is_reserved_agrees_with_a_trace(model: str, optimizer: str) -> Non
         keeps_outputs=keeps_outputs(job), zeroes_first=True,
     )  # fmt: skip
     meter = trace_job(job, loop, config, "a100-80gb").meters["cuda:0"]
+    assert isinstance(meter.memory, CardMemory)
+    requested = meter.memory.allocator.memory_stats()["requested_bytes.all.peak"]
+    assert replayed(job, config, find_gpu("a100-80gb")).peak_requested_bytes == pytest.approx(requested, rel=0.0005)
     forecast = estimate(job)
-    assert peak_bytes(forecast, Level.ALLOCATED) == pytest.approx(meter.max_allocated_bytes, rel=0.005)
+    # What blocks have beyond what was asked for, and what the cache has beyond them, hangs on where each block lies.
+    assert peak_bytes(forecast, Level.ALLOCATED) == pytest.approx(meter.max_allocated_bytes, rel=0.01)
     assert peak_bytes(forecast, Level.RESERVED) == pytest.approx(meter.max_reserved_bytes, rel=0.01)
