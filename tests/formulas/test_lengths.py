@@ -20,6 +20,7 @@ from vramcast.formulas import estimate as engine
 from vramcast.formulas.dry_run import script_of
 from vramcast.formulas.estimate import estimate
 from vramcast.formulas.lengths import Earlier, _lengths, earlier_lengths, padded_lengths, random_records, records
+from vramcast.formulas.on_card import roughly_reserved
 from vramcast.formulas.peaks import Recording
 from vramcast.formulas.replay import Run, Script, _is_gradient, replay
 from vramcast.formulas.sweep import peak_grid
@@ -52,7 +53,7 @@ def script_after(
     lengths: tuple[int, ...], stepped_after: int, monkeypatch: pytest.MonkeyPatch, **changes: Any
 ) -> Script:
     """The job's script with exactly these batches before the longest."""
-    job = job_from({**LORA, "accumulate": 4, **changes})
+    job = job_from({**LORA, "accumulate": 4, "mean-seq": 512, **changes})
     assert job.model is not None
     assert job.gpu is not None
     config = read_model(job.model).config
@@ -220,6 +221,6 @@ def test_the_largest_tensors_alone_order_runs_as_all_tensors_do(
     for lengths in runs:
         script = script_after(lengths, 1, monkeypatch, **job)
         largest = replace(script.largest(), states=script.states)
-        rough.append(engine._roughly(largest, 1024, Earlier(lengths=lengths, stepped_after=1)))
+        rough.append(roughly_reserved(largest, 1024, Earlier(lengths=lengths, stepped_after=1)))
         whole.append(replay(script, capacity_bytes=None, conf="").peak_reserved_bytes)
     assert numpy.corrcoef(rough, whole)[0, 1] > 0.9

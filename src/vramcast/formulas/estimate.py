@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError, UnsupportedError, unknown
@@ -20,26 +19,32 @@ from vramcast.formulas.contiguous import lay_out
 from vramcast.formulas.edit import PHASES_OF_EDITING, check_edit, edit_lines, edit_regime, edit_replay
 from vramcast.formulas.hostside import host_side
 from vramcast.formulas.inputs import batch_values
-from vramcast.formulas.lengths import Earlier, earlier_lengths, length_text
+from vramcast.formulas.lengths import earlier_lengths, length_text
 from vramcast.formulas.loops import TWO_PASSES, check_loop, held_between
-from vramcast.formulas.optimizers import KNOWN, implementation, is_paged, state_tensors, temporary_lists, version
+from vramcast.formulas.on_card import (
+    least_bytes,
+    of_same,
+    replayed_on_card,
+    room_on,
+    roughly_reserved,
+    step_script,
+)
+from vramcast.formulas.optimizers import implementation, version
 from vramcast.formulas.overheads import context_entries, workspace_entries, workspaces
 from vramcast.formulas.positions import check_positions, default_seq, has_tokens
 from vramcast.formulas.recipe import RECIPES, card_warnings
 from vramcast.formulas.regime import attention_kernel, expert_adapters_text, regime_of
-from vramcast.formulas.replay import Replayed, Script, replay, scaled
+from vramcast.formulas.replay import Replayed, Script, replay
 from vramcast.formulas.scaling import lengths, scaling
 from vramcast.formulas.setting import Beside, Setting
-from vramcast.formulas.states import States, from_count, gradient_bytes, state_entries, unique
-from vramcast.formulas.step import Step, describe_activations, entries_of, keeps_outputs, loss_apart
+from vramcast.formulas.states import States, from_count, state_entries, unique
+from vramcast.formulas.step import Step, describe_activations, entries_of, keeps_outputs
 from vramcast.formulas.timeline import Stamped
 from vramcast.job import Job
 from vramcast.ledger import (
-    BACKWARD,
     EDIT,
     EVAL,
     GATING,
-    LOSS,
     PHASES,
     RESUME,
     ROLLOUT,
@@ -90,7 +95,7 @@ def estimate(job: Job, *, with_scaling: bool = True) -> Forecast:
         assert isinstance(edited, Forecast)
         return edited
     draft = _drafted(job, gpu, source.config)
-    forecast = _billed(draft, _replayed(draft.script, gpu, job), source)
+    forecast = _billed(draft, replayed_on_card(draft.script, gpu, job), source)
     return replace(forecast, scaling=_scaling(job, source.config, gpu)) if with_scaling else forecast
 
 
@@ -121,7 +126,7 @@ def estimate_if_it_may_fit(job: Job, at_least_bytes: int = 0) -> Forecast | TooL
     if at_least_bytes + most > gpu.capacity_bytes():
         return TooLarge(asked_bytes=at_least_bytes)
     draft = _drafted(job, gpu, source.config)
-    asked = _least_bytes(draft.script)
+    asked = least_bytes(draft.script)
     if asked + most > gpu.capacity_bytes():
         return TooLarge(asked_bytes=asked)
     replayed = replay(
@@ -187,7 +192,7 @@ def _drafted(job: Job, gpu: Gpu | None, config: Config) -> _Draft:
     step = Step(job=job, program=program, states=states, place=DEVICE)
     setting = Setting(job=job, config=config, gpu=gpu, sizes=sizes, program=program, states=states, device=DEVICE)
     extra, stream = beside(setting), step.stream()
-    script = _after_others(_script(step, stream, extra.resident, gpu), job, config, gpu, program)
+    script = _after_others(step_script(step, stream, extra.resident, gpu), job, config, gpu, program)
     return _Draft(
         setting=setting, step=step, stream=stream, later=script.later, extra=extra,
         script=played_with(script, extra, DEVICE),
@@ -277,10 +282,10 @@ def _edited(job: Job, gpu: Gpu | None, source: ModelSource, config: Config, *, m
     small = (*workspaces(job, gpu), *(int(value.nbytes) for value in batch_values(program, job)))
     billed = Ledger(entries=_within(entries, PHASES_OF_EDITING), top_level=Level.ALLOCATED)
     too_large = TooLarge(asked_bytes=max(billed.peak(device).allocated_bytes for device in devices))
-    if must_fit and gpu is not None and too_large.asked_bytes > _room(job, gpu):
+    if must_fit and gpu is not None and too_large.asked_bytes > room_on(job, gpu):
         return too_large
     for device in devices:
-        replayed = _replayed(edit_replay(setting, extra.blocks, device, small), gpu, job, card_only=must_fit)
+        replayed = replayed_on_card(edit_replay(setting, extra.blocks, device, small), gpu, job, card_only=must_fit)
         if must_fit and replayed.out_of_memory:
             return too_large
         entries += (*_slack(replayed, device), *context_entries(job, gpu, device))
@@ -376,95 +381,23 @@ def _layers(program: Program) -> int:
     return sum(placed.section.is_block for placed in program.placed)
 
 
-def _script(step: Step, first: list[Stamped], resident: tuple[int, ...], gpu: Gpu | None) -> Script:
-    """The job for the allocator: tensor by tensor, two steps."""
-    states, job = step.states, step.job
-    item = states.recipe.states.nbytes if states.recipe.states else None
-    made = (state_tensors(param, job, item) for param in states.trained if not is_paged(job, param))
-    weights = tuple(param.nbytes for param in states.params)
-    if step.accumulates_apart:
-        weights += tuple(gradient_bytes(param, states.recipe) for param in states.trained)
-    if states.recipe.master:
-        weights += tuple(4 * param.numel for param in states.trained)
-    return Script(
-        weights=(*weights, *resident), first=first, later=step.later(first), states=tuple(chain.from_iterable(made)),
-        step_temporaries=temporary_lists(states.trained, job, item),
-        small=tuple(int(value.nbytes) for value in batch_values(step.program, job)), workspaces=workspaces(job, gpu),
-        states_from_start=KNOWN[job.optimizer].from_start, last_section=len(step.program.placed) - 1,
-        old_until=LOSS if loss_apart(job) else BACKWARD,
-        zero_grad_first=not step.grads_in_forward, accumulates=job.accumulate > 1,
-        zero_grad_behind=step.grads_in_forward and not step.zeroed_in_place,
-    )  # fmt: skip
-
-
 def _after_others(script: Script, job: Job, config: Config, gpu: Gpu | None, at_longest: Program) -> Script:
     """With whole steps of the shorter batches that a run meets before its longest; their gradients are of the same
     parameters, so they go by the keys that those have in the longest."""
+    if job.lengths is None and job.mean_seq is None:
+        return script
     longest = sizes_of(job, config)
     largest = script.largest()
-    measures = (partial(_roughly, part, int(longest.seq)) for part in (largest, replace(largest, states=script.states)))
+    parts = (largest, replace(largest, states=script.states))
+    measures = (partial(roughly_reserved, part, int(longest.seq)) for part in parts)
     earlier = earlier_lengths(job, int(longest.seq), *measures)
     streams = []
     for length in earlier.lengths:
         program = recorded(job, config, gpu, replace(longest, seq=length, target_seq=length))
         states = States(params=unique(program.params()), job=job)
         stream = Step(job=job, program=program, states=states, place=DEVICE).stream()
-        streams.append(_of_same(stream, program, at_longest))
+        streams.append(of_same(stream, program, at_longest))
     return replace(script, earlier=tuple(streams), stepped_after=earlier.stepped_after)
-
-
-def _roughly(largest: Script, longest: int, earlier: Earlier) -> int:
-    """What is reserved after such batches by the largest tensors alone, all of them growing with the length."""
-    streams = tuple(scaled(largest.first, length, longest) for length in earlier.lengths)
-    script = replace(largest, earlier=streams, stepped_after=earlier.stepped_after)
-    return replay(script, capacity_bytes=None, conf="").peak_reserved_bytes
-
-
-def _of_same(stream: list[Stamped], program: Program, other: Program) -> list[Stamped]:
-    pairs = zip(program.placed, other.placed, strict=True)
-    same = {id(a): id(b) for one, two in pairs for a, b in zip(one.section.params, two.section.params, strict=True)}
-    keys = {("gradient", own): ("gradient", key) for own, key in same.items()}
-    return [
-        item._replace(key=(item.section, keys[item.event.key])) if item.event.key in keys else item for item in stream
-    ]
-
-
-def _replayed(script: Script, gpu: Gpu | None, job: Job, *, card_only: bool = False) -> Replayed:
-    """On the card if it suffices there (a full card makes torch give cached blocks back), else on one without limit,
-    unless the card is all that matters."""
-    if gpu is not None and gpu.total_bytes is not None:
-        room, asked = _room(job, gpu), _least_bytes(script)
-        if asked > room and card_only:
-            return Replayed(
-                peak_requested_bytes=asked, peak_allocated_bytes=asked, peak_reserved_bytes=asked, out_of_memory=True
-            )
-        if asked <= room:
-            replayed = replay(script, capacity_bytes=room, conf=job.alloc_conf)
-            if card_only or not replayed.out_of_memory:
-                return replayed
-    return replay(script, capacity_bytes=None, conf=job.alloc_conf)
-
-
-def _room(job: Job, gpu: Gpu) -> int:
-    return gpu.capacity_bytes() - sum(entry.nbytes for entry in context_entries(job, gpu, DEVICE))
-
-
-def _least_bytes(script: Script) -> int:
-    """What is asked for at once, whatever the allocator does with it; what is left over from step to step is not in
-    it."""
-    lying = sum(script.weights) + sum(script.small) + sum(script.workspaces)
-    later = _top(script.later)
-    first = later if script.first is script.later else _top(script.first)
-    return lying + max(first, sum(script.states) + later)
-
-
-def _top(stream: list[Stamped]) -> int:
-    level = top = 0
-    for _, _, (sign, _, nbytes, _, _), _ in stream:
-        level += sign * int(nbytes)
-        if level > top:
-            top = level
-    return top
 
 
 def job_phases(job: Job) -> tuple[str, ...]:
