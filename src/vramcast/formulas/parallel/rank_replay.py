@@ -25,7 +25,6 @@ from vramcast.formulas.parallel.windows import (
 )
 from vramcast.formulas.replay import Replayed, Run, Script
 from vramcast.formulas.timeline import Stamped
-from vramcast.ledger import BACKWARD
 
 MAIN, GATHER, REDUCE, ARRIVE = 0, 1, 2, 3
 EVENTS = 100  # numbers from here on stand for events that blocks wait for
@@ -84,7 +83,6 @@ class RankRun(Run):
         self.inflight: deque[int] = deque()  # events behind freed vectors that the host has not waited for
         self.events = 0
         self.is_rebuilt = False
-        self.handles = 0
         self.streams = STREAMS.get(script.strategy, {})
         self.marked = MARKED if script.strategy == "fsdp1" else ()
         self.apart = frozenset((*LABELS, *self.streams))
@@ -137,24 +135,22 @@ class RankRun(Run):
         event, script = item.event, self.script
         if event.kind == GATHERED:
             self._limit()
-        if self.handles < len(script.workspaces) and self._multiplies(item):
-            self.take(("small", "workspace", self.handles), script.workspaces[self.handles])
-            self.handles += 1
-        stream = self.streams.get(event.kind, MAIN)
-        pieces = script.pieces.get(event.key)
-        if pieces is None or sum(pieces) != event.nbytes:  # none, or a companion's unit of that number
-            return self.take(item.key, int(event.nbytes), stream)
-        for index, nbytes in enumerate(pieces):
-            self.take((item.key, index), nbytes, stream)
+        key, nbytes = item.key, event.nbytes
+        stream, pieces = self.streams.get(event.kind, MAIN), script.pieces.get(event.key)
+        if pieces is not None and sum(pieces) == nbytes:  # else a companion's unit of that number
+            for index, piece in enumerate(pieces):
+                self.take((key, index), piece, stream)
+        elif key in self.blocks or type(nbytes) is not int or not nbytes:
+            self.take(key, int(nbytes), stream)
+        else:  # `take`, written out
+            self.blocks[key] = self.allocator.malloc(nbytes, stream), nbytes
+            self.requested += nbytes
+            if self.requested > self.peak_requested:
+                self.peak_requested = self.requested
 
-    def _multiplies(self, item: Stamped) -> bool:
-        """Is this the first tensor that one of the two threads makes where there are matrix products?"""
-        if item.event.kind in LABELS and item.event.kind != UNSHARDED:
-            return False
-        backward = item.phase == BACKWARD
-        return backward == bool(self.handles) and (
-            item.section < self.script.last_section if backward else item.section > 0
-        )
+    def multiplies(self, item: Stamped) -> bool:
+        """What is gathered or reduced is no product; a gradient that waits for its reduction is."""
+        return (item.event.kind not in LABELS or item.event.kind == UNSHARDED) and super().multiplies(item)
 
     def _limit(self) -> None:
         """_unshard: before a vector is gathered, the host waits for the oldest of the frees under way."""
@@ -165,9 +161,9 @@ class RankRun(Run):
         """A marked block waits for the event behind the next free of a vector; the vector's own free is that."""
         if item.event.kind in self.marked:
             return self._let_go(item)
-        pieces = self.script.pieces.get(item.event.key)
-        for index in range(len(pieces) if pieces else 0):
-            self.drop((item.key, index))
+        if (pieces := self.script.pieces.get(item.event.key)) is not None:
+            for index in range(len(pieces)):
+                self.drop((item.key, index))
         self.drop(item.key)
 
     def _let_go(self, item: Stamped) -> None:
