@@ -135,18 +135,11 @@ class RankRun(Run):
         event, script = item.event, self.script
         if event.kind == GATHERED:
             self._limit()
-        key, nbytes = item.key, event.nbytes
         stream, pieces = self.streams.get(event.kind, MAIN), script.pieces.get(event.key)
-        if pieces is not None and sum(pieces) == nbytes:  # else a companion's unit of that number
-            for index, piece in enumerate(pieces):
-                self.take((key, index), piece, stream)
-        elif key in self.blocks or type(nbytes) is not int or not nbytes:
-            self.take(key, int(nbytes), stream)
-        else:  # `take`, written out
-            self.blocks[key] = self.allocator.malloc(nbytes, stream), nbytes
-            self.requested += nbytes
-            if self.requested > self.peak_requested:
-                self.peak_requested = self.requested
+        if pieces is None or sum(pieces) != event.nbytes:  # none, or a companion's unit of that number
+            return self.take(item.key, int(event.nbytes), stream)
+        for index, nbytes in enumerate(pieces):
+            self.take((item.key, index), nbytes, stream)
 
     def multiplies(self, item: Stamped) -> bool:
         """What is gathered or reduced is no product; a gradient that waits for its reduction is."""
