@@ -30,7 +30,7 @@ from statistics import median
 from bench_dataset import generate
 
 from vramcast.host.bill import HostData, HostJob, Loader, host_entries, token_batch
-from vramcast.host.parquet import POOL_SEGMENT_BYTES, ParquetFacts, read_facts
+from vramcast.host.parquet import POOL_SEGMENT_BYTES, SLICE_BYTES, ParquetFacts, read_facts
 from vramcast.ledger import FORWARD, Ledger
 from vramcast.units import MiB
 
@@ -58,8 +58,10 @@ class Case:
 def rows_to_read(facts: ParquetFacts, case: Case, batches: tuple[int, ...]) -> int:
     """Enough to fill what every reader may hold and its pool, and to stop in the middle of an epoch."""
     tables = min(facts.room_for_tables_bytes(case.budget_bytes), facts.decoded_bytes) + POOL_SEGMENT_BYTES
-    # Workers share the row groups among them in mode row-groups; in the others each one touches all.
-    fill = {"row-groups": max(case.workers, 1) * tables, "mmap": case.budget_bytes, "ultra": POOL_SEGMENT_BYTES}
+    # Workers share the row groups among them in modes row-groups and ultra; in the others each one touches all.
+    readers = max(case.workers, 1)
+    ultra = readers * (SLICE_BYTES + POOL_SEGMENT_BYTES)
+    fill = {"row-groups": readers * tables, "mmap": case.budget_bytes, "ultra": ultra}
     nbytes = min(fill.get(case.mode, 0), 10 * facts.decoded_bytes)
     wanted, whole = max(nbytes * facts.num_rows // facts.decoded_bytes, 60 * max(batches)), facts.num_rows // case.ranks
     if wanted < whole - 10 * max(batches):

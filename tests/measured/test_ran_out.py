@@ -1,5 +1,5 @@
-"""Runs of xMem (Stone-ResearchLife/xMem, plot/data/002-Monte Carlo/Transformer, MIT) that ran out of memory on their
-card, and some that just fitted: the verdict must be the card's.
+"""Runs of xMem (Stone-ResearchLife/xMem, plot/data and data_new, MIT) that ran out of memory on their card,
+ and some that just fitted: the verdict must be the card's.
 
 Plain fp32 loops at 128 tokens, random weights, torch 2.6, transformers 4.49; read when the engine was settled.
 """
@@ -23,6 +23,15 @@ RAN_OUT = [
     ("opt-125m", "adamw", 53, "rtx4060", "before-forward"),
     ("gpt2", "adamw", 42, "rtx4060", "before-forward"),
     ("gpt2", "adamw", 54, "rtx3060", "before-forward"),
+    ("t5-small", "adam", 52, "rtx4060", "before-forward"),
+    ("distilgpt2", "adamw", 42, "rtx4060", "before-forward"),
+    ("gpt-neo-125m", "adam", 28, "rtx4060", "before-forward"),
+    ("gpt-neo-125m", "sgd", 29, "rtx4060", "after-forward"),
+    ("gpt-neo-125m", "adam", 54, "rtx4060", "before-forward"),
+    ("gpt-neo-125m", "sgd", 56, "rtx4060", "before-forward"),
+    ("gpt-neo-125m", "adam", 63, "rtx4060", "before-forward"),
+    ("gpt-neo-125m", "adam", 45, "rtx3060", "before-forward"),
+    ("gpt-neo-125m", "adamw", 45, "rtx3060", "before-forward"),
 ]
 FITTED = [
     ("gpt-neo-125m", "adamw", 38, "rtx3060", "before-forward"),  # 12.16 GB of 12.62

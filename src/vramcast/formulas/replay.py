@@ -91,6 +91,7 @@ class _Bounded(SimulatedDriver):
 
 
 LARGEST = 30  # tensors that stand for all
+UNSETTLED = 8  # steps at most behind the second
 HELD = ("weights", "small", "states", "old", "shard", "bucket", "companion")
 
 
@@ -146,6 +147,22 @@ class Run:
         else:
             self.play(script.later, zeroes=zeroes)
         self.flash(script.step_temporaries)
+        if zeroes and not script.earlier:
+            self.settle()
+
+    def settle(self) -> None:
+        """Gradients that live through the next forward lie elsewhere in every step, so the cache may grow after the
+        second one: until a step leaves everything where the one before left it."""
+        for _ in range(UNSETTLED):
+            left = self.lying()
+            self.end_step(gradients=False)
+            self.play(self.script.later, zeroes=True)
+            self.flash(self.script.step_temporaries)
+            if self.lying() == left:
+                break
+
+    def lying(self) -> tuple[int, frozenset[int]]:
+        return self.allocator.reserved_bytes, frozenset(block.address for block, _ in self.blocks.values())
 
     def optimizer_step(self) -> None:
         if not self.has_states:
@@ -186,18 +203,19 @@ class Run:
         """`zeroes`: the last step's gradients go at once when forward is over. `take` and `drop` are written out: a
         search plays millions of events."""
         blocks, malloc, free, apart = self.blocks, self.allocator.malloc, self.allocator.free, self.apart
-        handles, seen = len(self.script.workspaces), ""
+        seen, waits = "", False
         for item in stream:
             phase, _, (sign, _, nbytes, kind, _), key = item
             if phase != seen:
-                seen = phase
+                seen, waits = phase, self.waits(phase)
                 if zeroes and phase == BACKWARD:
                     self.drop_gradients()
                     zeroes = False
                 if self.old and phase in (self.script.old_until, BACKWARD):
                     self.drop_old()
-            if kind in apart or self.handles < handles:
+            if kind in apart or waits:
                 (self.born_of_products if sign > 0 else self.dies)(item)
+                waits = waits and self.waits(phase)
             elif sign > 0:
                 if key in blocks or type(nbytes) is not int or not nbytes:
                     self.take(key, int(nbytes))
@@ -217,15 +235,17 @@ class Run:
     def born_of_products(self, item: Stamped) -> None:
         """cuBLAS asks for its workspace behind the result of a thread's first product, out of what is cached then."""
         self.born(item)
-        if self.handles < len(self.script.workspaces) and self.multiplies(item):
+        if self.waits(item.phase) and self.multiplies(item):
             self.take(("small", "workspace", self.handles), self.script.workspaces[self.handles])
             self.handles += 1
 
+    def waits(self, phase: str) -> bool:
+        """Has the thread that runs this phase no workspace yet?"""
+        return self.handles < len(self.script.workspaces) and (phase == BACKWARD) == bool(self.handles)
+
     def multiplies(self, item: Stamped) -> bool:
-        """Is this the first tensor that one of the two threads makes where there are matrix products?"""
-        backward = item.phase == BACKWARD
-        inside = item.section < self.script.last_section if backward else item.section > 0
-        return backward == bool(self.handles) and inside
+        """Is this a tensor that is made where there are matrix products?"""
+        return item.section < self.script.last_section if item.phase == BACKWARD else item.section > 0
 
     def dies(self, item: Stamped) -> None:
         self.drop(item.key)

@@ -445,10 +445,10 @@ def fold(program: Program, mode: Mode) -> Fold:
     level: Number = 0
     left: Number = 0
     peaks: dict[str, Number] = {}
-    memo = _Memo(program.folded)
+    sums = sums_of(program)
     made = list(passes(program, mode))
     for at, length, times in repetitions([(chunk.phase, id(chunk.events)) for chunk in made]):
-        above, net, beside = _joined([memo.of_list(_sums, chunk.events) for chunk in made[at : at + length]])
+        above, net, beside = _joined([sums(chunk.events) for chunk in made[at : at + length]])
         top, phase = level + above, made[at].phase
         if times > 1:  # alike layers change the level evenly, so that the first or the last of them is the highest
             top = maximum(top, top + (times - 1) * net)
@@ -474,6 +474,11 @@ def repetitions(keys: Sequence[tuple[str, int]]) -> Iterator[tuple[int, int, int
                 length, times = period, count
         yield at, length, times
         at += length * times
+
+
+def sums_of(program: Program) -> Callable[[list[Event]], Sums]:
+    """Of a chunk's events, added up once for all layers that share them."""
+    return partial(_Memo(program.folded).of_list, _sums)
 
 
 def _joined(parts: list[Sums]) -> Sums:

@@ -252,11 +252,12 @@ def _data_entries(job: HostJob) -> Iterator[Entry]:
 
 
 def _decoding_entry(count: int, data: HostData) -> Entry:
-    """Mode `ultra` empties the pool every few decodings; the other may keep a segment of it."""
-    if data.mode == "ultra":
-        return _data_entry("decoding buffers", count, data.facts.decoding_by_ultra_bytes)
+    """What the pool has: one decoding where it is emptied after each, up to a segment more where it is kept."""
     facts, budget = data.facts, data.budget_bytes
-    least, usual, most = facts.most_decoding_bytes, facts.usual_decoding_bytes(budget), facts.decoding_bytes(budget)
+    if data.mode == "ultra":
+        least, usual, most = facts.decoding_by_ultra_bytes
+    else:
+        least, usual, most = facts.most_decoding_bytes, facts.usual_decoding_bytes(budget), facts.decoding_bytes(budget)
     return replace(
         _data_entry("decoding buffers", count, usual),
         range_bytes=(count * least, count * most) if least < most else None,

@@ -18,12 +18,12 @@ from urllib.parse import unquote
 
 from vramcast.errors import InputError, unknown
 from vramcast.host.footer import GroupFooter, LeafChunk, read_footer
-from vramcast.units import MiB, format_bytes, round_up
+from vramcast.units import KiB, MiB, format_bytes, round_up
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 # pyarrow's pool (mimalloc) takes memory from the system by this much and goes through all of it before it returns any.
 POOL_SEGMENT_BYTES = 32 * MiB
-READ_BUFFER_BYTES = MiB  # of a column chunk, as `vramcast.runtime` opens files
+READ_BUFFER_BYTES = 64 * KiB  # of a column chunk, as `vramcast.runtime` opens files; a longer page is read at once
 PAGE_BYTES = MiB  # pages as pyarrow, Spark and DuckDB write them; a footer does not say
 RECORD_BYTES = 320  # a RowGroup with its numbers and its place in two tuples, CPython on 64 bits
 # Arrow's and Python's objects for one buffer of a decoded column: RSS of 900 held tables of a hundred rows less their
@@ -33,7 +33,6 @@ PYTHON_OBJECT_BYTES = 560  # of these in Python's own heap, by tracemalloc: 544 
 NUMBER_BYTES, TEXT_OFFSET_BYTES = 8, 4  # Arrow's int64, and its place in a column of text
 VIEW_BYTES = 16  # Arrow's string_view and binary_view, per value
 SLICE_BYTES = 8 * MiB  # what mode `ultra` holds of a row group that is larger than this
-ULTRA_POOL_BYTES = 2 * SLICE_BYTES  # of decodings, after which mode `ultra` empties its pool
 CACHE_CHUNK_BYTES = MiB  # of the Arrow copy that mode `mmap` maps
 OPEN_CHUNKS = 4096  # whose headers a reader keeps; the data stays in the page cache
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -86,6 +85,11 @@ class RowGroup:
         """
         decoded = min(self.decoded_bytes, self.decoded_bytes if limit_bytes is None else limit_bytes)
         return decoded + 4 * min(self.widest_bytes, decoded) + self.pages_bytes
+
+    @property
+    def ultra_keeps_pool(self) -> bool:
+        """Whether mode `ultra` leaves the pool what it has: where two decodings of a slice fit in one segment."""
+        return 2 * self.decoding_bytes(SLICE_BYTES) <= POOL_SEGMENT_BYTES
 
     def slice_rows(self, slice_bytes: int) -> int:
         """Rows of a slice where the group is cut into equal ones of at most about `slice_bytes`."""
@@ -175,10 +179,11 @@ class ParquetFacts:
         return chunks * self.row_groups[0].objects_bytes
 
     @property
-    def decoding_by_ultra_bytes(self) -> int:
-        """Mode `ultra`: a decoding beside what the last one left, unless the pool is emptied between them."""
-        least = max(group.decoding_bytes(SLICE_BYTES) for group in self.row_groups)
-        return min(2 * least, max(ULTRA_POOL_BYTES, least))
+    def decoding_by_ultra_bytes(self) -> tuple[int, int, int]:
+        """Mode `ultra`: the least, the usual and the most. A kept pool has a decoding beside what the last one left."""
+        largest = max(self.row_groups, key=lambda group: group.decoding_bytes(SLICE_BYTES))
+        least = largest.decoding_bytes(SLICE_BYTES)
+        return (least, 2 * least, POOL_SEGMENT_BYTES + least) if largest.ultra_keeps_pool else (least, least, least)
 
     @property
     def kept_pool_bytes(self) -> int:

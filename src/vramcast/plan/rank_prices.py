@@ -10,10 +10,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.formulas.estimate import DEVICE, plain, recorded, sizes_of
+from vramcast.formulas.estimate import plain, recorded, sizes_of
 from vramcast.formulas.optimizers import implementation
-from vramcast.formulas.parallel.host import offloads_optimizer
 from vramcast.formulas.parallel.ranks import (
+    AtRest,
     Rank,
     _check_supported,
     _completed,
@@ -21,12 +21,11 @@ from vramcast.formulas.parallel.ranks import (
     rank_of_stage,
     rank_program,
 )
-from vramcast.formulas.parallel.sharding import rank_states
 from vramcast.formulas.parallel.topology import Topology, check_model, topology_of
 from vramcast.formulas.regime import kv_cache
 from vramcast.formulas.states import States, unique
 from vramcast.job import Job
-from vramcast.ledger import NEXT_STEP
+from vramcast.ledger import STEP
 from vramcast.models.config import Config
 from vramcast.models.dims import Number
 from vramcast.models.program import Program, Sizes
@@ -48,7 +47,7 @@ class RankPrices:
         self.config, self.gpu = config, gpu
         self._programs: dict[Hashable, tuple[Program, Work]] = {}
         self._passes: dict[Hashable, dict[str, Number]] = {}
-        self._lying: dict[Hashable, int] = {}
+        self._resting: dict[Hashable, tuple[Rank, AtRest]] = {}
         self._small: dict[Hashable, Program] = {}
 
     def price(self, job: Job) -> Price:
@@ -57,15 +56,20 @@ class RankPrices:
         _check_supported(job)
         job, sizes = _completed(job), plain(sizes_of(job, self.config))
         program, work = self._program(job, topology, sizes)
-        known = rank_states(job, self._small_program(job, topology), topology) if topology.pp == 1 else None
-        ranks = [rank_of_stage(job, self.gpu, topology, program, stage, known) for stage in range(topology.pp)]
+        if topology.pp > 1 or job.framework == "megatron":  # where more lies than parameters tell
+            ranks = [rank_of_stage(job, self.gpu, topology, program, stage) for stage in range(topology.pp)]
+            resting = [rank.at_rest() for rank in ranks]
+        else:
+            alike, at_rest = self._rests(job, topology)
+            ranks, resting = [rank_of_stage(job, self.gpu, topology, program, 0, alike)], [at_rest]
         tokens = int(sizes.batch * sizes.seq)
         works = (work if topology.pp == 1 else work_of(rank.step.program) for rank in ranks)
         costs = [rank_cost(rank, each, self.gpu, tokens) for rank, each in zip(ranks, works, strict=True)]
-        return Price(
-            allocated_bytes=max(int(rank.peak(self._passes_of(rank, program))) for rank in ranks),
-            cost=max(costs, key=lambda cost: cost.seconds[1]),
+        peaks = (
+            at_rest.peak(self._passes_of(rank, program), with_gradients=rank.step.holds_gradients)
+            for rank, at_rest in zip(ranks, resting, strict=True)
         )
+        return Price(allocated_bytes=max(map(int, peaks)), cost=max(costs, key=lambda cost: cost.seconds[1]))
 
     def _program(self, job: Job, topology: Topology, sizes: Sizes) -> tuple[Program, Work]:
         key = (
@@ -92,15 +96,15 @@ class RankPrices:
         """What lies on a rank in the optimizer's step whatever the passes do: a lower bound, quickly."""
         if job.pp > 1:
             return 0
+        _, at_rest = self._rests(job, topology_of(job))
+        return at_rest.gradient_bytes + at_rest.by_phase[STEP]
+
+    def _rests(self, job: Job, topology: Topology) -> tuple[Rank, AtRest]:
         key = (*_stored(job), job.strategy, job.tp, job.offload, job.optimizer, implementation(job))
-        if key not in self._lying:
-            topology = topology_of(job)
-            program = self._small_program(job, topology)
-            rank = rank_of_stage(job, self.gpu, topology, program, 0)
-            gradients = 0 if offloads_optimizer(job) else rank.step.states.gradient_bytes
-            here = (entry for entry in rank.lying if entry.place == DEVICE and NEXT_STEP in entry.phases)
-            self._lying[key] = gradients + sum(entry.nbytes for entry in here)
-        return self._lying[key]
+        if key not in self._resting:
+            rank = rank_of_stage(job, self.gpu, topology, self._small_program(job, topology), 0)
+            self._resting[key] = rank, rank.at_rest()
+        return self._resting[key]
 
     def _small_program(self, job: Job, topology: Topology) -> Program:
         """The parameters of a rank, with as few activations as possible."""

@@ -11,7 +11,7 @@ import hashlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -157,6 +157,7 @@ class RowGroupSampler:
             "drop_last": self.drop_last, "num_rows": self.facts.num_rows,
             "row_groups": hashlib.sha256(rows.encode()).hexdigest()[:16],
             **({"slice_bytes": SLICE_BYTES} if self._cuts_groups else {}),
+            **({"cuts": "at row groups"} if self.lanes > 1 else {}),  # states from before they were are refused
         }  # fmt: skip
 
     def _check_enough_rows(self) -> None:
@@ -223,15 +224,26 @@ class RowGroupSampler:
     def _lane_cuts(self, windows: list[list[_Segment]], sizes: _Sizes) -> Iterator[list[int]]:
         """Where each window's rows are cut into lanes: in proportion to what each lane's batches still need.
 
-        All lanes leave a window together, so that what one process holds is one window, whatever its lanes.
+        All lanes leave a window together, to within a batch, so that what one process holds is one window, whatever
+        its lanes. A cut less than a batch beside a row group's edge is made there: else two workers decode it.
         """
         left = [sizes.total(lane, self.lanes, sizes.count) for lane in range(self.lanes)]
         left[-1] += self._rows_of(self.rank) - sum(left)  # what `drop_last` leaves out
         for window in windows:
             num_rows, total = sum(part.stop - part.start for part in window), sum(left)
             cuts = [num_rows * before // total for before in (0, *accumulate(left))]
+            if num_rows < total:  # the last window has to come out even
+                cuts = self._at_edges(cuts, window, left)
             left = [rows - (stop - start) for rows, start, stop in zip(left, cuts, cuts[1:], strict=False)]
             yield cuts
+
+    def _at_edges(self, cuts: list[int], window: list[_Segment], left: list[int]) -> list[int]:
+        """The cuts moved to edges of row groups that are near, where no lane then gets more than it needs."""
+        edges = [0, *accumulate(part.stop - part.start for part in window)]
+        nearest = [min(edges, key=lambda edge: abs(edge - cut)) for cut in cuts]
+        moved = [edge if abs(edge - cut) < self.batch_size else cut for edge, cut in zip(nearest, cuts, strict=True)]
+        counts = [stop - start for start, stop in pairwise(moved)]
+        return moved if all(0 <= count <= rows for count, rows in zip(counts, left, strict=True)) else cuts
 
     def _windows(self) -> Iterator[list[_Segment]]:
         """Segments gathered until the next would exceed the window."""

@@ -24,8 +24,8 @@ from vramcast.host.parquet import (
     POOL_SEGMENT_BYTES,
     READ_BUFFER_BYTES,
     SLICE_BYTES,
-    ULTRA_POOL_BYTES,
     ParquetFacts,
+    RowGroup,
 )
 from vramcast.runtime.rows import Rows, is_text
 from vramcast.units import KiB, format_bytes, round_up
@@ -216,7 +216,6 @@ class SliceStore:
         self._plan = [piece for index in range(len(facts.row_groups)) for piece in _pieces(facts, index, slice_bytes)]
         self.ends = tuple(accumulate(rows for _, _, rows in self._plan))
         self.held = Held(slice_bytes)
-        self._left_bytes = 0  # by decodings since the pool was emptied
         self._stream: tuple[int, Iterator[pa.Table]] | None = None  # the next chunk a running decode will give
 
     def load(self, chunk: int, wanted: int = 1) -> Rows:
@@ -229,19 +228,19 @@ class SliceStore:
             rows.nbytes += facts.objects_bytes
             self.held.make_room(rows.nbytes)
             self.held.add(chunk, rows)
-            self._give_back(facts.decoding_bytes(SLICE_BYTES))
+            self._give_back(facts)
         self.held.note_read(chunk, wanted)
         return rows
 
     def describe(self, chunk: int) -> str:
         return self._reader.facts.describe(self._plan[chunk][0])
 
-    def _give_back(self, nbytes: int) -> None:
-        """Empty the pool after a slice's worth or two: after every small row group it would cost half of it again."""
-        self._left_bytes += nbytes
-        if self._left_bytes >= ULTRA_POOL_BYTES:
+    def _give_back(self, group: RowGroup) -> None:
+        """Empty the pool after a large decoding. After a small one the next reuses it: to have the kernel clear its
+        pages anew costs more than the decoding, and what a worker holds would be another figure at every batch.
+        """
+        if not group.ultra_keeps_pool:
             pa.default_memory_pool().release_unused()
-            self._left_bytes = 0
 
     def table(self, chunk: int) -> pa.Table:
         group, piece, rows = self._plan[chunk]

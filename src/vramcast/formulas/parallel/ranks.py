@@ -33,6 +33,7 @@ from vramcast.formulas.inputs import input_lines
 from vramcast.formulas.optimizers import implementation, temporaries, version
 from vramcast.formulas.overheads import context_entries, workspace_entries
 from vramcast.formulas.parallel.accompany import RankSetting, accompany
+from vramcast.formulas.parallel.alike import phase_peaks_of
 from vramcast.formulas.parallel.buffers import (
     buffer_entries,
     is_bucket_view,
@@ -136,6 +137,11 @@ class RankStep(Step):
         """Are there gradients that a later micro-batch's are added to?"""
         return self.job.accumulate > 1 and not self.reduces_last
 
+    @property
+    def holds_gradients(self) -> bool:
+        """Do gradients lie there in every pass?"""
+        return self.accumulates_apart or self.finds_gradients
+
     def _accumulating(self, bill: _Bill, gradients: Amounts, first: tuple[str, ...], later: list[Stamped]) -> None:
         """Where gradients are reduced last, `later` is a micro-batch before the last, without the rank's shares."""
         if not self.reduces_last:
@@ -169,6 +175,21 @@ class RankStep(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AtRest:
+    """On a rank once optimizer states exist: what lies there by phase, its gradients, what the update adds."""
+
+    by_phase: dict[str, int]
+    gradient_bytes: int
+    temporary_bytes: int
+
+    def peak(self, passes: dict[str, Number], *, with_gradients: bool) -> Number:
+        """The largest allocated sum. `with_gradients`: they exist in every pass."""
+        held = self.gradient_bytes if with_gradients else 0
+        tops = (peak + held + self.by_phase[phase] for phase, peak in passes.items())
+        return functools.reduce(maximum, tops, self.by_phase[STEP] + self.gradient_bytes + self.temporary_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
     """All that a rank of one pipeline stage holds, before the allocator."""
 
@@ -179,25 +200,33 @@ class Rank:
 
     def passes(self) -> dict[str, Number]:
         """The largest sum of what the step makes, by phase."""
-        last = peak_by_phase(self.step.program, self.step.mode(fresh=not self.step.finds_gradients))
+        last = self._passes(fresh=not self.step.finds_gradients)
         if not self.step.reduces_last:
             return last
-        before = peak_by_phase(self.step.program, self.step.mode(fresh=False))
+        before = self._passes(fresh=False)
         return {phase: maximum(peak, before.get(phase, 0)) for phase, peak in last.items()}
 
-    def peak(self, passes: dict[str, Number] | None = None) -> Number:
-        """The largest allocated sum once optimizer states exist; `passes` where they are known."""
+    def _passes(self, *, fresh: bool) -> dict[str, Number]:
+        step = self.step
+        if step.topology.strategy == "zero3" or step.topology.pp > 1:
+            return peak_by_phase(step.program, step.mode(fresh=fresh))
+        return phase_peaks_of(step.program, lambda program: replace(step, program=program).mode(fresh=fresh))
+
+    def peak(self) -> Number:
+        """The largest allocated sum once optimizer states exist."""
+        return self.at_rest().peak(self.passes(), with_gradients=self.step.holds_gradients)
+
+    def at_rest(self) -> AtRest:
         here = [entry for entry in self.lying if entry.place == DEVICE and entry.level == Level.ALLOCATED]
-        peaks = self.passes() if passes is None else passes
         states = self.step.states
         assert isinstance(states, RankStates)
-        held = states.gradient_bytes if self.step.accumulates_apart or self.step.finds_gradients else 0
-        tops = [
-            peak + held + sum(entry.nbytes for entry in here if f"next {phase}" in entry.phases)
-            for phase, peak in peaks.items()
-        ]
-        step = sum(entry.nbytes for entry in here if "next step" in entry.phases)
-        return functools.reduce(maximum, (*tops, step + states.gradient_bytes + temporary_bytes(states)))
+        return AtRest(
+            by_phase={
+                phase: sum(entry.nbytes for entry in here if later in entry.phases)
+                for phase, later in (*NEXT.items(), (STEP, NEXT_STEP))
+            },
+            gradient_bytes=states.gradient_bytes, temporary_bytes=temporary_bytes(states),
+        )  # fmt: skip
 
 
 def forecast_ranks(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Forecast:
@@ -352,16 +381,25 @@ def divided_program(job: Job, config: Config, gpu: Gpu | None, topology: Topolog
 
 
 def rank_of_stage(
-    job: Job, gpu: Gpu | None, topology: Topology, program: Program, stage: int, states: RankStates | None = None
+    job: Job, gpu: Gpu | None, topology: Topology, program: Program, stage: int, alike: Rank | None = None
 ) -> Rank:
-    """`states` where they are known."""
+    """`alike`: a rank on which the same lies, where one is known."""
     if topology.pp > 1:
         blocks = sum(placed.section.is_block for placed in program.placed)
         layers = layers_of_stages(blocks, topology.pp * job.virtual_stages, job)
         program = stage_program(program, layers, stages_of_rank(job, topology, stage))
-    states = states or rank_states(job, program, topology)
+    return rank_of_program(job, gpu, topology, program, stage, alike)
+
+
+def rank_of_program(
+    job: Job, gpu: Gpu | None, topology: Topology, program: Program, stage: int = 0, alike: Rank | None = None
+) -> Rank:
+    """Of a stage's own program."""
+    states = replace(alike.states, job=job) if alike else rank_states(job, program, topology)
     here = on_device(job, states)
     step = RankStep(job=job, program=program, states=here, place=DEVICE, topology=topology, stage=stage)
+    if alike:
+        return Rank(stage=stage, step=step, states=states, lying=alike.lying)
     units = units_of(job, program, topology)
     lying = (*lying_entries(job, gpu, topology, states, units), *engine_entries(program, gpu, DEVICE))
     return Rank(stage=stage, step=step, states=states, lying=lying)

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError, UnsupportedError, VramcastError
 from vramcast.formulas.estimate import DEVICE, sizes_of
-from vramcast.formulas.events import peak_above
 from vramcast.formulas.overheads import context_entries
+from vramcast.formulas.parallel.alike import MIDDLE, Peaks, peaks_by_place
 from vramcast.formulas.parallel.buffers import nccl_entries
-from vramcast.formulas.parallel.engine import engine_entries
 from vramcast.formulas.parallel.layout import (
     layers_of_stages,
     rank_config,
@@ -31,15 +30,13 @@ from vramcast.formulas.parallel.layout import (
     stage_program,
 )
 from vramcast.formulas.parallel.pipeline import chunks_in_flight, kept_bytes
-from vramcast.formulas.parallel.ranks import RankStep, divided_program, lying_entries, on_device, temporary_bytes
+from vramcast.formulas.parallel.ranks import AtRest, RankStep, divided_program, on_device, rank_of_program
 from vramcast.formulas.parallel.sharding import rank_states
 from vramcast.formulas.parallel.topology import GATHERING, Topology, check_model, topology_of
-from vramcast.formulas.parallel.units import units_of
-from vramcast.formulas.timeline import Mode, passes
 from vramcast.job import Job
-from vramcast.ledger import BACKWARD, FORWARD, LOSS, STEP, Entry, Level
+from vramcast.ledger import STEP
 from vramcast.models.config import Config
-from vramcast.models.dims import Number, maximum
+from vramcast.models.dims import Number
 from vramcast.models.program import Program, Sizes
 from vramcast.models.read import read_model
 
@@ -49,7 +46,6 @@ RECOMPUTE = ("none", "selective", "full")
 MOST_CP = 64
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")  # the names configs have for their number
 SHORT = (3, 4)  # layers of the stages from which all others follow
-MIDDLE = "layers between"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,18 +152,8 @@ def _short(config: Config, layers: int) -> Config:
 class _Passes:
     """The peaks of a step through a short stage by phase and place, and what a micro-batch leaves behind."""
 
-    peaks: dict[tuple[str, str], Number]
+    peaks: Peaks
     kept: Number
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Lying:
-    """What lies there in each later phase, the gradients, and what the optimizer's step adds."""
-
-    by_phase: dict[str, int]
-    gradient_bytes: int
-    temporary_bytes: int
-    accumulates: bool  # gradients exist in every pass
 
 
 class _Slice:
@@ -186,7 +172,7 @@ class _Slice:
         self.whole = divided_program(one, _short(config, max(SHORT)), gpu, topology_of(one), sizes)
         self.stages: dict[tuple[str, int], Program] = {}
         self.passes: dict[tuple[str, str, int, tuple[int, bool]], _Passes] = {}
-        self.lying: dict[tuple[str, int, int, int], _Lying] = {}
+        self.lying: dict[tuple[str, int, int, int], tuple[AtRest, bool]] = {}
 
     def candidates(self, recompute: str) -> Iterator[Candidate]:
         job = replace(self.job, checkpointing=recompute)
@@ -232,11 +218,11 @@ class _Slice:
         """The peaks of a short stage once optimizer states exist, all that lies there included."""
         last = topology.pp - 1
         kind = "only" if last == 0 else "first" if stage == 0 else "last" if stage == last else "middle"
-        run, lying = self._passes(job, topology, kind, layers), self._lying(job, topology, kind, layers)
-        held = lying.gradient_bytes if lying.accumulates else 0
+        run, (lying, accumulates) = self._passes(job, topology, kind, layers), self._lying(job, topology, kind, layers)
+        held = lying.gradient_bytes if accumulates else 0
         others = (chunks_in_flight(job, topology, stage) - 1) * numpy.asarray(run.kept, numpy.int64)
         totals = {place: peak + held + others + lying.by_phase[place[0]] for place, peak in run.peaks.items()}
-        totals[STEP, ""] = 0 * others + lying.by_phase["step"] + lying.gradient_bytes + lying.temporary_bytes
+        totals[STEP, ""] = 0 * others + lying.by_phase[STEP] + lying.gradient_bytes + lying.temporary_bytes
         return totals
 
     def _stage(self, kind: str, layers: int) -> Program:
@@ -257,49 +243,15 @@ class _Slice:
             here = on_device(job, states)
             step = RankStep(job=job, program=program, states=here, place=DEVICE, topology=topology, stage=last)
             mode = step.mode(fresh=not step.finds_gradients)
-            self.passes[key] = _Passes(peaks=_peaks(program, mode), kept=kept_bytes(program, mode))
+            self.passes[key] = _Passes(peaks=peaks_by_place(program, mode), kept=kept_bytes(program, mode))
         return self.passes[key]
 
-    def _lying(self, job: Job, topology: Topology, kind: str, layers: int) -> _Lying:
+    def _lying(self, job: Job, topology: Topology, kind: str, layers: int) -> tuple[AtRest, bool]:
         key = (kind, layers, topology.pp, topology.cp)
         if key not in self.lying:
-            program = self._stage(kind, layers)
-            states = rank_states(job, program, topology)
-            units = units_of(job, program, topology) if topology.strategy in GATHERING else []
-            updated = on_device(job, states)
-            step = RankStep(job=job, program=program, states=updated, place=DEVICE, topology=topology)
-            here = [
-                entry
-                for entry in (
-                    *lying_entries(job, self.gpu, topology, states, units),
-                    *engine_entries(program, self.gpu, DEVICE),
-                )
-                if entry.place == DEVICE and entry.level == Level.ALLOCATED
-            ]
-            self.lying[key] = _Lying(
-                by_phase={phase: _sum(here, f"next {phase}") for phase in (FORWARD, LOSS, BACKWARD, STEP)},
-                gradient_bytes=updated.gradient_bytes, temporary_bytes=temporary_bytes(updated),
-                accumulates=step.accumulates_apart or step.finds_gradients,
-            )  # fmt: skip
+            rank = rank_of_program(job, self.gpu, topology, self._stage(kind, layers))
+            self.lying[key] = rank.at_rest(), rank.step.holds_gradients
         return self.lying[key]
-
-
-def _peaks(program: Program, mode: Mode) -> dict[tuple[str, str], Number]:
-    """The largest sum in each phase at the first layer, at the last one, between them, and in the parts around."""
-    blocks = [index for index, placed in enumerate(program.placed) if placed.section.is_block]
-    places = {blocks[0]: "first layer", blocks[-1]: "last layer", **dict.fromkeys(blocks[1:-1], MIDDLE)}
-    level: Number = 0
-    peaks: dict[tuple[str, str], Number] = {}
-    for chunk in passes(program, mode):
-        place = (chunk.phase, places.get(chunk.section, program.placed[chunk.section].name))
-        top = level + peak_above(chunk.events)
-        peaks[place] = maximum(peaks[place], top) if place in peaks else top
-        level = level + sum((event.sign * event.nbytes for event in chunk.events), 0)
-    return peaks
-
-
-def _sum(entries: list[Entry], phase: str) -> int:
-    return sum(entry.nbytes for entry in entries if phase in entry.phases)
 
 
 def _divided(job: Job, cp: int, pp: int) -> Job:
