@@ -1,5 +1,5 @@
-"""Runs of xMem (Stone-ResearchLife/xMem, plot/data and data_new, MIT) that ran out of memory on their card,
- and some that just fitted: the verdict must be the card's.
+"""Runs of xMem (Stone-ResearchLife/xMem, plot/data and data_new, MIT) that ran out of memory on their
+card, and some that just fitted: the verdict must be the card's.
 
 Plain fp32 loops at 128 tokens, random weights, torch 2.6, transformers 4.49; read when the engine was settled.
 """
