@@ -9,6 +9,7 @@ cudaMallocAsync backend.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Callable
 
 from vramcast.allocator.block import ALLOCATED, DEFAULT_POOL, FREE, PENDING, Block, BlockPool, PoolId
 from vramcast.allocator.constants import MIN_BLOCK_BYTES, SMALL_REQUEST_MAX_BYTES
@@ -55,7 +56,9 @@ class Allocator:
             and self.settings.max_split_bytes is None
             and (self.settings.garbage_collection_threshold == 0)
         )
-        self._is_bare = self._is_plain and not statistics
+        self._is_bare = (
+            not statistics and self.settings.max_split_bytes is None and self.settings.garbage_collection_threshold == 0
+        )
         self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
         self.oversize_allocations = Count()
 
@@ -63,21 +66,21 @@ class Allocator:
 
     def malloc(self, requested_bytes: int, stream: int = 0, pool: PoolId = DEFAULT_POOL) -> Block:
         """A block for `requested_bytes`, or OutOfMemory. Empty tensors have no block: torch does not ask for one."""
+        if self._is_bare and pool is DEFAULT_POOL:
+            return self._malloc_bare(requested_bytes, stream)
         plain = self._plain_rounding and requested_bytes >= MIN_BLOCK_BYTES  # `rounded`, written out
         size = (requested_bytes + ROUNDING) & ~ROUNDING if plain else self.rounded(requested_bytes)
         if pool is DEFAULT_POOL or pool == DEFAULT_POOL:
             blocks = self._small if size <= SMALL_REQUEST_MAX_BYTES else self._large
         else:
             blocks = self.segments.pool_for(pool, size <= SMALL_REQUEST_MAX_BYTES)
-        if self._is_bare and (found := self._cut(blocks, size, stream)) is not None:
-            return found
         block = self._find_free(blocks, size, stream) or self._take(blocks, size, stream, requested_bytes)
         return self.hand_out(block, size, requested_bytes)
 
     def free(self, block: Block) -> None:
         """The program lets go. A block that another stream used stays pending until `complete_pending`."""
-        if not (self._statistics or block.stream_uses):
-            return self._free_uncounted(block)
+        if self._is_bare:
+            return self._free_bare(block)
         self.request_free(block)
         if block.stream_uses:
             self._pending.append(block)
@@ -222,17 +225,28 @@ class Allocator:
             return None
         return pool.free[stream].pop(index)[2]
 
-    def _cut(self, pool: BlockPool, size: int, stream: int) -> Block | None:
-        """`_find_free`, `hand_out` and `_split` in one, as they are without options and statistics."""
+    def quick(self) -> tuple[Callable[[int], Block], Callable[[Block], None]]:
+        """`malloc` and `free` for replays, which call them by the million."""
+        return (self._malloc_bare, self._free_bare) if self._is_bare else (self.malloc, self.free)
+
+    def _malloc_bare(self, requested_bytes: int, stream: int = 0) -> Block:
+        """`malloc` with all it calls written out, as that is in the default pool without limits on splitting, garbage
+        collection and statistics."""
+        plain = self._plain_rounding and requested_bytes >= MIN_BLOCK_BYTES
+        size = (requested_bytes + ROUNDING) & ~ROUNDING if plain else self.rounded(requested_bytes)
+        pool = self._small if size <= SMALL_REQUEST_MAX_BYTES else self._large
         keys = pool.free.get(stream)
         at = bisect_left(keys, (size,)) if keys else 0
         if not keys or at == len(keys):
-            return None
+            return self.hand_out(self._take(pool, size, stream, requested_bytes), size, requested_bytes)
+        if self._expandable and at + 1 < len(keys):
+            at = self._among_expandable(pool, stream, at)
         whole_size, address, block = keys.pop(at)
         rest = whole_size - size
-        if rest > (ROUNDING if pool.is_small else SMALL_REQUEST_MAX_BYTES):
+        if rest > (ROUNDING if pool.is_small or self._expandable else SMALL_REQUEST_MAX_BYTES):
             whole, before = block, block.prev
             block = Block(address, size, stream, pool)
+            block.expandable = whole.expandable
             block.prev, block.next, whole.prev = before, whole, block
             if before is not None:
                 before.next = block
@@ -376,31 +390,25 @@ class Allocator:
         if size >= self._max_split:
             self.oversize_allocations.down()
 
-    def _free_uncounted(self, block: Block) -> None:
-        """Both halves of free at once."""
+    def _free_bare(self, block: Block) -> None:
+        """`free` with all it calls written out: the counterpart of `_malloc_bare`."""
         if block.state != ALLOCATED:
             raise InvariantError(f"{block} is not allocated")
-        self._tally.allocated_bytes -= block.size
-        block.state, block.requested = FREE, 0
-        if self._is_bare:
-            return self._join(block)
-        for neighbour in (block.prev, block.next):
-            if neighbour is not None and neighbour.state == FREE:
-                merge(block, neighbour)
-        block.pool.insert(block)
-
-    def _join(self, block: Block) -> None:
-        """`merge` with both neighbours and `BlockPool.insert` in one: the counterpart of `_cut`."""
-        keys = block.pool.free.setdefault(block.stream, [])
         size, address, before, after = block.size, block.address, block.prev, block.next
-        if before is not None and before.state == FREE:
+        self._tally.allocated_bytes -= size
+        if block.stream_uses:
+            block.state = PENDING
+            return self._pending.append(block)
+        block.state = FREE
+        keys = block.pool.free.setdefault(block.stream, [])
+        if before is not None and before.state == FREE and before.mapped:
             del keys[bisect_left(keys, (before.size, before.address))]
             block.address = address = before.address
             size += before.size
             block.prev = before = before.prev
             if before is not None:
                 before.next = block
-        if after is not None and after.state == FREE:
+        if after is not None and after.state == FREE and after.mapped:
             del keys[bisect_left(keys, (after.size, after.address))]
             size += after.size
             block.next = after = after.next

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 
 from vramcast.allocator import Allocator, AllocatorSettings, Block, OutOfMemory, SimulatedDriver
+from vramcast.formulas.events import Event
 from vramcast.formulas.timeline import Stamped
 from vramcast.ledger import BACKWARD
 
@@ -39,9 +40,14 @@ class Script:
     last_section: int = 0  # the loss, which multiplies nothing
 
     def largest(self) -> Script:
-        """The few largest tensors of a step alone: these decide what a cache grows by."""
+        """The few largest tensors of a step alone: these decide what a cache grows by. Of more that are all alike the
+        first few order runs as all of them do."""
         least = _least([int(item.event.nbytes) for item in self.first if item.event.sign > 0])
         first, later = ([item for item in part if item.event.nbytes >= least] for part in (self.first, self.later))
+        births = [item.key for item in first if item.event.sign > 0]
+        if len(births) > LARGEST:
+            few = set(births[:LARGEST])
+            first, later = ([item for item in part if item.key in few] for part in (first, later))
         return replace(
             self, weights=(), small=(), workspaces=(), first=first, later=later, states=(), step_temporaries=()
         )
@@ -57,11 +63,14 @@ def _least(sizes: list[int]) -> int:
 def scaled(stream: list[Stamped], length: int, longest: int) -> list[Stamped]:
     """A stream as a shorter batch would have it: gradients of parameters are as large as ever."""
     return [
-        item if _is_gradient(item.key) else item._replace(
-            event=item.event._replace(nbytes=int(item.event.nbytes) * length // longest)
-        )
+        item if _is_gradient(item.key)
+        else Stamped(item.phase, item.section, _shrunk(item.event, length, longest), item.key)
         for item in stream
     ]  # fmt: skip
+
+
+def _shrunk(event: Event, length: int, longest: int) -> Event:
+    return Event(event.sign, event.key, int(event.nbytes) * length // longest, event.kind, event.label)
 
 
 def replay(script: Script, *, capacity_bytes: int | None, conf: str, most_bytes: int | None = None) -> Replayed:
@@ -202,8 +211,8 @@ class Run:
     def play(self, stream: list[Stamped], *, zeroes: bool = False) -> None:
         """`zeroes`: the last step's gradients go at once when forward is over. `take` and `drop` are written out: a
         search plays millions of events."""
-        blocks, malloc, free, apart = self.blocks, self.allocator.malloc, self.allocator.free, self.apart
-        seen, waits = "", False
+        blocks, apart, seen, waits = self.blocks, self.apart, "", False
+        malloc, free = self.allocator.quick()
         for item in stream:
             phase, _, (sign, _, nbytes, kind, _), key = item
             if phase != seen:
