@@ -54,6 +54,21 @@ CASES: dict[str, dict[str, Any]] = {
         "model": "pythia-410m", "batch": 2, "seq": 512, "precision": "bf16-true", "loss": "chunked",
         "framework": "hf",
     },
+    "chunks of whole logits": {
+        "model": "qwen2.5-0.5b", "batch": 4, "seq": 128, "precision": "fp32", "loss": "chunked",
+        "framework": "lightning", "optimizer": "sgd", "lora-rank": 16,
+    },
+    "chunks of logits handed on in fp32": {
+        "model": "pythia-410m", "batch": 2, "seq": 512, "precision": "bf16-mixed", "loss": "chunked",
+        "framework": "accelerate", "checkpointing": "full", "lora-rank": 64,
+    },
+    "outputs that go before a chunked loss": {
+        "model": "pythia-410m", "batch": 4, "seq": 1024, "precision": "bf16-true", "loss": "chunked",
+    },
+    "chunks of a decoder's logits": {
+        "model": "mt5-small", "batch": 2, "seq": 256, "target-seq": 256, "precision": "fp32", "loss": "chunked",
+        "framework": "lightning",
+    },
     "states from the start": {
         "model": "pythia-410m", "batch": 3, "seq": 512, "precision": "fp32", "optimizer": "adagrad",
     },

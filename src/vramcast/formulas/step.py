@@ -206,7 +206,7 @@ def held_cache(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterato
 
 def loss_apart(job: Job) -> bool:
     """Is the loss computed after the model has returned, and with it the last step's outputs gone?"""
-    return job.framework in ("litgpt", "torchtitan")
+    return job.framework in ("litgpt", "torchtitan") or job.loss == "chunked"
 
 
 class _Bill:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramcast.models.dims import maximum, minimum
+from vramcast.models.dims import Number, maximum, minimum
 from vramcast.models.program import Program
-from vramcast.models.tape import F32, Tape, Value
+from vramcast.models.tape import F32, Op, Tape, Value
 
 Version = tuple[int, int]
 
@@ -28,10 +28,13 @@ def add_loss(program: Program, *, transformers: Version, kind: str = "full", out
     if program.loss == "causal" and t.regime.code == "transformers" and t.regime.raises_logits == "model":
         logits = _raised_by_model(t, logits)
     with t.part("loss", logits) as part:
+        handed_on = outputs_in_fp32 and t.regime.autocast and logits.dtype != F32
+        if handed_on and kind == "chunked":  # by a loop that computes the loss itself
+            logits = t.cast(logits, F32, "logits handed on in fp32")
         part.outputs = (_loss(t, logits, program.loss, transformers, kind),)
         if t.regime.code != "megatron":
             t.holding(part.outputs[0], logits)  # a variable of whoever calls the loss
-        if outputs_in_fp32 and kind == "full" and t.regime.autocast and logits.dtype != F32:
+        if handed_on and kind == "full":
             t.op("to", (logits,), logits.shape, F32, requires_grad=False, label="logits handed on in fp32")
 
 
@@ -123,16 +126,40 @@ def _litgpt(t: Tape, logits: Value) -> Value:
 
 
 def _chunked(t: Tape, logits: Value) -> Value:
-    """Chunk after chunk in fp32: log-probabilities of all chunks stay, their gradients exist one chunk at a time."""
+    """Chunk after chunk in fp32; log-probabilities of all chunks stay. torchtune's head makes every chunk by itself, so
+    that gradients exist one chunk at a time; of logits that were whole, the chunks' gradients are put together."""
     b, s, *rest = logits.shape
     rows = -(-s // CHUNKS)  # torch.chunk: as many to each, the last ones have what remains
-    parts = [minimum(maximum(s - index * rows, 0), rows) for index in range(CHUNKS)]
-    log_probs = tuple(Value((b, part, *rest), F32, label="log-probabilities") for part in parts)
+    shapes = [(b, minimum(maximum(s - index * rows, 0), rows), *rest) for index in range(CHUNKS)]
+    if t.regime.code != "torchtune":
+        losses = [cross_entropy(t, _rows_in_fp32(t, part)) for part in _split(t, logits, shapes)]
+        return t.op("stack", tuple(losses), (), F32, label="loss")
+    log_probs = tuple(Value(shape, F32, label="log-probabilities") for shape in shapes)
     chunk = log_probs[0].nbytes
     return t.op(
         "chunked cross entropy", (logits,), (), F32, saves=log_probs, label="loss",
         forward_temp_bytes=chunk, backward_temp_bytes=2 * chunk, grad_in_place_of_saved=True,
     )  # fmt: skip
+
+
+def _rows_in_fp32(t: Tape, part: Value) -> Value:
+    """`part.float().flatten(0, 1)`: a copy, unless it is a single sample's in fp32."""
+    b, *rest = part.shape
+    if part.dtype != F32:
+        return t.cast(part, F32, "logits of a chunk")
+    if isinstance(b, int) and b == 1:
+        return part
+    copied = b if isinstance(b, int) else b * (b > 1)  # of many jobs at once
+    rows = t.op("copy", (part,), (copied, *rest), F32, label="logits of a chunk", passes_grad=True)
+    return rows if isinstance(b, int) else t.view(rows, part.shape)
+
+
+def _split(t: Tape, x: Value, shapes: list[tuple[Number, ...]]) -> list[Value]:
+    """torch.chunk: views forward; backward, the gradients of all parts go into one new tensor when all are there."""
+    parts = [Value(shape, x.dtype, x.requires_grad, x.label, owner=x.storage, is_slice=True) for shape in shapes]
+    for part in parts:
+        t.ops().append(Op(name="split", module=t.path(), inputs=(x,) if part is parts[-1] else (), output=part))
+    return parts
 
 
 def _compiled(t: Tape, logits: Value, *, chunked: bool) -> Value:

@@ -215,7 +215,8 @@ class _Run:
 
     def _loss(self, outputs: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         loss: torch.Tensor | None = getattr(outputs, "loss", None)
-        return chunked_loss(outputs.logits, batch["input_ids"]) if loss is None else loss
+        targets = batch.get("decoder_input_ids", batch["input_ids"])
+        return chunked_loss(outputs.logits, targets) if loss is None else loss
 
     def _refer(self, batch: dict[str, torch.Tensor]) -> None:
         assert self.reference is not None
@@ -231,5 +232,5 @@ class _Run:
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         if self.config.is_encoder_decoder:
             labels = torch.randint(0, vocabulary, (job.batch, job.target_seq or job.seq)).to(self.device)
-            return {**batch, "labels": labels}
+            return {**batch, "decoder_input_ids" if job.loss == "chunked" else "labels": labels}
         return batch if job.loss == "chunked" else {**batch, "labels": ids.clone()}
