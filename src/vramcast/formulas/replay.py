@@ -100,7 +100,7 @@ class _Bounded(SimulatedDriver):
 
 
 LARGEST = 30  # tensors that stand for all
-UNSETTLED = 8  # steps at most behind the second
+QUIET = 2  # steps: no published run grows again behind a longer pause, however long it is replayed
 HELD = ("weights", "small", "states", "old", "shard", "bucket", "companion")
 
 
@@ -161,17 +161,14 @@ class Run:
 
     def settle(self) -> None:
         """Gradients that live through the next forward lie elsewhere in every step, so the cache may grow after the
-        second one: until a step leaves everything where the one before left it."""
-        for _ in range(UNSETTLED):
-            left = self.lying()
+        second one: until as many steps in a row ask the driver for nothing."""
+        quiet = 0
+        while quiet < QUIET:
+            before = self.allocator.peak_reserved_bytes
             self.end_step(gradients=False)
             self.play(self.script.later, zeroes=True)
             self.flash(self.script.step_temporaries)
-            if self.lying() == left:
-                break
-
-    def lying(self) -> tuple[int, frozenset[int]]:
-        return self.allocator.reserved_bytes, frozenset(block.address for block, _ in self.blocks.values())
+            quiet = quiet + 1 if self.allocator.peak_reserved_bytes == before else 0
 
     def optimizer_step(self) -> None:
         if not self.has_states:

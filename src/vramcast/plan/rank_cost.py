@@ -36,7 +36,19 @@ class Exchanged:
     each_update: float
 
 
-def rank_cost(rank: Rank, work: Work, gpu: Gpu | None, tokens: int) -> StepCost:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upkeep:
+    """What a rank's states cost, whatever its passes do: the update, and weights that come from the host."""
+
+    update_s: Ends
+    fetched_s: Ends  # in each pass
+
+
+def upkeep_of(rank: Rank, gpu: Gpu | None) -> Upkeep:
+    return Upkeep(update_s=_update(rank, gpu), fetched_s=crossing_s(_fetched_bytes(rank), pcie_rates(gpu)))
+
+
+def rank_cost(rank: Rank, work: Work, gpu: Gpu | None, tokens: int, upkeep: Upkeep) -> StepCost:
     """`tokens` of one micro-batch of one copy of the model."""
     step = rank.step
     job, topology = step.job, step.topology
@@ -44,10 +56,10 @@ def rank_cost(rank: Rank, work: Work, gpu: Gpu | None, tokens: int) -> StepCost:
     reducing = _tensor_parallel(job, step.program, topology, gpu)
     moved, rates = exchanged(rank), group_rates(gpu, topology.data * topology.cp * topology.tp, topology.gpus_per_node)
     crossing = crossing_s(moved.each_pass, rates)
-    fetched = crossing_s(_fetched_bytes(rank), pcie_rates(gpu))
+    fetched = upkeep.fetched_s
     fast = max(float(computing[0]) + reducing[0], crossing[0], fetched[0])
     slow = float(computing[1]) + reducing[1] + crossing[1] + fetched[1]
-    update, last, idle = _update(rank, gpu), crossing_s(moved.each_update, rates), _idle(job, topology)
+    update, last, idle = upkeep.update_s, crossing_s(moved.each_update, rates), _idle(job, topology)
     return StepCost(
         pass_s=(fast * idle[0], slow * idle[1]), update_s=(update[0] + last[0], update[1] + last[1]),
         tokens=tokens * topology.data, passes=job.accumulate,

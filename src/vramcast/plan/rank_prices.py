@@ -31,7 +31,7 @@ from vramcast.models.dims import Number
 from vramcast.models.program import Program, Sizes
 from vramcast.plan.cost import StepCost, Work, pass_seconds, step_flops, update_seconds, work_of
 from vramcast.plan.links import crossing_s, link_rates
-from vramcast.plan.rank_cost import rank_cost
+from vramcast.plan.rank_cost import Upkeep, rank_cost, upkeep_of
 
 BASE_FORWARDS = 2  # of an editing step: the unedited model on what must stay as it is, texts and images
 
@@ -42,12 +42,21 @@ class Price:
     cost: StepCost
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Resting:
+    """A rank without its passes."""
+
+    rank: Rank
+    at_rest: AtRest
+    upkeep: Upkeep
+
+
 class RankPrices:
     def __init__(self, config: Config, gpu: Gpu) -> None:
         self.config, self.gpu = config, gpu
         self._programs: dict[Hashable, tuple[Program, Work]] = {}
         self._passes: dict[Hashable, dict[str, Number]] = {}
-        self._resting: dict[Hashable, tuple[Rank, AtRest]] = {}
+        self._resting: dict[Hashable, _Resting] = {}
         self._small: dict[Hashable, Program] = {}
 
     def price(self, job: Job) -> Price:
@@ -58,16 +67,19 @@ class RankPrices:
         program, work = self._program(job, topology, sizes)
         if topology.pp > 1 or job.framework == "megatron":  # where more lies than parameters tell
             ranks = [rank_of_stage(job, self.gpu, topology, program, stage) for stage in range(topology.pp)]
-            resting = [rank.at_rest() for rank in ranks]
+            resting = [self._resting_of(rank) for rank in ranks]
         else:
-            alike, at_rest = self._rests(job, topology)
-            ranks, resting = [rank_of_stage(job, self.gpu, topology, program, 0, alike)], [at_rest]
+            resting = [self._rests(job, topology)]
+            ranks = [rank_of_stage(job, self.gpu, topology, program, 0, resting[0].rank)]
         tokens = int(sizes.batch * sizes.seq)
         works = (work if topology.pp == 1 else work_of(rank.step.program) for rank in ranks)
-        costs = [rank_cost(rank, each, self.gpu, tokens) for rank, each in zip(ranks, works, strict=True)]
+        costs = [
+            rank_cost(rank, each, self.gpu, tokens, rests.upkeep)
+            for rank, rests, each in zip(ranks, resting, works, strict=True)
+        ]
         peaks = (
-            at_rest.peak(self._passes_of(rank, program), with_gradients=rank.step.holds_gradients)
-            for rank, at_rest in zip(ranks, resting, strict=True)
+            rests.at_rest.peak(self._passes_of(rank, program), with_gradients=rank.step.holds_gradients)
+            for rank, rests in zip(ranks, resting, strict=True)
         )
         return Price(allocated_bytes=max(map(int, peaks)), cost=max(costs, key=lambda cost: cost.seconds[1]))
 
@@ -96,15 +108,18 @@ class RankPrices:
         """What lies on a rank in the optimizer's step whatever the passes do: a lower bound, quickly."""
         if job.pp > 1:
             return 0
-        _, at_rest = self._rests(job, topology_of(job))
+        at_rest = self._rests(job, topology_of(job)).at_rest
         return at_rest.gradient_bytes + at_rest.by_phase[STEP]
 
-    def _rests(self, job: Job, topology: Topology) -> tuple[Rank, AtRest]:
+    def _rests(self, job: Job, topology: Topology) -> _Resting:
         key = (*_stored(job), job.strategy, job.tp, job.offload, job.optimizer, implementation(job))
         if key not in self._resting:
             rank = rank_of_stage(job, self.gpu, topology, self._small_program(job, topology), 0)
-            self._resting[key] = rank, rank.at_rest()
+            self._resting[key] = self._resting_of(rank)
         return self._resting[key]
+
+    def _resting_of(self, rank: Rank) -> _Resting:
+        return _Resting(rank=rank, at_rest=rank.at_rest(), upkeep=upkeep_of(rank, self.gpu))
 
     def _small_program(self, job: Job, topology: Topology) -> Program:
         """The parameters of a rank, with as few activations as possible."""
