@@ -69,6 +69,14 @@ CASES: dict[str, dict[str, Any]] = {
         "model": "mt5-small", "batch": 2, "seq": 256, "target-seq": 256, "precision": "fp32", "loss": "chunked",
         "framework": "lightning",
     },
+    "a reference behind a fused loss": {
+        "model": "gemma-3-1b", "batch": 8, "seq": 128, "precision": "fp32", "loss": "fused", "optimizer": "adam",
+        "checkpointing": "offload", "reference": "same",
+    },
+    "a reference behind the loss": {
+        "model": "qwen2.5-0.5b", "batch": 4, "seq": 256, "precision": "bf16-mixed", "framework": "accelerate",
+        "lora-rank": 8, "reference": "same",
+    },
     "states from the start": {
         "model": "pythia-410m", "batch": 3, "seq": 512, "precision": "fp32", "optimizer": "adagrad",
     },

@@ -41,8 +41,17 @@ def test_a_frozen_companion_is_its_weights_and_a_passing_forward(companion: str,
     ledger = estimate(job(**{companion: place, dtype: "bf16"})).ledger
     name = f"{companion} model, bf16" if companion != "teacher" else "teacher, bf16"
     assert lines(ledger, "step", where)[name] == 2 * QWEN
-    passing = next(c for c in lines(ledger, "loss", where) if "forward (no graph)" in c)
-    assert passing not in lines(ledger, "backward", where)
+    if where != "cuda:0" or companion == "teacher":
+        passing = next(c for c in lines(ledger, "loss", where) if "forward (no graph)" in c)
+        assert passing not in lines(ledger, "backward", where)
+
+
+@pytest.mark.parametrize("companion", ["reference", "reward"])
+def test_a_pass_behind_the_loss_has_what_the_loss_needed(companion: str) -> None:
+    """Its own peak is no more than what the policy's loss lets go of, so only the weights come on top."""
+    values = {companion: "same", "reference-dtype" if companion == "reference" else "companion-dtype": "bf16"}
+    plain, beside = (estimate(one).ledger.moment("loss", "cuda:0") for one in (job(), job(**values)))
+    assert beside.allocated_bytes - plain.allocated_bytes == pytest.approx(2 * QWEN, rel=0.001)
 
 
 def test_precomputed_log_probabilities_need_no_reference() -> None:

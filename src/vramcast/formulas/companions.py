@@ -22,6 +22,8 @@ from vramcast.formulas.setting import (
     without_graph,
 )
 from vramcast.formulas.states import AFTER_STEP, States
+from vramcast.formulas.step import Step, keeps_outputs
+from vramcast.formulas.timeline import passes, sums_of
 from vramcast.ledger import (
     BACKWARD,
     FORWARD,
@@ -38,7 +40,7 @@ from vramcast.ledger import (
     Category,
 )
 from vramcast.models.config import Config
-from vramcast.models.dims import Number, product_text
+from vramcast.models.dims import Number, maximum, product_text
 from vramcast.models.families import record
 from vramcast.models.program import Program
 from vramcast.models.read import read_model
@@ -48,17 +50,19 @@ PASSES = (FORWARD, LOSS, BACKWARD, NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD)
 WITH_GRADIENTS = (BACKWARD, STEP, NEXT_BACKWARD, NEXT_STEP)
 PADDED_VOCABULARY = 0.01  # sizes of one family differ by padding (Qwen2.5: 151,936 and 152,064)
 NO_GRAPH = "one layer's tensors and the output; nothing is kept"
+BEHIND_LOSS = "one layer's tensors and the output, beyond what the policy's loss needed before; nothing is kept"
 
 
 def companions(setting: Setting) -> Beside:
     job = setting.job
     found = Beside()
+    mode = (job.checkpointing, job.recompute, job.reentrant, job.loop, keeps_outputs(job))
     if job.reference not in ("none", "precomputed"):
-        found += once(setting, _reference, job.reference, job.reference_dtype)
+        found += once(setting, _reference, job.reference, job.reference_dtype, *mode)
     if job.reference == "precomputed":
         found += Beside(assumptions=("reference log-probabilities are precomputed: the reference is not loaded",))
     if job.reward != "none":
-        found += once(setting, _reward, job.reward, job.reward_model, job.companion_dtype, job.rollout_tokens)
+        found += once(setting, _reward, job.reward, job.reward_model, job.companion_dtype, job.rollout_tokens, *mode)
     if job.critic != "none":
         found += _critic(setting)
     if job.teacher != "none":
@@ -102,15 +106,33 @@ def _behind_forward(program: Program) -> tuple[str, str]:
     return (LOSS, NEXT_LOSS) if has_loss else (FORWARD, NEXT_FORWARD)
 
 
+def _beyond_loss(setting: Setting, peak: Number, place: str) -> Number:
+    """What a pass of that peak adds when it runs behind the loss: what the loss needed for a while is free by then."""
+    job, program = setting.job, setting.program
+    if place != setting.device:
+        return peak
+    step = Step(job=job, program=program, states=setting.states, place=place)
+    sums, phase = sums_of(program), _behind_forward(program)[0]
+    level: Number = 0
+    top: Number = 0
+    for chunk in passes(program, step.mode(fresh=True)):
+        if chunk.phase not in (FORWARD, LOSS):
+            break
+        above, net, _ = sums(chunk.events)
+        top = maximum(top, level + above) if chunk.phase == phase else top
+        level = level + net
+    return maximum(level + peak - top, 0)
+
+
 def _reference(setting: Setting) -> Beside:
     """A frozen copy for DPO, NPO or KL: weights where it is placed, and a forward without graph beside the policy's."""
     job, program = setting.job, setting.program
     place = _place(job.reference, setting)
     dtype = DTYPES[job.reference_dtype] if job.reference_dtype else program.regime.weights
     found = _frozen("reference model", program.params(), dtype, place, setting)
-    forward = line("reference model's forward (no graph)", place, NO_GRAPH, "torch.no_grad")
+    forward = line("reference model's forward (no graph)", place, BEHIND_LOSS, "torch.no_grad")
     model = without_graph(setting, setting.config, dtype=dtype)
-    during(forward, _behind_forward(program), peak_of(model))
+    during(forward, _behind_forward(program), _beyond_loss(setting, peak_of(model), place))
     copied = line(
         "reference model before it moves", HOST, "copied beside the model's own weights", "copy.deepcopy on the CPU"
     )
@@ -136,9 +158,11 @@ def _reward(setting: Setting) -> Beside:
     dtype = DTYPES[job.companion_dtype] if job.companion_dtype else setting.program.regime.weights
     model = without_graph(setting, _config(setting, job.reward_model), dtype=dtype)
     params = _headless(model)
-    forward = line("reward model's forward (no graph)", place, NO_GRAPH, "torch.no_grad")
     when = (ROLLOUT,) if job.rollout_tokens else _behind_forward(setting.program)
-    during(forward, when, peak_of(backbone(model)))
+    text = NO_GRAPH if job.rollout_tokens else BEHIND_LOSS
+    forward = line("reward model's forward (no graph)", place, text, "torch.no_grad")
+    peak = peak_of(backbone(model))
+    during(forward, when, peak if job.rollout_tokens else _beyond_loss(setting, peak, place))
     return _frozen("reward model", params, dtype, place, setting) + Beside(
         lines=(forward,), passes=(passing(when[0], place, model),)
     )
