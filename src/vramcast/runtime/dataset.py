@@ -66,16 +66,17 @@ class LowMemDataset(Generic[Item]):
     def __getitems__(self, indices: Sequence[int]) -> list[Item | dict[str, Any]]:
         """Many rows at once, in the given order; a chunk is decoded once however many of them it holds."""
         store = self._opened()
-        wanted, ends = _row_numbers(indices, len(self)), store.ends
-        places: dict[int, list[int]] = {}
-        for place, number in enumerate(wanted):
-            places.setdefault(bisect_right(ends, number), []).append(place)
-        rows: list[Any] = [None] * len(wanted)
-        for chunk, in_chunk in places.items():
-            start, row_at = ends[chunk - 1] if chunk else 0, store.load(chunk, len(in_chunk)).row
+        ends = store.ends
+        rows: list[Any] = []
+        chunks: dict[int, list[tuple[dict[str, Any], int]]] = {}
+        for number in _row_numbers(indices, len(self)):
+            row: dict[str, Any] = {}
+            rows.append(row)
+            chunk = bisect_right(ends, number)
+            chunks.setdefault(chunk, []).append((row, number - (ends[chunk - 1] if chunk else 0)))
+        for chunk, in_chunk in chunks.items():
             try:
-                for place in in_chunk:
-                    rows[place] = row_at(wanted[place] - start)
+                store.load(chunk, len(in_chunk)).fill(in_chunk)
             except UnicodeDecodeError as error:
                 raise InputError(f"{store.describe(chunk)}: cannot be decoded: {error}") from error
         return rows if self.transform is None else [self.transform(row) for row in rows]

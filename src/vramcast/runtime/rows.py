@@ -8,13 +8,15 @@ only other types go through Arrow. Text that is not UTF-8 raises UnicodeDecodeEr
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as types
 
 Getter = Callable[[int], Any]
+Places = Sequence[tuple[dict[str, Any], int]]  # rows to be filled, and where in the table theirs are
+Filler = Callable[[Places], None]
 _NUMBERS = {
     pa.int8(): "b", pa.int16(): "h", pa.int32(): "i", pa.int64(): "q", pa.uint8(): "B", pa.uint16(): "H",
     pa.uint32(): "I", pa.uint64(): "Q", pa.float32(): "f", pa.float64(): "d",
@@ -24,22 +26,34 @@ _NUMBERS = {
 class Rows:
     """A table to be read row by row, and the memory made for it if there is such."""
 
-    __slots__ = ("_getters", "memory", "nbytes", "num_rows")
+    __slots__ = ("_fillers", "memory", "nbytes", "num_rows")
 
     def __init__(self, table: pa.Table, memory: mmap.mmap | None = None) -> None:
         self.num_rows: int = table.num_rows
         self.nbytes: int = table.nbytes  # a store adds the objects around the data
         self.memory = memory
-        self._getters = [
-            (name, _getter(column)) for name, column in zip(table.column_names, table.columns, strict=True)
-        ]
+        self._fillers = [_filler(name, column) for name, column in zip(table.column_names, table.columns, strict=True)]
 
-    def row(self, offset: int) -> dict[str, Any]:
-        return {name: get(offset) for name, get in self._getters}
+    def fill(self, rows: Places) -> None:
+        """Put the values of all columns into the given rows, column by column: a call for each value costs more."""
+        for fill in self._fillers:
+            fill(rows)
 
 
 def is_text(kind: pa.DataType) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def _filler(name: str, column: pa.ChunkedArray) -> Filler:
+    if column.num_chunks == 1 and column.null_count == 0 and is_text(column.type):
+        return _text_filler(name, column.chunk(0))
+    get = _getter(column)
+
+    def fill(rows: Places) -> None:
+        for row, index in rows:
+            row[name] = get(index)
+
+    return fill
 
 
 def _getter(column: pa.ChunkedArray) -> Getter:
@@ -70,13 +84,26 @@ def _view(buffer: pa.Buffer | None, code: Any) -> memoryview:
     return memoryview(b"" if buffer is None else buffer).cast("B").cast(code)
 
 
+def _text_filler(name: str, array: pa.Array) -> Filler:
+    """What most columns are and most time goes into: written out."""
+    offsets, data = _text_buffers(array)
+
+    def fill(rows: Places) -> None:
+        for row, index in rows:
+            row[name] = str(data[offsets[index] : offsets[index + 1]], "utf-8")
+
+    return fill
+
+
 def _text(array: pa.Array) -> Getter:
-    _, offset_buffer, data_buffer = array.buffers()
-    offsets, data = _view(offset_buffer, "i" if types.is_string(array.type) else "q"), _view(data_buffer, "B")
-    first = array.offset
-    if first:
-        return lambda index: str(data[offsets[first + index] : offsets[first + index + 1]], "utf-8")
+    offsets, data = _text_buffers(array)
     return lambda index: str(data[offsets[index] : offsets[index + 1]], "utf-8")
+
+
+def _text_buffers(array: pa.Array) -> tuple[memoryview, memoryview]:
+    _, offset_buffer, data_buffer = array.buffers()
+    offsets = _view(offset_buffer, "i" if types.is_string(array.type) else "q")
+    return offsets[array.offset :], _view(data_buffer, "B")
 
 
 def _list_of_numbers(array: pa.ListArray) -> Getter:
