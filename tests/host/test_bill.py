@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -138,6 +139,19 @@ def test_a_kept_pool_is_billed_with_two_decodings_and_its_range(facts: ParquetFa
     one = facts.most_decoding_bytes
     assert pool.range_bytes == (2 * one, 2 * (32 * MiB + one))
     assert pool.nbytes == 2 * 2 * one
+
+
+def test_ultra_keeps_its_pool_where_two_decodings_fit_in_a_segment(facts: ParquetFacts) -> None:
+    def pool(facts: ParquetFacts) -> tuple[int, tuple[int, int] | None]:
+        entries = host_entries(HostJob(data=HostData(facts=facts, mode="ultra")))
+        return next((e.nbytes, e.range_bytes) for e in entries if e.component == "decoding buffers")
+
+    one = facts.most_decoding_bytes
+    assert pool(facts) == (2 * one, (one, 32 * MiB + one))
+    large = replace(facts.row_groups[0], decoded_bytes=5 * MiB, widest_bytes=3 * MiB)
+    slice_of_it = 5 * MiB + 4 * 3 * MiB + large.pages_bytes
+    assert slice_of_it > 16 * MiB
+    assert pool(replace(facts, row_groups=(large, *facts.row_groups[1:]))) == (slice_of_it, None)
 
 
 def test_mapped_pages_are_shown_but_not_needed(facts: ParquetFacts) -> None:

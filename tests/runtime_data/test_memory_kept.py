@@ -100,6 +100,34 @@ def test_large_row_groups_keep_to_the_budget_too(large_groups: Path, budget: int
     assert growth(large_groups, "row-groups", budget, 50) <= budget + 20e6
 
 
+class CountingPool:
+    """pyarrow's own pool, and how often it was emptied."""
+
+    def __init__(self, pool: pa.MemoryPool) -> None:
+        self.pool, self.emptied = pool, 0
+        self.backend_name = pool.backend_name
+
+    def release_unused(self) -> None:
+        self.emptied += 1
+        self.pool.release_unused()
+
+
+@pytest.mark.slow
+def test_ultra_empties_the_pool_after_large_decodings_only(
+    large_file: Path, large_groups: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Emptied every few small ones, a pool stood at another size whenever a worker waited, and was slower to fill."""
+    pool = CountingPool(pa.default_memory_pool())
+    monkeypatch.setattr(pa, "default_memory_pool", lambda: pool)
+    small, large = LowMemDataset(large_file, mode="ultra"), LowMemDataset(large_groups, mode="ultra")
+    assert [small[1000 * group]["prompt"].partition(":")[0] for group in range(20)] == [
+        str(1000 * group) for group in range(20)
+    ]
+    assert pool.emptied == 0
+    assert large[0]["prompt"].startswith("0:")
+    assert pool.emptied == 1
+
+
 DECODED = """
 import sys
 import pyarrow as pa, pyarrow.parquet

@@ -206,8 +206,8 @@ def test_workers_that_divide_the_lanes_decode_different_row_groups(
 
     assert count(1, 1) == 400
     assert count(1, 2) > 1.9 * 400
-    # Three row groups of a window lie between two lanes.
-    assert max(count(4, workers) for workers in (1, 2, 4)) <= 400 * (1 + 3 / 40) + 4
+    # Lanes meet at the edges of row groups, save in the last window, which has to come out even.
+    assert max(count(4, workers) for workers in (1, 2, 4)) <= 400 + 3 + 4
 
 
 @pytest.mark.parametrize(("ranks", "batch"), [(1, 64), (3, 50)])
