@@ -175,13 +175,15 @@ def _lora(job: Job, config: Config) -> Lora | None:
         if job.dora:
             raise InputError("dora needs lora-rank")
         return None
-    dtype = DTYPES[job.lora_dtype] if job.lora_dtype else _adapter_dtype(job)
     matches = lora_matches(job.lora_targets, moved_names(job, config))
-    return Lora(rank=job.lora_rank, matches=matches, dtype=dtype, dora=job.dora, dropout=job.lora_dropout)
+    return Lora(rank=job.lora_rank, matches=matches, dtype=adapter_dtype(job), dora=job.dora, dropout=job.lora_dropout)
 
 
-def _adapter_dtype(job: Job) -> Dtype:
-    """PEFT raises adapters of a 16-bit model to fp32; other frameworks keep the model's dtype."""
+def adapter_dtype(job: Job) -> Dtype:
+    """What adapters are stored in. PEFT raises those of a 16-bit model to fp32; other frameworks keep the model's
+    dtype."""
+    if job.lora_dtype:
+        return DTYPES[job.lora_dtype]
     return RECIPES[job.precision].weights if job.framework in OWN_CODE else F32
 
 

@@ -79,7 +79,8 @@ def padded_vocab(config: Config, topology: Topology, job: Job) -> int | None:
 
 
 def rank_regime(job: Job, config: Config, gpu: Gpu | None, topology: Topology) -> Regime:
-    """FSDP's mixed precision computes in 16 bit with 16-bit weights: there is nothing left for autocast to copy."""
+    """FSDP's mixed precision computes in 16 bit with 16-bit weights, adapters among them: there is nothing left for
+    autocast to copy, and PEFT casts no input to fp32 adapters."""
     regime = replace(regime_of(job, config, gpu), split=split_of(job, topology))
     if topology.strategy in GATHERING:
         # Flat parameters hold one dtype: what kbit training raises to fp32 on one GPU stays 16-bit here.
@@ -87,7 +88,8 @@ def rank_regime(job: Job, config: Config, gpu: Gpu | None, topology: Topology) -
     compute = RECIPES[job.precision].autocast
     if topology.strategy in ("fsdp1", "fsdp2") and compute is not None:
         libraries = ("hf", "trl", "accelerate", "lightning")  # these wrap forward in autocast as well
-        return replace(regime, weights=compute, autocast=compute if job.framework in libraries else None)
+        lora = regime.lora and replace(regime.lora, dtype=compute)
+        return replace(regime, weights=compute, autocast=compute if job.framework in libraries else None, lora=lora)
     return regime
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from vramcast.formulas.parallel.dtensor import held_whole, whole_tables
 from vramcast.formulas.parallel.topology import GATHERING, Topology
 from vramcast.formulas.recipe import RECIPES
+from vramcast.formulas.regime import adapter_dtype
 from vramcast.formulas.states import States, gradient_bytes, unique
 from vramcast.job import Job
 from vramcast.models.program import Program
@@ -111,8 +112,9 @@ def _stored(param: Param, job: Job, topology: Topology) -> Param:
     """In the dtype it is stored in, which FSDP's mixed precision does not compute in."""
     recipe = RECIPES[job.precision]
     mixed = topology.strategy in ("fsdp1", "fsdp2") and recipe.autocast is not None
-    if mixed and param.kind != "adapter" and param.stored_bytes is None:
-        return param.stored(recipe.weights, param.shape, None)
+    if mixed and param.stored_bytes is None:
+        dtype = adapter_dtype(job) if param.kind == "adapter" else recipe.weights
+        return param.stored(dtype, param.shape, None)
     return param
 
 

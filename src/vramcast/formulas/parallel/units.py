@@ -14,6 +14,7 @@ from vramcast.formulas.parallel.host import offloads_params
 from vramcast.formulas.parallel.sharding import packed_bytes, ranks_of, shard_axis
 from vramcast.formulas.parallel.topology import Topology
 from vramcast.formulas.recipe import RECIPES
+from vramcast.formulas.regime import adapter_dtype
 from vramcast.job import Job
 from vramcast.models.program import Program
 from vramcast.models.tape import F32, Param
@@ -57,7 +58,7 @@ class Unit:
 
 def units_of(job: Job, program: Program, topology: Topology) -> list[Unit]:
     """One unit per block; embedding, last norm and head are one root unit, or units of their own."""
-    asked = (job.precision, job.offload, job.framework, job.torch_version, job.reshard, job.units)
+    asked = (job.precision, job.lora_dtype, job.offload, job.framework, job.torch_version, job.reshard, job.units)
     key = (units_of, id(program.tape), topology, *asked, accumulates_unsharded(job))
     if key not in program.folded:  # a search asks hundreds of times; the tape is kept, so that no other can have its id
         program.folded[key] = (program.tape, _units(job, program, topology))
@@ -162,7 +163,7 @@ def _gradient_item(param: Param, job: Job) -> int:
 
 
 def _stored_item(param: Param, job: Job) -> int:
-    return param.dtype.nbytes if param.kind == "adapter" else RECIPES[job.precision].weights.nbytes
+    return adapter_dtype(job).nbytes if param.kind == "adapter" else RECIPES[job.precision].weights.nbytes
 
 
 def _fetched(param: Param, job: Job, topology: Topology) -> tuple[int, int]:
