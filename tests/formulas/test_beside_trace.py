@@ -77,6 +77,18 @@ CASES: dict[str, dict[str, Any]] = {
         "model": "qwen2.5-0.5b", "batch": 4, "seq": 256, "precision": "bf16-mixed", "framework": "accelerate",
         "lora-rank": 8, "reference": "same",
     },
+    "a softmax that raises bf16 first": {
+        "model": "llama-3.2-1b", "batch": 2, "seq": 1024, "precision": "bf16-true", "attention": "eager",
+        "framework": "hf", "optimizer": "sgd",
+    },
+    "that softmax, recomputed": {
+        "model": "llama-3.2-1b", "batch": 2, "seq": 1024, "precision": "bf16-true", "attention": "eager",
+        "framework": "hf", "optimizer": "sgd", "checkpointing": "full",
+    },
+    "products that a recomputation drops": {
+        "model": "llama-3.2-1b", "batch": 4, "seq": 1024, "precision": "fp32", "framework": "hf",
+        "optimizer": "sgd", "checkpointing": "selective", "loss": "fused",
+    },
     "states from the start": {
         "model": "pythia-410m", "batch": 3, "seq": 512, "precision": "fp32", "optimizer": "adagrad",
     },

@@ -141,6 +141,17 @@ def kept_ids(section: Section, keep: str) -> set[int]:
     return {id(value) for op in section.ops for value in op.saved}
 
 
+def used_again(section: Section) -> frozenset[int]:
+    """Products that selective checkpointing kept and backward does not need: the recomputation takes each out of the
+    store and drops it behind its last use, unless it has stopped by then (torch/utils/checkpoint.py: early stop, once
+    all that ops save is there)."""
+    saved, out = kept_ids(section, "all"), section.outputs[0].storage
+    stop = max((index for index, op in enumerate(section.ops) if op.saved), default=0)
+    gone = {id(storage) for index, storages in _last_uses(section).items() if index < stop for storage in storages}
+    products = (op.output for op in section.ops if is_selected(op))
+    return frozenset(id(value) for value in products if value is not out and id(value) in gone - saved)
+
+
 def _kind(value: Value, saved: bool = True) -> str:
     if value.copy_of:
         return "weight copy"

@@ -27,6 +27,7 @@ from vramcast.formulas.events import (
     kept_ids,
     outside_values,
     own_storages,
+    used_again,
 )
 from vramcast.ledger import BACKWARD, FORWARD, LOSS
 from vramcast.models.dims import Dim, Number, maximum
@@ -293,10 +294,13 @@ def _pinned(held: bool, how: str, back: Backward) -> list[Event]:
 def _recompute(section: Section, how: str, input_kept: bool, exported: frozenset[int]) -> list[Event]:
     """Forward again, this time keeping; what was kept the first time is not made twice."""
     there = {*(kept_ids(section, "products") if how == "selective" else ()), *exported}
+    used = used_again(section) - exported if how == "selective" else frozenset()
     out = section.outputs[0].storage
     needed = id(out) in kept_ids(section, "all")
     events: list[Event] = []
     for event in forward_events(section, keep="all", input_kept=input_kept):
+        if event.key in used and event.sign < 0:
+            events.append(event)
         if event.key == IN or event.key in there or (event.key == OUT and id(out) in there):
             continue
         events.append(event)
@@ -313,9 +317,10 @@ def _clean_up(section: Section, how: str, input_kept: bool, exported: frozenset[
     if not input_kept and id(entry) not in saved:
         events.append(Event(-1, IN, entry.nbytes, "activation", entry.label))
     if how == "selective":
+        left = saved | exported | used_again(section)
         for op in section.ops:
             value = op.output
-            if is_selected(op) and id(value) not in saved | exported and value is not out:
+            if is_selected(op) and id(value) not in left and value is not out:
                 events.append(Event(-1, id(value), value.nbytes, "activation", value.label))
     return events
 

@@ -163,7 +163,10 @@ def _eager(
         weights = t.cast(t.dropout(_sunk(t, scores), p, "attention dropout"), stream)
     else:
         weights = t.softmax(scores, F32 if form.upcast else None, "attention weights")
-        weights = t.dropout(t.cast(weights, stream) if form.recast else weights, p, "attention dropout")
+        if form.recast:
+            weights = t.cast(weights, stream)
+            t.holding(weights, scores)  # `attn_weights = softmax(attn_weights, …).to(…)`
+        weights = t.dropout(weights, p, "attention dropout")
     return t.matmul(weights, v, (q.shape[0], heads.num, q.shape[1], v.shape[-1]), "attention output")
 
 
@@ -181,7 +184,7 @@ def _sunk(t: Tape, scores: Value) -> Value:
 
 def _math(t: Tape, q: Value, k: Value, v: Value, heads: Heads, p: float, bias: Value | None) -> Value:
     """aten::_scaled_dot_product_attention_math: 16-bit inputs are raised to fp32 first."""
-    stream = q.dtype
+    stream, given = q.dtype, (q, k, v)
     full = (*k.shape[:2], heads.num)
     if heads.groups > 1 and int(k.shape[2]) != int(heads.num):
         k, v = t.copy(k, (*full, k.shape[-1]), "k repeated"), t.copy(v, (*full, v.shape[-1]), "v repeated")
@@ -195,7 +198,7 @@ def _math(t: Tape, q: Value, k: Value, v: Value, heads: Heads, p: float, bias: V
     weights = t.op("softmax", (scores,), shape, F32, saves_output=True, label="attention weights")
     weights = t.dropout(weights, p, "attention dropout")
     out = t.matmul_plain(weights, v, (q.shape[0], heads.num, q.shape[1], v.shape[-1]), "attention output")
-    return t.cast(out, stream)
+    return t.holding(t.cast(out, stream), *given)  # by variables of the caller
 
 
 def _fused(

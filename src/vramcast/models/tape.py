@@ -257,13 +257,13 @@ class Tape:
         return activate(self, x, kind, label)
 
     def softmax(self, x: Value, dtype: Dtype | None = None, label: str = "softmax") -> Value:
-        """Keeps its output. CUDA's autocast runs it in fp32."""
+        """Keeps its output. CUDA's autocast runs it in fp32; only fp16 is raised inside the kernel (SoftMax.cpp)."""
         raised = self.regime.autocast is not None and self.regime.cuda and dtype is None
         dtype = F32 if raised else dtype or x.dtype
-        if self.regime.softmax_keeps_input:
+        if self.regime.softmax_keeps_input or not (self.regime.cuda and x.dtype == F16):
             x = self.cast(x, dtype)
-            return self.op("softmax", (x,), x.shape, dtype, saves=(x,), saves_output=True, label=label)
-        return self.op("softmax", (x,), x.shape, dtype, saves_output=True, label=label)
+        saves = (x,) if self.regime.softmax_keeps_input else ()
+        return self.op("softmax", (x,), x.shape, dtype, saves=saves, saves_output=True, label=label)
 
     def dropout(self, x: Value, p: float, label: str = "dropout") -> Value:
         """CUDA keeps a mask of one byte per element; the CPU kernel one of x's dtype."""
