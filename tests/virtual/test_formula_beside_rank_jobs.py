@@ -31,7 +31,11 @@ JOBS: dict[str, dict[str, Any]] = {
         "optimizer-impl": "fused",
     },
     "reduced with the last micro-batch": {"gpus": 2, "strategy": "fsdp2", "framework": "hf", "accumulate": 3},
-    "the same, flat": {"gpus": 2, "strategy": "fsdp1", "framework": "hf", "accumulate": 2},
+    "adapters": {"gpus": 2, "strategy": "fsdp2", "lora-rank": 16},
+    "adapters under accelerate": {
+        "gpus": 2, "strategy": "fsdp2", "lora-rank": 16, "framework": "hf", "accumulate": 4,
+    },
+    "reduced last, flat": {"gpus": 2, "strategy": "fsdp1", "framework": "hf", "accumulate": 2},
 }  # fmt: skip
 
 

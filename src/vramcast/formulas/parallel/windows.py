@@ -201,7 +201,11 @@ class _Fsdp2:
                 yield Event(sign, ("outer", "added", unit.number), unit.share_bytes, SCATTERED, LABELS[SCATTERED])
 
     def end_backward(self) -> Iterator[Event]:
+        """Units that no backward passed, frozen embeddings among them, are sharded again at the end
+        (_root_post_backward_final_callback; FSDP1's _catch_all_reshard)."""
         yield from self.dies(REDUCED, self.last_reduced)
+        for unit in self.units:
+            yield from self.dies(GATHERED, unit)
 
 
 class _Fsdp1(_Fsdp2):
