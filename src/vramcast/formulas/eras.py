@@ -80,6 +80,8 @@ def raises_logits(model_type: str, transformers: Version) -> str:
 CACHE_COPIES_FROM: Version = (4, 56)
 # trainer.py sets `model.config.use_cache = args.use_cache`, which is False unless asked for (training_args.py).
 TRAINER_WITHOUT_CACHE_FROM: Version = (5, 0)
+# modeling_t5.py: since then the decoder asks its own copy of the config, which the Trainer does not reach.
+DECODER_DECIDES_FROM: dict[str, Version] = dict.fromkeys(("t5", "mt5", "umt5"), (5, 15))
 
 # modeling_utils.py gradient_checkpointing_enable: use_reentrant was True unless asked otherwise; since then it is
 # False, and every model that reads token ids has enable_input_require_grads() called.

@@ -12,6 +12,7 @@ from vramcast.formulas.eras import (
     ALWAYS_MASKED_BEFORE_THAT,
     BOOLEAN_MASKS_FROM,
     CACHE_COPIES_FROM,
+    DECODER_DECIDES_FROM,
     GROUPED_EXPERTS_FROM,
     GROUPED_HEADS_FROM,
     GROUPED_HEADS_NEED_TORCH,
@@ -121,7 +122,8 @@ def kv_cache(job: Job, config: Config) -> str:
     """transformers fills past_key_values in training too, unless its Trainer, checkpointing or the config forbids it:
     at first with the very tensors, later with copies."""
     transformers = version(job.transformers_version)
-    trainer = job.framework in ("hf", "trl") and transformers >= TRAINER_WITHOUT_CACHE_FROM
+    reached = transformers < DECODER_DECIDES_FROM.get(config.model_type, (99, 0))
+    trainer = job.framework in ("hf", "trl") and transformers >= TRAINER_WITHOUT_CACHE_FROM and reached
     if trainer or job.framework in OWN_CODE or job.checkpointing != "none" or not config.flag("use_cache", True):
         return "none"
     return "copy" if transformers >= CACHE_COPIES_FROM else "alias"
