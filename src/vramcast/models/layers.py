@@ -24,7 +24,11 @@ def rms_norm(t: Tape, name: str, x: Value, width: int | None = None, *, style: s
             rstd = Value((*x.shape[:-1], 1), F32, label="rstd")
             return t.op("rms_norm", (x, weight), x.shape, x.dtype, saves=(x, rstd), label=name)
         x32 = t.cast(x, F32, f"{name} input fp32")
-        variance = t.op("pow mean", (x32,), (*x.shape[:-1], 1), F32, saves=(x32,), forward_temp_bytes=x32.nbytes)
+        # pow_backward: the mean's gradient spread out, the power, twice that, and their product
+        variance = t.op(
+            "pow mean", (x32,), (*x.shape[:-1], 1), F32, saves=(x32,), forward_temp_bytes=x32.nbytes,
+            backward_temp_bytes=4 * x32.nbytes, backward_temps=(x32.nbytes,) * 4,
+        )  # fmt: skip
         rstd = t.op("rsqrt", (variance,), variance.shape, F32, saves_output=True, label="rstd")
         normed = t.mul(x32, rstd, f"{name} normalised")
         if style == "gemma":
@@ -33,7 +37,7 @@ def rms_norm(t: Tape, name: str, x: Value, width: int | None = None, *, style: s
             return t.cast(t.mul(normed, weight, name), x.dtype)
         if style == "raised":
             return t.cast(t.mul(normed, t.cast(weight, F32), name), x.dtype)
-        return t.mul(t.cast(normed, x.dtype), weight, name)
+        return t.holding(t.mul(t.cast(normed, x.dtype), weight, name), normed)  # `hidden_states`, until it returns
 
 
 def rope(t: Tape, x: Value, table: Value, *, partial: bool = False) -> Value:
@@ -41,9 +45,25 @@ def rope(t: Tape, x: Value, table: Value, *, partial: bool = False) -> Value:
     if "rope" in t.regime.fused:
         return t.op("rope", (x,), x.shape, x.dtype, saves=(table,), label=x.label)
     a = t.mul(x, table, f"{x.label}·cos")
-    b = t.mul(t.copy(x, label="rotated half"), table, f"{x.label}·sin")
+    b = t.mul(_rotated(t, x), table, f"{x.label}·sin")
     rotated = t.add(a, b, f"{x.label} with positions")
     return t.copy(rotated, label=rotated.label) if partial else rotated
+
+
+def _rotated(t: Tape, x: Value) -> Value:
+    """cat((-x2, x1)), whose backward negates one half and lays both out as wide as x."""
+    half = x.nbytes // 2
+    return t.op(
+        "rotate half", (x,), x.shape, x.dtype, label="rotated half", forward_temp_bytes=half,
+        backward_temp_bytes=half + x.nbytes, backward_temps=(half, x.nbytes),
+    )  # fmt: skip
+
+
+def ropes(t: Tape, q: Value, k: Value, table: Value, *, partial: bool = False) -> tuple[Value, Value]:
+    """Both; what comes in is held by the caller's variables until both are done."""
+    turned = rope(t, q, table, partial=partial), rope(t, k, table, partial=partial)
+    t.holding(turned[1], q, k)
+    return turned
 
 
 def rope_table(x: Value, b: Number, s: Number, width: int) -> Value:
@@ -94,7 +114,9 @@ def attend(
     """
     p = dropout if t.regime.training else 0.0
     masked = masked or t.mask != "none"
-    k, v = t.into_cache(k), t.into_cache(v)
+    before, k, v = k, t.into_cache(k), t.into_cache(v)
+    if v.storage.is_cache and k.storage is not before.storage:
+        t.holding(v, before)  # `key_states`, until update() has returned both
     uneven = heads.value_width is not None and int(heads.value_width) != int(heads.width)
     kernel = _kernel(t, kernel or t.regime.attention, p, masked=masked, uneven=uneven, bias=bias)
     if kernel == "efficient" and _grouped(t, heads, masked=masked or bias is not None):
@@ -266,8 +288,12 @@ def gated_mlp(
 ) -> Value:  # fmt: skip
     """down(act(gate(x)) · up(x)): four wide tensors are kept."""
     gate = t.linear(names[0], x, inner, bias=bias, label="gate")
-    up = t.linear(names[1], x, inner, bias=bias, label="up")
-    return t.linear(names[2], gated(t, gate, up, act), x.shape[-1], bias=bias, label="mlp output")
+    if "mlp" in t.regime.fused:
+        both = gated(t, gate, t.linear(names[1], x, inner, bias=bias, label="up"), act)
+    else:
+        activated = t.activation(gate, act)
+        both = t.mul(activated, t.linear(names[1], x, inner, bias=bias, label="up"), "gated")
+    return t.linear(names[2], both, x.shape[-1], bias=bias, label="mlp output")
 
 
 def gated(t: Tape, gate: Value, up: Value, act: str) -> Value:

@@ -7,7 +7,7 @@ from typing import Any
 
 from vramcast.models.config import Config
 from vramcast.models.families.llama import Block, Frame, Shape, causal_lm, project_qkv, read_shape
-from vramcast.models.layers import attend, by_head, gated, gated_mlp, rms_norm, rope, split
+from vramcast.models.layers import attend, by_head, gated, gated_mlp, rms_norm, rope, ropes, split
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import F32, Tape, Value
 
@@ -181,7 +181,7 @@ def llama_attention(
     with t.scope("self_attn"):
         q, k, v = project_qkv(t, y, shape.heads, bias=bias)
         if positions is not None:
-            q, k = rope(t, q, positions), rope(t, k, positions)
+            q, k = ropes(t, q, k, positions)
         y = attend(t, q, k, v, shape.heads, dropout=c.number("attention_dropout", 0.0))
         return t.linear("o_proj", y, shape.h, bias=bias if out_bias is None else out_bias)
 

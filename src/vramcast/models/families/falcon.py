@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from vramcast.models.config import Config, exact_division
 from vramcast.models.dims import Dim
 from vramcast.models.families.decoder import Block, Frame, decoder
-from vramcast.models.layers import Eager, Heads, attend, by_head, rope, rope_table, split
+from vramcast.models.layers import Eager, Heads, attend, by_head, rope_table, ropes, split
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import BOOL, I64, Tape, Value, promote
 
@@ -120,7 +120,7 @@ def _attention(t: Tape, f: Falcon, y: Value, places: Value) -> Value:
         q, k, v = (t.copy(part, full, label) for part, label in ((q, "q"), (k, "k repeated"), (v, "v repeated")))
         heads = Heads(num=heads.num, num_kv=heads.num, width=heads.width)
     if not f.alibi:
-        q, k = rope(t, q, places), rope(t, k, places)
+        q, k = ropes(t, q, k, places)
     # Fused kernels do not broadcast one key/value head over many: SDPA falls back to math.
     kernel = "math" if f.shared and t.regime.attention != "eager" else None
     p = f.attention_dropout if f.alibi else 0.0

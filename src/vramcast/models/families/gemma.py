@@ -6,7 +6,7 @@ from typing import Any
 
 from vramcast.models.config import Config
 from vramcast.models.families.llama import Block, Frame, Shape, causal_lm, project_qkv, read_shape
-from vramcast.models.layers import Eager, attend, gated_mlp, rms_norm, rope
+from vramcast.models.layers import Eager, attend, gated_mlp, rms_norm, ropes
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import Tape, Value
 
@@ -98,7 +98,7 @@ def attention(
         q, k, v = project_qkv(t, y, shape.heads, bias=bias)
         if qk_norm:
             q, k = norm(t, "q_norm", q), norm(t, "k_norm", k)
-        q, k = rope(t, q, positions), rope(t, k, positions)
+        q, k = ropes(t, q, k, positions)
         y = attend(t, q, k, v, shape.heads, dropout=c.number("attention_dropout", 0.0), eager=Eager(softcap=cap))
         return t.linear("o_proj", y, shape.h, bias=bias)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from vramcast.models.config import Config, exact_division
 from vramcast.models.dims import Dim
-from vramcast.models.layers import Heads, attend, by_head, gated, gated_mlp, rms_norm, rope, rope_table, split
+from vramcast.models.layers import Heads, attend, by_head, gated, gated_mlp, rms_norm, rope_table, ropes, split
 from vramcast.models.program import Program, Sizes, masks_for
 from vramcast.models.tape import I64, Tape, Value
 from vramcast.models.tasks import num_labels, task_of
@@ -140,7 +140,7 @@ def llama(t: Tape, c: Config, sizes: Sizes, frame: Frame = PLAIN) -> Program:
                 q, k, v = project_qkv(t, y, shape.heads, bias=qkv_bias)
                 if qk_norm:
                     q, k = rms_norm(t, "q_norm", q), rms_norm(t, "k_norm", k)
-                q, k = rope(t, q, positions), rope(t, k, positions)
+                q, k = ropes(t, q, k, positions)
                 y = attend(t, q, k, v, shape.heads, dropout=c.number("attention_dropout", 0.0))
                 y = t.linear("o_proj", y, shape.h, bias=out_bias)
             x = t.add(x, y, "residual stream")
@@ -173,7 +173,7 @@ def phi3(t: Tape, c: Config, sizes: Sizes, frame: Frame = PLAIN) -> Program:
                 widths = (heads.num * heads.width, heads.num_kv * heads.width, heads.num_kv * heads.width)
                 q, k, v = split(t, t.linear("qkv_proj", y, widths[0] + 2 * widths[1], label="qkv"), widths)
                 q, k, v = by_head(t, q, heads.num), by_head(t, k, heads.num_kv), by_head(t, v, heads.num_kv)
-                q, k = rope(t, q, positions, partial=True), rope(t, k, positions, partial=True)
+                q, k = ropes(t, q, k, positions, partial=True)
                 y = attend(t, q, k, v, heads, dropout=c.number("attention_dropout", 0.0), heads_first=True)
                 y = t.linear("o_proj", y, shape.h)
             x = t.add(x, t.dropout(y, p), "residual stream")

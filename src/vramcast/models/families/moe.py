@@ -11,7 +11,7 @@ from vramcast.models.dims import Dim
 from vramcast.models.experts import Experts, Routing, chosen_softmax_router, run_experts, softmax_router, sparse_mixer
 from vramcast.models.families.dense import clamped
 from vramcast.models.families.llama import Block, Frame, Shape, causal_lm, project_qkv, read_shape
-from vramcast.models.layers import Eager, attend, by_head, gated_mlp, rms_norm, rope
+from vramcast.models.layers import Eager, attend, by_head, gated_mlp, rms_norm, ropes
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import Tape, Value
 
@@ -62,7 +62,7 @@ def grouped_attention(
         q, k, v = project_qkv(t, y, shape.heads, bias=bias)
         if qk_norm:
             q, k = rms_norm(t, "q_norm", q), rms_norm(t, "k_norm", k)
-        q, k = rope(t, q, positions), rope(t, k, positions)
+        q, k = ropes(t, q, k, positions)
         y = attend(t, q, k, v, shape.heads, dropout=c.number("attention_dropout", 0.0))
         return t.linear("o_proj", y, shape.h, bias=out_bias)
 
@@ -183,7 +183,7 @@ def olmoe(t: Tape, c: Config, sizes: Sizes) -> Program:
             v = t.linear("v_proj", y, heads.num_kv * heads.width, bias=bias, label="v")
             q, k, v = (clamped(t, p) if clip else p for p in (q, k, v))
             q, k, v = by_head(t, q, heads.num), by_head(t, k, heads.num_kv), by_head(t, v, heads.num_kv)
-            q, k = rope(t, q, positions), rope(t, k, positions)
+            q, k = ropes(t, q, k, positions)
             y = attend(t, q, k, v, heads, dropout=c.number("attention_dropout", 0.0))
             return t.linear("o_proj", y, shape.h, bias=bias)
 
@@ -218,7 +218,7 @@ def gpt_oss(t: Tape, c: Config, sizes: Sizes) -> Program:
         def attention(y: Value) -> Value:
             t.param("sinks", (int(shape.heads.num),), "table")
             q, k, v = project_qkv(t, y, shape.heads, bias=bias)
-            q, k = rope(t, q, positions, partial=True), rope(t, k, positions, partial=True)
+            q, k = ropes(t, q, k, positions, partial=True)
             p = c.number("attention_dropout", 0.0)
             y = attend(t, q, k, v, shape.heads, dropout=p, eager=Eager(sinks=True), heads_first=True)
             return t.linear("o_proj", y, shape.h, bias=bias)

@@ -12,7 +12,7 @@ from typing import Any
 from vramcast.models.config import Config, exact_division
 from vramcast.models.dims import Dim
 from vramcast.models.families.decoder import Block, Frame, causal_mask, decoder
-from vramcast.models.layers import Heads, attend, by_head, gated_mlp, mlp, rope, rope_table, split
+from vramcast.models.layers import Heads, attend, by_head, gated_mlp, mlp, rope_table, ropes, split
 from vramcast.models.program import Program, Sizes
 from vramcast.models.tape import F32, Tape, Value
 
@@ -73,7 +73,7 @@ def gpt_neox(t: Tape, c: Config, sizes: Sizes) -> Program:
                 t, t.linear("query_key_value", y, 3 * heads.num * heads.width, bias=bias, label="qkv"), heads.num
             )
             q, k, v = split(t, qkv, (heads.width,) * 3)
-            q, k = rope(t, q, positions, partial=True), rope(t, k, positions, partial=True)
+            q, k = ropes(t, q, k, positions, partial=True)
             y = attend(t, q, k, v, heads, dropout=c.number("attention_dropout", 0.0), heads_first=True)
             return t.dropout(t.linear("dense", y, shape.h, bias=bias), p)
 
@@ -115,7 +115,7 @@ def phi(t: Tape, c: Config, sizes: Sizes) -> Program:
                 q, k, v = project(t, y, heads, bias=True)
                 if qk_norm:
                     q, k = t.layer_norm("q_layernorm", q), t.layer_norm("k_layernorm", k)
-                q, k = rope(t, q, positions, partial=True), rope(t, k, positions, partial=True)
+                q, k = ropes(t, q, k, positions, partial=True)
                 a = attend(t, q, k, v, heads, dropout=c.number("attention_dropout", 0.0), heads_first=True)
                 a = t.dropout(t.linear("dense", a, shape.h, bias=True), p)
             with t.scope("mlp"):
@@ -149,7 +149,7 @@ def stablelm(t: Tape, c: Config, sizes: Sizes) -> Program:
             q, k, v = project(t, y, heads, bias=bias)
             if qk_norm:
                 q, k = norm_per_head(t, "q_layernorm", q), norm_per_head(t, "k_layernorm", k)
-            q, k = rope(t, q, positions, partial=True), rope(t, k, positions, partial=True)
+            q, k = ropes(t, q, k, positions, partial=True)
             y = attend(t, q, k, v, heads, dropout=c.number("attention_dropout", 0.0), heads_first=True)
             return t.linear("o_proj", y, shape.h)
 
@@ -197,7 +197,7 @@ def starcoder2(t: Tape, c: Config, sizes: Sizes) -> Program:
             y = t.layer_norm("input_layernorm", x)
             with t.scope("self_attn"):
                 q, k, v = project(t, y, heads, bias=bias)
-                q, k = rope(t, q, positions), rope(t, k, positions)
+                q, k = ropes(t, q, k, positions)
                 y = attend(t, q, k, v, heads, dropout=c.number("attention_dropout", 0.0))
                 y = t.dropout(t.linear("o_proj", y, shape.h, bias=bias), p)
             x = t.add(x, y, "residual stream")
