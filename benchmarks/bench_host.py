@@ -61,7 +61,8 @@ def rows_to_read(facts: ParquetFacts, case: Case, batches: tuple[int, ...]) -> i
     # Workers share the row groups among them in modes row-groups and ultra; in the others each one touches all.
     readers = max(case.workers, 1)
     ultra = readers * (SLICE_BYTES + POOL_SEGMENT_BYTES)
-    fill = {"row-groups": readers * tables, "mmap": case.budget_bytes, "ultra": ultra}
+    # What is mapped has reached the budget when the first of the five moments comes, at 60 % of the rows.
+    fill = {"row-groups": readers * tables, "mmap": 2 * case.budget_bytes, "ultra": ultra}
     nbytes = min(fill.get(case.mode, 0), 10 * facts.decoded_bytes)
     wanted, whole = max(nbytes * facts.num_rows // facts.decoded_bytes, 60 * max(batches)), facts.num_rows // case.ranks
     if wanted < whole - 10 * max(batches):

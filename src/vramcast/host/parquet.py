@@ -30,8 +30,7 @@ RECORD_BYTES = 320  # a RowGroup with its numbers and its place in two tuples, C
 # `nbytes`, pyarrow 26 and Python 3.11. 856 for a column of numbers, which has one buffer, 1,871 for text with two.
 BUFFER_OBJECT_BYTES = 900
 PYTHON_OBJECT_BYTES = 560  # of these in Python's own heap, by tracemalloc: 544 for a column of numbers, 1,160 for text
-NUMBER_BYTES, TEXT_OFFSET_BYTES = 8, 4  # Arrow's int64, and its place in a column of text
-VIEW_BYTES = 16  # Arrow's string_view and binary_view, per value
+NUMBER_BYTES, TEXT_OFFSET_BYTES, VIEW_BYTES = 8, 4, 16  # Arrow's int64, its place in text, its string_view, per value
 SLICE_BYTES = 8 * MiB  # what mode `ultra` holds of a row group that is larger than this
 CACHE_CHUNK_BYTES = MiB  # of the Arrow copy that mode `mmap` maps
 OPEN_CHUNKS = 4096  # whose headers a reader keeps; the data stays in the page cache
@@ -88,7 +87,7 @@ class RowGroup:
 
     @property
     def ultra_keeps_pool(self) -> bool:
-        """Whether mode `ultra` leaves the pool what it has: where two decodings of a slice fit in one segment."""
+        """Mode `ultra` leaves the pool what it has where two decodings of a slice fit in one segment."""
         return 2 * self.decoding_bytes(SLICE_BYTES) <= POOL_SEGMENT_BYTES
 
     def slice_rows(self, slice_bytes: int) -> int:
@@ -175,8 +174,16 @@ class ParquetFacts:
     @property
     def open_chunks_bytes(self) -> int:
         """Mode `mmap`: the objects around the chunks of the cache that a reader has open."""
-        chunks = min(OPEN_CHUNKS, -(-self.decoded_bytes // CACHE_CHUNK_BYTES))
-        return chunks * self.row_groups[0].objects_bytes
+        return min(OPEN_CHUNKS, self._cache_chunks()) * self.row_groups[0].objects_bytes
+
+    def _cache_chunks(self) -> int:
+        """Small row groups go together where they fit in one, larger ones are cut."""
+        count = held = 0
+        for group in self.row_groups:
+            if held and held + group.decoded_bytes > CACHE_CHUNK_BYTES:
+                count, held = count + -(-held // CACHE_CHUNK_BYTES), 0
+            held += group.decoded_bytes
+        return count + -(-held // CACHE_CHUNK_BYTES)
 
     @property
     def decoding_by_ultra_bytes(self) -> tuple[int, int, int]:
@@ -218,9 +225,9 @@ class ParquetFacts:
 
     def check_budget(self, budget_bytes: int) -> None:
         """Refuse early what could only be read by holding more than the budget."""
-        largest = self.row_groups.index(self.largest_group)
-        if self.largest_group.decoded_bytes > budget_bytes:
-            raise self.too_large(largest, self.largest_group.decoded_bytes, budget_bytes)
+        largest = self.largest_group
+        if largest.decoded_bytes > budget_bytes:
+            raise self.too_large(self.row_groups.index(largest), largest.decoded_bytes, budget_bytes)
 
     def too_large(self, index: int, nbytes: int, budget_bytes: int) -> InputError:
         return InputError(
@@ -257,7 +264,8 @@ def read_facts(source: Source, columns: Sequence[str] | None = None) -> ParquetF
         footer.groups = ()
     groups = [group for group in groups if group.num_rows]
     if not groups:
-        raise InputError(f"{_summary(files)}: no rows. An empty dataset cannot be trained on.")
+        others = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        raise InputError(f"{files[0].path}{others}: no rows. An empty dataset cannot be trained on.")
     return ParquetFacts(
         files=files, row_groups=tuple(groups), columns=tuple(sizes.values()),
         schema_text="; ".join(f"{name}: {first.types[name]}" for name in names), opened_bytes=opened,
@@ -326,10 +334,6 @@ def _data_file(path: Path, values: Mapping[str, str], numeric: set[str]) -> Data
         path=str(path), size_bytes=stat.st_size, modified_ns=stat.st_mtime_ns,
         partition=tuple((key, typed(key, text)) for key, text in values.items()),
     )  # fmt: skip
-
-
-def _summary(files: Sequence[DataFile]) -> str:
-    return files[0].path if len(files) == 1 else f"{files[0].path} and {len(files) - 1} more"
 
 
 class _Footer:

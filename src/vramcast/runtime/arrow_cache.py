@@ -31,7 +31,7 @@ from vramcast.runtime.rows import Rows
 from vramcast.runtime.stores import SliceStore
 from vramcast.units import format_bytes, round_up
 
-VERSION = 2
+VERSION = 3
 
 
 def default_folder() -> Path:
@@ -133,13 +133,16 @@ def _write_chunks(facts: ParquetFacts, partial: Path) -> tuple[list[int], list[t
 
 
 def _merged(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Small row groups together: an open chunk of a few rows of many columns is more objects than data."""
+    """Small row groups together: an open chunk of a few rows of many columns is more objects than data.
+
+    Whole ones: a chunk with parts of two would be mapped, and counted, for the rows of one.
+    """
     waiting: list[pa.Table] = []
     for table in tables:
-        waiting.append(table)
-        if sum(each.nbytes for each in waiting) >= CACHE_CHUNK_BYTES:
+        if waiting and sum(each.nbytes for each in (*waiting, table)) > CACHE_CHUNK_BYTES:
             yield pa.concat_tables(waiting).combine_chunks()
             waiting = []
+        waiting.append(table)
     if waiting:
         yield pa.concat_tables(waiting).combine_chunks()
 
