@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from parquet_samples import Write
 
 from vramcast.host.parquet import read_facts
@@ -101,3 +102,17 @@ def test_small_row_groups_share_a_chunk(tmp_path: Path) -> None:
     assert [data[n]["kind"] for n in (0, 100, 2999)] == ["a", "b", "b"]
     store = cache.MappedStore(data.facts, tmp_path, 64 * MiB)
     assert len(store.ends) == -(-data.facts.decoded_bytes // MiB)
+
+
+@pytest.mark.parametrize(("group", "chunks"), [(100, 4), (600, 6), (3900, 4)])
+def test_a_chunk_holds_whole_row_groups_or_part_of_one(tmp_path: Path, group: int, chunks: int) -> None:
+    """Rows of a kilobyte: ten row groups to a chunk; one of 600 rows, but the last 300 fit in; one cut in four."""
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"text": [f"{n:1020}" for n in range(3900)]}), path, row_group_size=group)
+    data = LowMemDataset(path, mode="mmap", cache_dir=tmp_path)
+    assert data[3899]["text"].strip() == "3899"
+    ends = data._opened().ends
+    edges = {min(edge + group, 3900) for edge in range(0, 3900, group)}
+    assert set(ends) <= edges or set(ends) >= edges
+    assert len(ends) == chunks
+    assert data.facts.open_chunks_bytes == chunks * data.facts.row_groups[0].objects_bytes
