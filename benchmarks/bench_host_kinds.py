@@ -10,6 +10,7 @@ as in `bench_host.py`: one process family each, in its steady state, batches of 
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -117,6 +118,7 @@ def written(folder: Path, kind: str) -> Path:
     partial = path.with_suffix(".partial")
     if path.exists():
         return path
+    shutil.rmtree(partial, ignore_errors=True)  # of a run that was ended
     groups = row_groups(kind)
     names = [f"year={2000 + n // 10}/part={n % 10}/data" for n in range(200)] if kind == HIVE else ["data"]
     for name in names:
