@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from vramcast.formulas.parallel.windows import (
     ARRIVING,
     BUFFER,
+    FETCHED,
     GATHERED,
     INPUT,
     JOINED,
@@ -34,14 +35,22 @@ BROADCASTS = 2  # torch/csrc/distributed/c10d/comm.cpp broadcast_coalesced: max_
 
 BEFORE_25 = "fsdp2 before torch 2.5"
 STREAMS = {  # where a strategy makes what, if not on the main stream
-    "fsdp1": {GATHERED: GATHER, REDUCED: REDUCE, "gradient": REDUCE, ARRIVING: ARRIVE},
+    "fsdp1": {
+        GATHERED: GATHER,
+        REDUCED: REDUCE,
+        SCATTERED: REDUCE,
+        "gradient": REDUCE,
+        ARRIVING: ARRIVE,
+        INPUT: ARRIVE,
+        FETCHED: ARRIVE,
+    },
     "fsdp2": {INPUT: GATHER, BUFFER: GATHER, SCATTERED: REDUCE, "gradient": REDUCE},
     BEFORE_25: {INPUT: GATHER, BUFFER: GATHER, REDUCED: REDUCE, SCATTERED: REDUCE, "gradient": REDUCE},
     "zero3": {GATHERED: GATHER, BUFFER: GATHER, REDUCED: REDUCE},
 }
 # What FSDP1 marks with record_stream: the gathered vector, which the main stream uses; its gradient, which the
-# reduction uses, and that one's copy; a shard from the host, which the all-gather reads.
-MARKED = (GATHERED, JOINED, REDUCED, ARRIVING)
+# reduction uses, and that one's copy; a shard that was cast or comes from the host, which the all-gather reads.
+MARKED = (GATHERED, JOINED, REDUCED, ARRIVING, INPUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +75,7 @@ class RankScript(Script):
     wrapping: tuple[Wrapping, ...] = ()
     pieces: Mapping[Hashable, tuple[int, ...]] = field(default_factory=dict)  # tensors that one event stands for
     resident: tuple[int, ...] = ()  # companions
+    tried: tuple[int, ...] = ()  # what FSDP1 makes and empties at once when it is first run
     broadcast: tuple[int, ...] = ()  # vectors in which DDP sends the model from rank 0
     buckets: tuple[int, ...] = ()  # DDP's, until the order of gradients is known
     rebuilt: tuple[int, ...] = ()  # and from the second step on
@@ -105,6 +115,9 @@ class RankRun(Run):
         self.drop(("broadcast", len(self.script.broadcast) - 1))
         self.hold("bucket", self.script.buckets)
         self.hold("companion", self.script.resident)
+        for nbytes in self.script.tried:
+            self.take(("tried",), nbytes)
+            self.drop(("tried",))
 
     def wrap(self) -> None:
         """A unit's parameters are moved to the GPU, what the rank keeps is copied, the rest goes: `_flat_param.py`

@@ -47,7 +47,7 @@ def rank_script(
     first, later = (streams[0], streams[0]) if waiting else streams
     strategy = BEFORE_25 if topology.strategy == "fsdp2" and copies_aside(job) else topology.strategy
     return RankScript(
-        strategy=strategy, first=first, later=later, wrapping=wrapping,
+        strategy=strategy, first=first, later=later, wrapping=wrapping, tried=tuple(_tried(step, topology, wrapping)),
         weights=(*(() if wrapping else _weights(step, states)), *_beside(step, states, lying, bucketed=bucketed)),
         small=tuple(int(value.nbytes) for value in batch_values(program, job)), workspaces=workspaces(job, gpu),
         last_section=len(program.placed) - 1,
@@ -95,6 +95,17 @@ def _wrapping(step: Step, states: RankStates, topology: Topology) -> Iterator[Wr
         for param in states.weights:
             ranks = topology.tp if len(param.shape) > 1 else 1  # norms and most biases stay whole
             yield Wrapping(params=(param.nbytes * ranks,), shards=(param.nbytes,), joins=False)
+
+
+def _tried(step: Step, topology: Topology, wrapping: tuple[Wrapping, ...]) -> Iterator[int]:
+    """`_flat_param.py` init_flat_param_attributes: where it computes in another dtype, a shard in that, a whole vector
+    in that and one in its own; else a whole vector. The root's come first."""
+    recipe = step.states.recipe
+    low = recipe.autocast.nbytes if recipe.autocast else recipe.weights.nbytes
+    for unit in (*wrapping[-1:], *wrapping[:-1]) if topology.strategy == "fsdp1" else ():
+        whole = sum(unit.params)
+        cast = whole * low // recipe.weights.nbytes
+        yield from (cast // topology.shard, cast, whole) if recipe.autocast else (whole,)
 
 
 def _pieces(step: Step, topology: Topology) -> dict[object, tuple[int, ...]]:

@@ -46,7 +46,8 @@ class Unit:
     reshards: bool
     vector_bytes: int = 0  # of the gradient of a vector that holds frozen parameters too
     arriving_bytes: int = 0  # of an offloaded shard that is copied to the GPU before it is gathered
-    input_bytes: int = 0  # of the shards that FSDP2 casts before it gathers
+    input_bytes: int = 0  # of the shards that are cast before they are gathered
+    uncast_bytes: int = 0  # of an offloaded shard that FSDP1 casts when it has come
     scattered_bytes: int = 0  # of the reduce-scatter's output, where the gradient has another dtype
     leaving_bytes: int = 0  # of its cast to the gradient's dtype, where that goes to the host at once
     fetched: tuple[tuple[int, int], ...] = ()  # offloaded shards as FSDP2 fetches them, and their casts (0: none)
@@ -106,6 +107,8 @@ def _unit(job: Job, program: Program, topology: Topology, number: int, sections:
     scattered = _shared_bytes(trained, job, topology, _reduce_item)
     offloaded = offloads_params(job)
     leaving = _shared_bytes(trained, job, topology, _stored_item) if offloaded else 0
+    fetched = tuple(_fetched(param, job, topology) for param in params) if offloaded else ()
+    casts, flat = RECIPES[job.precision].autocast is not None, topology.strategy == "fsdp1"
     last_block = max((i for i, placed in enumerate(program.placed) if placed.section.is_block), default=-1)
     is_root = not program.placed[sections[0]].section.is_block
     kept = is_root or topology.pp > 1 or (job.framework == "torchtitan" and sections[0] == last_block)
@@ -115,9 +118,10 @@ def _unit(job: Job, program: Program, topology: Topology, number: int, sections:
         reduced_bytes=sum(_reduced(param, job, topology) for param in trained),
         share_bytes=share, scattered_bytes=scattered if scattered != share else 0, pieces=pieces,
         leaving_bytes=leaving if leaving != scattered else 0,
-        input_bytes=gathered // topology.shard if RECIPES[job.precision].autocast and not offloaded else 0,
+        input_bytes=gathered // topology.shard if casts and (flat or not offloaded) else 0,
         arriving_bytes=gathered // topology.shard if offloaded else 0,
-        fetched=tuple(_fetched(param, job, topology) for param in params) if offloaded else (),
+        uncast_bytes=sum(stored for stored, _ in fetched) if casts and flat and offloaded else 0,
+        fetched=() if flat else fetched,
         vector_bytes=gathered if job.framework in MIXED_VECTORS and 0 < len(trained) < len(params) else 0,
         whole_bytes=_whole(job, topology, trained, gathered),
         numels=tuple(param.numel for param in trained), reshards=job.reshard and not kept,

@@ -35,11 +35,13 @@ from vramcast.models.program import Program
 
 GATHERED, BUFFER, REDUCED, UNSHARDED = "gathered", "gather buffer", "reduce buffer", "unsharded gradient"
 ARRIVING, JOINED, INPUT, SCATTERED = "arriving shard", "joined gradient", "gather input", "reduce output"
+FETCHED = "fetched shard"
 WHOLE = "whole gradient"
 LABELS = {
     GATHERED: "gathered parameters", BUFFER: "all-gather output", REDUCED: "reduce-scatter input",
     UNSHARDED: "gradients before they are reduced", JOINED: "gradients of FSDP1's vectors",
-    ARRIVING: "shards on their way from the host", INPUT: "shards in the dtype they are gathered in",
+    ARRIVING: "shards on their way from the host", FETCHED: "shards from the host before their cast",
+    INPUT: "shards in the dtype they are gathered in",
     SCATTERED: "reduced gradients before their cast", WHOLE: "unsharded gradients between micro-batches",
 }  # fmt: skip
 COMMUNICATION = tuple(LABELS)
@@ -215,12 +217,15 @@ class _Fsdp1(_Fsdp2):
     flattens = True
 
     def gathered(self, unit: Unit) -> Iterator[Event]:
-        """pre_unshard brings an offloaded shard, the all-gather reads it."""
+        """pre_unshard brings an offloaded shard, or casts one (`_use_low_precision_shard`); the all-gather reads it."""
         if (GATHERED, unit.number) in self.live:
             return
-        yield from self.born(ARRIVING, unit, unit.arriving_bytes)
+        kind, nbytes = (INPUT, unit.input_bytes) if unit.input_bytes else (ARRIVING, unit.arriving_bytes)
+        yield from self.born(kind, unit, nbytes)
+        yield from self.born(FETCHED, unit, unit.uncast_bytes)
+        yield from self.dies(FETCHED, unit, unit.uncast_bytes)
         yield from self.born(GATHERED, unit, unit.gathered_bytes)
-        yield from self.dies(ARRIVING, unit, unit.arriving_bytes)
+        yield from self.dies(kind, unit, nbytes)
 
     def before_forward(self, unit: Unit) -> Iterator[Event]:
         yield from self.gathered(unit)
@@ -242,7 +247,9 @@ class _Fsdp1(_Fsdp2):
         if not self.waits:
             copied = unit.reduced_bytes if unit.reduced_bytes > max(joined, unit.whole_bytes) else 0
             yield from self.born(REDUCED, unit, copied)
+            yield from self.born(SCATTERED, unit, unit.scattered_bytes)
             yield from self.shared(unit)
+            yield from self.dies(SCATTERED, unit, unit.scattered_bytes)
             yield from self.dies(REDUCED, unit)
             yield from self.dies(WHOLE, unit, unit.whole_bytes)
         if joined:
