@@ -27,8 +27,8 @@ JOBS: dict[str, dict[str, Any]] = {
     },
     "tensor parallel": {"gpus": 2, "tp": 2, "precision": "bf16-true"},
     "tensor parallel, fused": {
-        "gpus": 8, "tp": 8, "precision": "bf16-true", "checkpointing": "full", "loss": "fused", "framework": "hf",
-        "optimizer-impl": "fused",
+        "gpus": 8, "tp": 8, "precision": "bf16-true", "checkpointing": "full", "loss": "fused",
+        "optimizer-impl": "fused",  # no trainer: those load parts of weights, where the trace cuts whole ones
     },
     "reduced with the last micro-batch": {"gpus": 2, "strategy": "fsdp2", "framework": "hf", "accumulate": 3},
     "adapters": {"gpus": 2, "strategy": "fsdp2", "lora-rank": 16},
