@@ -1,4 +1,4 @@
-"""Peaks of a stage whose layers are alike, from those of two short stages.
+"""Peaks of a stage whose layers are alike, the first one perhaps apart, from those of two short stages.
 
 Every such layer adds the same bytes to what is alive at the ends (the first layer, the last, the parts around them) and
 between them, and the fullest of the layers between is the one next to an end. So peaks at each of these places grow
@@ -44,7 +44,7 @@ def stretched(low: Peaks, high: Peaks, more: int) -> Peaks:
 def phase_peaks_of(program: Program, mode_of: Callable[[Program], Mode]) -> dict[str, Number]:
     """What `peak_by_phase` says of the program, from short ones where its layers are alike."""
     blocks = [placed for placed in program.placed if placed.section.is_block]
-    if len(blocks) <= SHORT[1] or any(placed.section is not blocks[0].section for placed in blocks):
+    if len(blocks) <= SHORT[1] or any(placed.section is not blocks[1].section for placed in blocks[1:]):
         return peak_by_phase(program, mode_of(program))
     programs = [_of_length(program, layers) for layers in SHORT]
     modes = [mode_of(short) for short in programs]
