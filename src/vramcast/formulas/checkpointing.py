@@ -60,6 +60,8 @@ def changes_of(job: Job) -> tuple[Change, ...]:
     found: list[Change] = []
     if is_reentrant(job):
         found.append(reentrant)
+    elif job.checkpointing not in ("none", "offload") and job.loop == "plain" and job.gpus == 1:
+        found.append(asked_for)
     if job.checkpointing == "offload":
         found.append(offloaded(STASH.get(job.framework, 0)))
     return tuple(found)
@@ -86,6 +88,27 @@ def reentrant(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator
             out = [event for event in waiting.events if event.key == OUT and event.sign < 0]
             yield Chunk(waiting.phase, waiting.section, out, waiting.incoming, again=True)
             waiting = None
+
+
+def asked_for(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Without reentry a block is computed again when the first saved tensor is asked for: gradients of what it did
+    last (casts, scaled adapters) are there by then."""
+    waiting: Chunk | None = None
+    for chunk in stream:
+        if chunk.again:
+            waiting = chunk
+            continue
+        if waiting is not None and chunk.tail:
+            key = ("tail", id(chunk.events))
+            if key not in program.folded:  # with the list whose id is the key
+                program.folded[key] = (chunk.events, chunk.events[: chunk.tail], chunk.events[chunk.tail :])
+            _, tail, rest = program.folded[key]
+            yield chunk._replace(events=tail)
+            yield waiting
+            yield chunk._replace(events=rest)
+        else:
+            yield from (waiting, chunk) if waiting is not None else (chunk,)
+        waiting = None
 
 
 def offloaded(stash: int) -> Change:

@@ -195,11 +195,12 @@ class _Gradient:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Backward:
     """A section's backward: its events, under which key the gradient of `in` is left alive (None: it has none), and
-    which parameters and values of other sections were given a gradient."""
+    which parameters and values of other sections were given a gradient. The first `tail` events need nothing saved."""
 
     events: list[Event]
     grad_in: Hashable | None
     given: frozenset[int]
+    tail: int
 
 
 def backward_events(
@@ -228,7 +229,10 @@ def backward_events(
             key, kind = ("outer", id(param)), "gradient" if fresh_grads else "working"
             books.alive[key] = Event(1, key, param.nbytes, kind, f"gradient of {param.name}")
     borrowed = Counter(id(value) for op in section.ops for value in op.borrowed)
+    tail: int | None = None
     for op in reversed(section.ops):
+        if tail is None and (op.saved or any(value.param is not None for value in op.inputs)):
+            tail = len(books.events)
         for value in op.returning:
             books.born(("again", id(value)), value.nbytes, "working", value.label)
         flowing = grads.pop(id(op.output), None)
@@ -250,7 +254,7 @@ def backward_events(
                 books.dies(("again", id(value)))
     left = grads.get(id(entry))
     elsewhere = flow.exists.difference(has_grad, (id(param) for param in section.params))
-    return Backward(events=books.events, grad_in=left.key if left else None, given=frozenset(elsewhere))
+    return Backward(events=books.events, grad_in=left.key if left else None, given=frozenset(elsewhere), tail=tail or 0)
 
 
 def _gradient_order(op: Op) -> tuple[Value, ...]:

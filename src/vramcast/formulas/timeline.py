@@ -56,6 +56,7 @@ class Chunk(NamedTuple):  # hundreds in a fold, and a search folds hundreds of t
     events: list[Event]
     incoming: Hashable | None = None
     again: bool = False  # a recomputation: its output is not the border value
+    tail: int = 0  # events of a backward that come before anything saved is asked for
 
 
 Made = TypeVar("Made")
@@ -256,7 +257,7 @@ def _backward(
                 yield Chunk(BACKWARD, index, memo(_recompute, section, how, input_kept, exported), again=True)
             back = memo(_back, section, mode.fresh_grads, given, input_kept, exported, not links.chained[index])
             given = given if back.given <= given else given | back.given
-            yield Chunk(BACKWARD, index, memo(_outlived, mode.keep_logits, how, back), incoming)
+            yield Chunk(BACKWARD, index, memo(_outlived, mode.keep_logits, how, back), incoming, tail=back.tail)
             left = memo(_pinned, mode.keep_logits, how, back)
             if left:
                 pinned.append(Chunk(BACKWARD, index, left))
