@@ -93,10 +93,6 @@ CASES: dict[str, dict[str, Any]] = {
         "model": "t5-base", "batch": 2, "seq": 512, "target-seq": 512, "precision": "bf16-true", "framework": "hf",
         "lora-rank": 16, "quantize": "nf4",
     },
-    "adapters whose gradients wait for a recomputation": {
-        "model": "llama-3.2-1b", "batch": 4, "seq": 1024, "precision": "bf16-true", "loss": "fused",
-        "checkpointing": "full", "lora-rank": 16,
-    },
     "states from the start": {
         "model": "pythia-410m", "batch": 3, "seq": 512, "precision": "fp32", "optimizer": "adagrad",
     },

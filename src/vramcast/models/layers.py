@@ -293,7 +293,7 @@ def gated_mlp(
     else:
         activated = t.activation(gate, act)
         both = t.mul(activated, t.linear(names[1], x, inner, bias=bias, label="up"), "gated")
-    return t.holding(t.linear(names[2], both, x.shape[-1], bias=bias, label="mlp output"), x)  # forward's argument
+    return t.linear(names[2], both, x.shape[-1], bias=bias, label="mlp output")
 
 
 def gated(t: Tape, gate: Value, up: Value, act: str) -> Value:
