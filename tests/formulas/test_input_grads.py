@@ -10,8 +10,9 @@ import torch
 import transformers
 from live import Live
 
+from vramcast.formulas.fold import peak_by_phase
 from vramcast.formulas.regime import regime_of
-from vramcast.formulas.timeline import Mode, peak_by_phase
+from vramcast.formulas.timeline import Mode
 from vramcast.job import job_from
 from vramcast.models.config import Config
 from vramcast.models.families import record

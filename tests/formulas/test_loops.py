@@ -13,6 +13,7 @@ from live import Live
 
 from vramcast.errors import InputError
 from vramcast.formulas.estimate import estimate
+from vramcast.formulas.fold import peak_by_phase
 from vramcast.formulas.loops import changes_of, gates_of, held_between
 from vramcast.formulas.moe_block import (
     MoeBlock,
@@ -22,7 +23,7 @@ from vramcast.formulas.moe_block import (
     simple_inventory_bytes,
 )
 from vramcast.formulas.sweep import sweep
-from vramcast.formulas.timeline import Mode, peak_by_phase
+from vramcast.formulas.timeline import Mode
 from vramcast.job import Job, job_from
 from vramcast.ledger import GATING, Category, Ledger
 from vramcast.models.config import Config

@@ -11,8 +11,9 @@ from live import Live
 
 from vramcast.errors import InputError
 from vramcast.formulas.estimate import estimate
+from vramcast.formulas.fold import peak_by_phase
 from vramcast.formulas.sweep import sweep
-from vramcast.formulas.timeline import Mode, peak_by_phase
+from vramcast.formulas.timeline import Mode
 from vramcast.job import job_from
 from vramcast.ledger import Category
 from vramcast.models.config import Config

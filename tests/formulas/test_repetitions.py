@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramcast.formulas.timeline import repetitions
+from vramcast.formulas.fold import repetitions
 
 KEYS = st.lists(st.tuples(st.sampled_from(("forward", "loss")), st.integers(0, 2)), max_size=40)
 

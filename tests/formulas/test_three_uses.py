@@ -6,8 +6,9 @@ import numpy
 import pytest
 
 from vramcast.catalog.models import all_models
+from vramcast.formulas.fold import peak_by_phase
 from vramcast.formulas.kept import kept
-from vramcast.formulas.timeline import Mode, chunks, peak_by_phase, phase_peaks, step_events
+from vramcast.formulas.timeline import Mode, chunks, phase_peaks, step_events
 from vramcast.models.config import Config
 from vramcast.models.dims import product_text, symbols_of
 from vramcast.models.families import record

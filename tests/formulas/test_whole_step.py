@@ -8,7 +8,8 @@ import pytest
 import torch
 from live import real_step
 
-from vramcast.formulas.timeline import Mode, peak_by_phase
+from vramcast.formulas.fold import peak_by_phase
+from vramcast.formulas.timeline import Mode
 from vramcast.models.config import Config
 from vramcast.models.families import record
 from vramcast.models.loss import add_loss

@@ -12,8 +12,9 @@ from real import autocast, real_model, savings_of
 from test_parameters import ours, theirs
 
 from vramcast.errors import UnsupportedError
+from vramcast.formulas.fold import peak_by_phase
 from vramcast.formulas.kept import kept_bytes
-from vramcast.formulas.timeline import Mode, peak_by_phase
+from vramcast.formulas.timeline import Mode
 from vramcast.models.config import Config
 from vramcast.models.families import MODULE_OF, family_of, record
 from vramcast.models.loss import add_loss

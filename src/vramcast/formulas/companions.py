@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from vramcast.errors import InputError
 from vramcast.formulas.amounts import Amounts
+from vramcast.formulas.fold import sums_of
 from vramcast.formulas.optimizers import KNOWN, implementation, state_bytes, temporaries
 from vramcast.formulas.setting import (
     Beside,
@@ -23,7 +24,7 @@ from vramcast.formulas.setting import (
 )
 from vramcast.formulas.states import AFTER_STEP, States
 from vramcast.formulas.step import Step, keeps_outputs
-from vramcast.formulas.timeline import passes, sums_of
+from vramcast.formulas.timeline import passes
 from vramcast.ledger import (
     BACKWARD,
     FORWARD,

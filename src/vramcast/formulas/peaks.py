@@ -15,12 +15,12 @@ from vramcast.errors import UnsupportedError
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.beside import beside
 from vramcast.formulas.estimate import DEVICE, job_phases, recorded
+from vramcast.formulas.fold import Fold, fold
 from vramcast.formulas.optimizers import implementation, temporaries
 from vramcast.formulas.overheads import workspace_entries
 from vramcast.formulas.setting import Setting
 from vramcast.formulas.states import States, state_entries, unique
 from vramcast.formulas.step import Step, keeps_outputs, loss_apart
-from vramcast.formulas.timeline import Fold, fold
 from vramcast.job import Job
 from vramcast.ledger import (
     BACKWARD,

@@ -9,8 +9,9 @@ from typing import TypeVar
 from vramcast.catalog.gpus import Gpu
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.events import Event
+from vramcast.formulas.fold import peak_by_phase
 from vramcast.formulas.states import States
-from vramcast.formulas.timeline import Mode, Stamped, passes, peak_by_phase, step_events
+from vramcast.formulas.timeline import Mode, Stamped, passes, step_events
 from vramcast.job import Job
 from vramcast.ledger import FORWARD, LOSS
 from vramcast.models.config import Config

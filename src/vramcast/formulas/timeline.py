@@ -1,13 +1,13 @@
 """A training step as one stream of births and deaths over the whole model, and where in each phase it peaks.
 
-A Program goes in; out come chunks (one section's events in one phase). Layers of one kind share their events, so the
-fold over chunks is short and works on grids of sizes; stamped with their place, the same events give what is alive at
-any moment. Checkpointing is decided here, per section. What simply lies there is not in it (see `states`).
+A Program goes in; out come chunks (one section's events in one phase). Layers of one kind share their events, so that
+a fold over chunks is short (see `fold`); stamped with their place, the same events give what is alive at any moment.
+Checkpointing is decided here, per section. What simply lies there is not in it (see `states`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -30,7 +30,6 @@ from vramcast.formulas.events import (
     used_again,
 )
 from vramcast.ledger import BACKWARD, FORWARD, LOSS
-from vramcast.models.dims import Dim, Number, maximum
 from vramcast.models.program import Program
 from vramcast.models.tape import Placed, Section, Value
 
@@ -72,7 +71,7 @@ class Stamped(NamedTuple):  # tens of thousands of them in a step: a tuple is ma
     key: Hashable
 
 
-class _Memo:
+class Memo:
     """Events of a section are made once per way of running it, however often the program is folded."""
 
     def __init__(self, made: dict[Hashable, Any]) -> None:
@@ -132,7 +131,7 @@ def links_of(placed: list[Placed]) -> _Links:
 
 def chunks(program: Program, mode: Mode) -> Iterator[Chunk]:
     """Forward through every section, what ends with it (autocast's cache, masks, what nobody keeps), then backward."""
-    placed, memo, grad = program.placed, _Memo(program.folded), program.regime.grad
+    placed, memo, grad = program.placed, Memo(program.folded), program.regime.grad
     links = memo.of_list(links_of, placed)
     hows = [_how(place, mode) for place in placed]
     kept_before = _keeps_output(placed, hows, mode.keep_logits, links)
@@ -237,7 +236,7 @@ def _keeps_output(placed: list[Placed], hows: list[str], keep_logits: bool, link
 
 
 def _backward(
-    placed: list[Placed], hows: list[str], mode: Mode, kept_before: list[bool], memo: _Memo, links: _Links,
+    placed: list[Placed], hows: list[str], mode: Mode, kept_before: list[bool], memo: Memo, links: _Links,
     held: frozenset[int],
 ) -> Iterator[Chunk]:  # fmt: skip
     given: frozenset[int] = frozenset()
@@ -341,7 +340,7 @@ _stamped = partial(tuple.__new__, Stamped)  # what Stamped(...) comes to, withou
 
 
 def step_events(program: Program, mode: Mode) -> Iterator[Stamped]:
-    borders, memo = borders_of(program.placed), _Memo(program.folded)
+    borders, memo = borders_of(program.placed), Memo(program.folded)
     for chunk in passes(program, mode):
         phase, section, events = chunk.phase, chunk.section, chunk.events
         own, others = memo.of_list(_local_keys, events)
@@ -430,89 +429,3 @@ def _alive_behind(stream: list[Stamped], positions: Iterable[int]) -> dict[int, 
                 alive.pop(key, None)
         found[position], start = tuple(alive.values()), position + 1
     return found
-
-
-# ---- many jobs at once: a fold over chunks
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fold:
-    """The largest sum in each phase, and what is left at the end beside gradients; for number-like sizes."""
-
-    peaks: dict[str, Number]
-    left: Number
-
-
-Sums = tuple[Number, Number, Number]  # how far above the start, what is added in all, and beside gradients
-LONGEST_PERIOD = 8  # chunks that a layer has in a phase
-
-
-def fold(program: Program, mode: Mode) -> Fold:
-    level: Number = 0
-    left: Number = 0
-    peaks: dict[str, Number] = {}
-    sums = sums_of(program)
-    made = list(passes(program, mode))
-    for at, length, times in repetitions([(chunk.phase, id(chunk.events)) for chunk in made]):
-        above, net, beside = _joined([sums(chunk.events) for chunk in made[at : at + length]])
-        top, phase = level + above, made[at].phase
-        if times > 1:  # alike layers change the level evenly, so that the first or the last of them is the highest
-            top = maximum(top, top + (times - 1) * net)
-        peaks[phase] = maximum(peaks[phase], top) if phase in peaks else top
-        level, left = level + times * net, left + times * beside
-    return Fold(peaks=peaks, left=left)
-
-
-def repetitions(keys: Sequence[tuple[str, int]]) -> Iterator[tuple[int, int, int]]:
-    """The list from left to right as (start, length, times); what is repeated lies in one phase."""
-    at = 0
-    while at < len(keys):
-        length, times, here = 1, 1, keys[at]
-        for period in range(1, min(LONGEST_PERIOD + 1, len(keys) - at)):
-            if keys[at + period - 1][0] != here[0]:
-                break
-            if keys[at + period] != here:
-                continue
-            first, count = keys[at : at + period], 1
-            while keys[at + count * period : at + (count + 1) * period] == first:
-                count += 1
-            if count > 1 and count * period > length * times:
-                length, times = period, count
-        yield at, length, times
-        at += length * times
-
-
-def sums_of(program: Program) -> Callable[[list[Event]], Sums]:
-    """Of a chunk's events, added up once for all layers that share them."""
-    return partial(_Memo(program.folded).of_list, _sums)
-
-
-def _joined(parts: list[Sums]) -> Sums:
-    """One after the other."""
-    above, net, beside = parts[0]
-    for more, adds, beside_adds in parts[1:]:
-        above = maximum(above, net + more)
-        net, beside = net + adds, beside + beside_adds
-    return above, net, beside
-
-
-def _sums(events: list[Event]) -> Sums:
-    """How far the events rise above where they start; what they add in all, and beside gradients."""
-    level: Number = 0
-    top: Number = 0
-    gradients: Number = 0
-    rising = False
-    for sign, _, nbytes, kind, _ in events:
-        if sign < 0 and rising:  # a sum is largest before something dies
-            top = (top if top >= level else level) if type(level) is int else maximum(top, level)
-        rising = sign > 0
-        if isinstance(nbytes, Dim):
-            nbytes = int(nbytes)
-        level = level + nbytes if rising else level - nbytes
-        if kind == "gradient":
-            gradients = gradients + sign * nbytes
-    return maximum(top, level), level, level - gradients
-
-
-def peak_by_phase(program: Program, mode: Mode) -> dict[str, Number]:
-    return fold(program, mode).peaks

@@ -15,6 +15,7 @@ from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.between import _evaluation
 from vramcast.formulas.companions import NO_GRAPH, _behind_forward, _config, _frozen, _headless, _teacher, during, line
 from vramcast.formulas.events import peak_above
+from vramcast.formulas.fold import peak_by_phase
 from vramcast.formulas.optimizers import state_bytes, version
 from vramcast.formulas.parallel.host import OWN_PART, offloads_optimizer
 from vramcast.formulas.parallel.layout import rank_config
@@ -23,7 +24,7 @@ from vramcast.formulas.parallel.topology import GATHERING, Topology, expert_load
 from vramcast.formulas.parallel.units import Unit, units_of
 from vramcast.formulas.parallel.windows import window_change
 from vramcast.formulas.setting import Beside, Pass, Setting, backbone, without_graph
-from vramcast.formulas.timeline import Mode, passes, peak_by_phase, step_events
+from vramcast.formulas.timeline import Mode, passes, step_events
 from vramcast.ledger import (
     BACKWARD,
     EVAL,

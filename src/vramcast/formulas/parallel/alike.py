@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vramcast.formulas.fold import peak_by_phase, sums_of
 from vramcast.formulas.parallel.layout import stage_program
-from vramcast.formulas.timeline import Mode, passes, peak_by_phase, sums_of
+from vramcast.formulas.timeline import Mode, passes
 from vramcast.models.dims import Number, maximum
 from vramcast.models.program import Program
 

@@ -29,6 +29,7 @@ from vramcast.formulas.estimate import (
     recorded,
     sizes_of,
 )
+from vramcast.formulas.fold import peak_by_phase
 from vramcast.formulas.inputs import input_lines
 from vramcast.formulas.optimizers import implementation, temporaries, version
 from vramcast.formulas.overheads import context_entries, workspace_entries
@@ -85,7 +86,7 @@ from vramcast.formulas.states import (
     weight_entries,
 )
 from vramcast.formulas.step import NEXT, Step, _Bill, describe_activations, entries_of
-from vramcast.formulas.timeline import Mode, Stamped, peak_by_phase, phase_peaks
+from vramcast.formulas.timeline import Mode, Stamped, phase_peaks
 from vramcast.job import Job
 from vramcast.ledger import HOST, NEXT_STEP, PHASES, STEP, Category, Entry, Ledger, Level
 from vramcast.models.config import Config
