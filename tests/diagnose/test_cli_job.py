@@ -93,6 +93,7 @@ def test_the_request_is_named_with_its_shape(capsys: pytest.CaptureFixture[str])
     assert "_multi_tensor_adamw" in out
 
 
+@pytest.mark.slow
 def test_nothing_is_planned_where_a_neighbour_is_the_cause() -> None:
     text = (
         "CUDA out of memory. Tried to allocate 188.00 MiB (GPU 0; 79.32 GiB total capacity; 39.00 GiB already allocated; "

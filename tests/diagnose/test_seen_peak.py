@@ -52,6 +52,7 @@ def test_a_peak_that_the_job_comes_to_needs_no_deviation() -> None:
     assert [item.explanation.changes for item in diagnosis.hypotheses if item.explanation] == [()]
 
 
+@pytest.mark.slow
 def test_what_nvidia_smi_shows_is_compared_with_the_whole_process() -> None:
     """Four fp32 copies under a fused step are 56.9 GiB; cache, context and activations come on top.
 

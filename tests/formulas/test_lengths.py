@@ -210,6 +210,7 @@ def test_the_loss_under_autocast_keeps_what_torch_keeps() -> None:
     assert section.ops[-1].output.label == "logits handed on in fp32"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [8, None])
 def test_the_largest_tensors_alone_order_runs_as_all_tensors_do(
     rank: int | None, monkeypatch: pytest.MonkeyPatch

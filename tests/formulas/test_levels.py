@@ -43,6 +43,7 @@ def assert_levels(ledger: Ledger) -> None:
         assert 0 < peak.allocated_bytes <= peak.reserved_bytes - slack < peak.process_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", COMPANIONS)
 def test_levels_of_companions_and_what_comes_between(name: str, way: str) -> None:

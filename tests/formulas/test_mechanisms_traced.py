@@ -30,6 +30,7 @@ def assert_agree(folder: Path, data: dict[str, Any], **values: Any) -> None:
     assert found.verdict().peak.allocated_bytes == pytest.approx(traced.allocated_bytes, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("data", [T5, UMT5], ids=["t5", "umt5"])
 def test_t5_with_its_position_bias_as_a_mask(tmp_path: Path, data: dict[str, Any], precision: str) -> None:

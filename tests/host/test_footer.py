@@ -46,6 +46,7 @@ def allocated_bytes() -> int:
     return int(info.uordblks + info.hblkhd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_an_opened_footer_takes_what_its_objects_add_up_to(tmp_path: Path, schema: str) -> None:
     columns, group_rows, statistics = SCHEMAS[schema]

@@ -44,6 +44,7 @@ def test_the_page_of_commands_is_what_the_commands_are() -> None:
     assert GENERATE.COMMANDS_PAGE.read_text(encoding="utf-8") == GENERATE.commands_page(), "run make docs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shown", SESSIONS, ids=lambda shown: f"{shown.page.name}: {shown.command[:60]}")
 def test_pages_show_what_commands_print(shown: object) -> None:
     printed = GENERATE.run(shown.command)  # type: ignore[attr-defined]

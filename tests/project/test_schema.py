@@ -61,6 +61,7 @@ def test_every_command_is_held_against_the_schema() -> None:
     assert set(PRINTED) | set(ELSEWHERE) == set(COMMANDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", PRINTED)
 def test_json_is_as_documented(command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name, line = PRINTED[command]

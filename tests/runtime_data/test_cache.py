@@ -74,6 +74,7 @@ def mapped_bytes(path: Path) -> int:
     return sum(int(line.split()[1]) * KiB for line in rss)
 
 
+@pytest.mark.slow
 def test_no_more_of_the_cache_is_mapped_than_the_budget(tmp_path: Path) -> None:
     """Sixty-four chunks of a mebibyte, read twice from end to end with a budget of eight."""
     text = "x" * 1000

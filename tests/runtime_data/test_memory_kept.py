@@ -139,6 +139,7 @@ print(pa.default_memory_pool().max_memory(), facts.row_groups[0].decoding_bytes(
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "options"),
     [

@@ -55,6 +55,7 @@ def test_tensor_parallelism_inside_fsdp_over_a_mesh(rank: int) -> None:
     assert even <= held(ledger, place, Category.OPTIMIZER) <= 1.2 * even + (64 << 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 13])
 def test_accelerate_shards_trains_and_saves(rank: int) -> None:
     ledger, _ = traced("accelerated", rank)
