@@ -1,6 +1,7 @@
-"""Run every benchmark and write docs/performance.md: what each printed, with the date and the versions.
+"""Run benchmarks and write docs/performance.md: what each printed, each with its date and the versions.
 
-python benchmarks/report.py [NAME ...]     all benchmarks, or only those whose file name contains a NAME
+python benchmarks/report.py [NAME ...]     all benchmarks, or only those whose file name contains a NAME: the others
+                                           keep their part of the page
 """
 
 from __future__ import annotations
@@ -14,14 +15,20 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+HEADING = (
+    "# Performance\n\nWritten by `make bench`; not edited by hand. Figures are ratios or times of one run on one "
+    "machine, side by side.\n"
+)
 PAGE = HERE.parent / "docs" / "performance.md"
+OWN_PAGE = ("bench_host_kinds.py",)  # host-kinds.md
 PACKAGES = ("vramcast", "torch", "transformers", "numpy", "pyarrow", "datasets")
 
 
 def main(names: list[str]) -> int:
-    files = [path for path in sorted(HERE.glob("bench_*.py")) if not names or any(name in path.name for name in names)]
-    parts = [_heading()]
-    for path in files:
+    known = [path for path in sorted(HERE.glob("bench_*.py")) if path.name not in OWN_PAGE]
+    titles = [_title(path) for path in known]
+    parts = _written(titles)
+    for path in (path for path in known if not names or any(name in path.name for name in names)):
         print(f"== {path.name}", flush=True)
         done = subprocess.run(
             [sys.executable, str(path)], cwd=HERE.parent, env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -31,18 +38,29 @@ def main(names: list[str]) -> int:
         if done.returncode:
             print(f"{path.name} failed", file=sys.stderr)
             return 1
-        parts.append(f"## {_title(path)}\n\n`python benchmarks/{path.name}`\n\n```\n{done.stdout.rstrip()}\n```\n")
-    if not names:
-        PAGE.write_text("\n".join(parts), encoding="utf-8")
+        shown = f"`python benchmarks/{path.name}`, {_when()}\n\n```\n{done.stdout.rstrip()}\n```\n"
+        parts[_title(path)] = f"## {_title(path)}\n\n{shown}"
+    found = [parts[title] for title in titles if title in parts]
+    PAGE.write_text("\n".join([HEADING, *found]), encoding="utf-8")
     return 0
 
 
-def _heading() -> str:
+def _written(titles: list[str]) -> dict[str, str]:
+    """What the page has of each benchmark; what they print may have headings of its own."""
+    text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    starts = {title: text.find(f"\n## {title}\n") + 1 for title in titles}
+    ends = sorted((*(start for start in starts.values() if start), len(text)))
+    return {
+        title: f"{text[start : next(end for end in ends if end > start)].rstrip()}\n"
+        for title, start in starts.items()
+        if start
+    }
+
+
+def _when() -> str:
     versions = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
     return (
-        "# Performance\n\nWritten by `make bench`; not edited by hand. Figures are ratios or times of one run on one "
-        "machine, side by side.\n\n"
-        f"{datetime.date.today().isoformat()}, Python {platform.python_version()}, {os.cpu_count()} cores, {versions}\n"
+        f"{datetime.date.today().isoformat()}, Python {platform.python_version()}, {os.cpu_count()} cores, {versions}"
     )
 
 
