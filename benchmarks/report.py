@@ -17,17 +17,17 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 HEADING = (
     "# Performance\n\nWritten by `make bench`; not edited by hand. Figures are ratios or times of one run on one "
-    "machine, side by side.\n"
+    "machine, side by side. Pages of their own: `benchmarks/dataset.md`, `host.md` and `host-kinds.md`.\n"
 )
 PAGE = HERE.parent / "docs" / "performance.md"
-OWN_PAGE = ("bench_host_kinds.py",)  # host-kinds.md
+OWN_PAGE = ("bench_dataset.py", "bench_host.py", "bench_host_kinds.py")  # dataset.md, host.md, host-kinds.md
 PACKAGES = ("vramcast", "torch", "transformers", "numpy", "pyarrow", "datasets")
 
 
 def main(names: list[str]) -> int:
-    known = [path for path in sorted(HERE.glob("bench_*.py")) if path.name not in OWN_PAGE]
-    titles = [_title(path) for path in known]
-    parts = _written(titles)
+    every = sorted(HERE.glob("bench_*.py"))
+    known = [path for path in every if path.name not in OWN_PAGE]
+    parts = _written([_title(path) for path in every])
     for path in (path for path in known if not names or any(name in path.name for name in names)):
         print(f"== {path.name}", flush=True)
         done = subprocess.run(
@@ -40,7 +40,7 @@ def main(names: list[str]) -> int:
             return 1
         shown = f"`python benchmarks/{path.name}`, {_when()}\n\n```\n{done.stdout.rstrip()}\n```\n"
         parts[_title(path)] = f"## {_title(path)}\n\n{shown}"
-    found = [parts[title] for title in titles if title in parts]
+    found = [parts[title] for title in map(_title, known) if title in parts]
     PAGE.write_text("\n".join([HEADING, *found]), encoding="utf-8")
     return 0
 
