@@ -13,7 +13,6 @@ from vramcast.catalog.gpus import Gpu
 from vramcast.formulas.estimate import plain, recorded, sizes_of
 from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.parallel.ranks import (
-    AtRest,
     Rank,
     _check_supported,
     _completed,
@@ -21,6 +20,7 @@ from vramcast.formulas.parallel.ranks import (
     rank_of_stage,
     rank_program,
 )
+from vramcast.formulas.parallel.sharding import AtRest
 from vramcast.formulas.parallel.topology import Topology, check_model, topology_of
 from vramcast.formulas.regime import kv_cache
 from vramcast.formulas.states import States, unique

@@ -70,7 +70,7 @@ from vramcast.formulas.parallel.pipeline import (
 )
 from vramcast.formulas.parallel.rank_replay import replay_rank
 from vramcast.formulas.parallel.rank_script import Streams, rank_script
-from vramcast.formulas.parallel.sharding import RankStates, count_states, rank_states
+from vramcast.formulas.parallel.sharding import AtRest, RankStates, count_states, rank_states
 from vramcast.formulas.parallel.topology import Topology, check_model, hints, topology_of
 from vramcast.formulas.parallel.units import Unit, accumulates_unsharded, units_of
 from vramcast.formulas.parallel.windows import window_change
@@ -173,21 +173,6 @@ class RankStep(Step):
     def others(self) -> int:
         """Passes through a chunk beside those of the micro-batch that is played, which goes through all chunks."""
         return max(chunks_in_flight(self.job, self.topology, self.stage) - self.job.virtual_stages, 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtRest:
-    """On a rank once optimizer states exist: what lies there by phase, its gradients, what the update adds."""
-
-    by_phase: dict[str, int]
-    gradient_bytes: int
-    temporary_bytes: int
-
-    def peak(self, passes: dict[str, Number], *, with_gradients: bool) -> Number:
-        """The largest allocated sum. `with_gradients`: they exist in every pass."""
-        held = self.gradient_bytes if with_gradients else 0
-        tops = (peak + held + self.by_phase[phase] for phase, peak in passes.items())
-        return functools.reduce(maximum, tops, self.by_phase[STEP] + self.gradient_bytes + self.temporary_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

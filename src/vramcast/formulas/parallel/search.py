@@ -30,8 +30,8 @@ from vramcast.formulas.parallel.layout import (
     stage_program,
 )
 from vramcast.formulas.parallel.pipeline import chunks_in_flight, kept_bytes
-from vramcast.formulas.parallel.ranks import AtRest, RankStep, divided_program, on_device, rank_of_program
-from vramcast.formulas.parallel.sharding import rank_states
+from vramcast.formulas.parallel.ranks import RankStep, divided_program, on_device, rank_of_program
+from vramcast.formulas.parallel.sharding import AtRest, rank_states
 from vramcast.formulas.parallel.topology import GATHERING, Topology, check_model, topology_of
 from vramcast.job import Job
 from vramcast.ledger import STEP

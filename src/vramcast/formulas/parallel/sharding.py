@@ -12,6 +12,7 @@ ranks than the rest.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,8 @@ from vramcast.formulas.recipe import RECIPES
 from vramcast.formulas.regime import adapter_dtype
 from vramcast.formulas.states import States, gradient_bytes, unique
 from vramcast.job import Job
+from vramcast.ledger import STEP
+from vramcast.models.dims import Number, maximum
 from vramcast.models.program import Program
 from vramcast.models.tape import Param
 
@@ -40,6 +43,21 @@ class RankStates(States):
     @property
     def gradient_bytes(self) -> int:
         return sum(gradient_bytes(param, self.recipe) for param in self.gradients if param.trainable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtRest:
+    """On a rank once optimizer states exist: what lies there by phase, its gradients, what the update adds."""
+
+    by_phase: dict[str, int]
+    gradient_bytes: int
+    temporary_bytes: int
+
+    def peak(self, passes: dict[str, Number], *, with_gradients: bool) -> Number:
+        """The largest allocated sum. `with_gradients`: they exist in every pass."""
+        held = self.gradient_bytes if with_gradients else 0
+        tops = (peak + held + self.by_phase[phase] for phase, peak in passes.items())
+        return functools.reduce(maximum, tops, self.by_phase[STEP] + self.gradient_bytes + self.temporary_bytes)
 
 
 def count_states(job: Job, params: tuple[Param, ...], topology: Topology) -> RankStates:
