@@ -13,8 +13,9 @@ import pytest
 
 from vramcast.accuracy.run import peak_bytes
 from vramcast.catalog.gpus import find_gpu
-from vramcast.formulas.dry_run import replayed
+from vramcast.formulas.drafts import drafted
 from vramcast.formulas.estimate import estimate
+from vramcast.formulas.on_card import replayed_on_card
 from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.recipe import RECIPES
 from vramcast.formulas.step import keeps_outputs
@@ -46,7 +47,9 @@ def test_what_is_reserved_agrees_with_a_trace(model: str, optimizer: str) -> Non
     meter = trace_job(job, loop, config, "a100-80gb").meters["cuda:0"]
     assert isinstance(meter.memory, CardMemory)
     requested = meter.memory.allocator.memory_stats()["requested_bytes.all.peak"]
-    assert replayed(job, config, find_gpu("a100-80gb")).peak_requested_bytes == pytest.approx(requested, rel=0.0005)
+    gpu = find_gpu("a100-80gb")
+    asked = replayed_on_card(drafted(job, config, gpu).script, gpu, job).peak_requested_bytes
+    assert asked == pytest.approx(requested, rel=0.0005)
     forecast = estimate(job)
     # What blocks have beyond what was asked for, and what the cache has beyond them, hangs on where each block lies.
     assert peak_bytes(forecast, Level.ALLOCATED) == pytest.approx(meter.max_allocated_bytes, rel=0.01)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from vramcast.catalog.gpus import find_gpu
-from vramcast.formulas.estimate import plain, sizes_of
 from vramcast.formulas.fold import peak_by_phase
 from vramcast.formulas.parallel import alike
 from vramcast.formulas.parallel.ranks import Rank, rank_of_stage, rank_program
 from vramcast.formulas.parallel.topology import topology_of
+from vramcast.formulas.recorded import plain, sizes_of
 from vramcast.job import job_from
 from vramcast.models.read import read_model
 

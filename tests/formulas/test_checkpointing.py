@@ -14,8 +14,9 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from vramcast.errors import InputError
 from vramcast.formulas.checkpointing import changes_of, is_reentrant, offloaded, power_of_two, recompute_rule
-from vramcast.formulas.estimate import estimate, recorded, sizes_of
+from vramcast.formulas.estimate import estimate
 from vramcast.formulas.fold import peak_by_phase
+from vramcast.formulas.recorded import recorded, sizes_of
 from vramcast.formulas.sweep import sweep
 from vramcast.formulas.timeline import Mode, step_events
 from vramcast.job import Job, job_from

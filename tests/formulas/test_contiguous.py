@@ -9,8 +9,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from vramcast.formulas.contiguous import copies_before_sdpa
-from vramcast.formulas.estimate import estimate, recorded, sizes_of
+from vramcast.formulas.estimate import estimate
 from vramcast.formulas.events import Event, backward_events
+from vramcast.formulas.recorded import recorded, sizes_of
 from vramcast.formulas.replay import Script, replay
 from vramcast.formulas.timeline import Stamped
 from vramcast.job import job_from

@@ -16,12 +16,13 @@ from vramcast.accuracy.run import peak_bytes
 from vramcast.catalog.gpus import find_gpu
 from vramcast.errors import InputError
 from vramcast.forecast import Forecast
-from vramcast.formulas import estimate as engine
-from vramcast.formulas.dry_run import script_of
+from vramcast.formulas import drafts
+from vramcast.formulas.drafts import drafted
 from vramcast.formulas.estimate import estimate
 from vramcast.formulas.lengths import Earlier, _lengths, earlier_lengths, padded_lengths, random_records, records
 from vramcast.formulas.on_card import roughly_reserved
 from vramcast.formulas.peaks import Recording
+from vramcast.formulas.recorded import plain, recorded, sizes_of
 from vramcast.formulas.replay import Run, Script, _is_gradient, replay
 from vramcast.formulas.sweep import peak_grid
 from vramcast.job import Job, job_from
@@ -60,8 +61,8 @@ def script_after(
     assert config is not None
     earlier = Earlier(lengths=lengths, stepped_after=stepped_after)
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "earlier_lengths", lambda *_: earlier)
-        return script_of(job, config, find_gpu(job.gpu))
+        patch.setattr(drafts, "earlier_lengths", lambda *_: earlier)
+        return drafted(job, config, find_gpu(job.gpu)).script
 
 
 def test_many_lengths_fill_the_cache_and_change_nothing_else() -> None:
@@ -189,8 +190,8 @@ def test_shifted_logits_of_one_sample_are_no_copy(batch: int, copies: bool) -> N
     assert job.model is not None
     config = read_model(job.model).config
     assert config is not None
-    sizes = engine.plain(engine.sizes_of(job, config))
-    program = engine.recorded(job, config, None, sizes)
+    sizes = plain(sizes_of(job, config))
+    program = recorded(job, config, None, sizes)
     labels = [op.output.label for op in program.placed[-1].section.ops]
     assert ("shifted logits" in labels) == copies
     grid = peak_grid(job, config, None, numpy.array([[1, 2]]), numpy.array([[1024]]))
@@ -203,7 +204,7 @@ def test_the_loss_under_autocast_keeps_what_torch_keeps() -> None:
     job = job_from({**LORA, "precision": "bf16-autocast", "transformers-version": "4.36", "model": "gpt2"})
     config = read_model("gpt2").config
     assert config is not None
-    section = engine.recorded(job, config, None, engine.plain(engine.sizes_of(job, config))).placed[-1].section
+    section = recorded(job, config, None, plain(sizes_of(job, config))).placed[-1].section
     logits = 1023 * 50257 * 4
     kept = {value.label: value.nbytes for op in section.ops for value in op.saved}
     assert kept == {"log-probabilities": logits // 2, "log-probabilities fp32": logits}

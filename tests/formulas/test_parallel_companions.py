@@ -6,7 +6,8 @@ import pytest
 
 from vramcast.errors import InputError, UnsupportedError
 from vramcast.forecast import Forecast
-from vramcast.formulas.estimate import DEVICE, estimate
+from vramcast.formulas.estimate import estimate
+from vramcast.formulas.recorded import DEVICE
 from vramcast.job import Job, Precision
 from vramcast.ledger import EVAL, HOST, RESUME, SAVE
 

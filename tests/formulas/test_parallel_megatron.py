@@ -14,9 +14,10 @@ import pytest
 from vramcast.catalog.gpus import find_gpu
 from vramcast.errors import InputError
 from vramcast.forecast import Forecast
-from vramcast.formulas.estimate import estimate, sizes_of
+from vramcast.formulas.estimate import estimate
 from vramcast.formulas.parallel.ranks import Rank, rank_of_stage, rank_peaks, rank_program
 from vramcast.formulas.parallel.topology import topology_of
+from vramcast.formulas.recorded import sizes_of
 from vramcast.formulas.timeline import step_events
 from vramcast.job import job_from
 from vramcast.models.config import Config

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from vramcast.catalog.gpus import find_gpu
 from vramcast.diagnose.evidence import BACKWARDS, STEPS, Evidence
 from vramcast.forecast import Forecast
-from vramcast.formulas.estimate import DEVICE, estimate
+from vramcast.formulas.estimate import estimate
+from vramcast.formulas.recorded import DEVICE
 from vramcast.job import Job
 from vramcast.ledger import LOAD, LOSS, NEXT_LOSS, RESUME, STEP, Category, Entry, Level
 from vramcast.models.read import read_model

@@ -28,7 +28,7 @@ from vramcast.diagnose.gap import (
 from vramcast.diagnose.observation import Moment, Observation
 from vramcast.diagnose.reading import Reading
 from vramcast.errors import InputError
-from vramcast.formulas.estimate import DEVICE
+from vramcast.formulas.recorded import DEVICE
 from vramcast.job import Job
 from vramcast.ledger import Level
 

@@ -15,9 +15,9 @@ from vramcast.diagnose.evidence import BACKWARDS, FORWARDS, STEPS
 from vramcast.diagnose.fingerprint import Candidate, Match, match_request
 from vramcast.diagnose.observation import Observation
 from vramcast.errors import VramcastError
-from vramcast.formulas.estimate import recorded, sizes_of
 from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.recipe import RECIPES
+from vramcast.formulas.recorded import recorded, sizes_of
 from vramcast.job import Job
 from vramcast.ledger import EVAL, LOAD, ROLLOUT
 from vramcast.models.program import Program

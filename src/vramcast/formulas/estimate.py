@@ -7,39 +7,31 @@ temporaries), companions and overheads; let the allocator model say what torch w
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 from vramcast.catalog.gpus import Gpu, find_gpu
-from vramcast.errors import InputError, UnsupportedError, unknown
+from vramcast.errors import InputError, UnsupportedError
 from vramcast.forecast import Forecast, ModelSummary, Scaling
-from vramcast.formulas.alongside import played_with
-from vramcast.formulas.beside import beside
-from vramcast.formulas.between import TO_FP32
-from vramcast.formulas.contiguous import lay_out
-from vramcast.formulas.edit import PHASES_OF_EDITING, check_edit, edit_lines, edit_regime, edit_replay
+from vramcast.formulas.drafts import Draft, Drafts, drafted
+from vramcast.formulas.edit import PHASES_OF_EDITING, check_edit, edit_lines, edit_replay
 from vramcast.formulas.hostside import host_side
 from vramcast.formulas.inputs import batch_values
-from vramcast.formulas.lengths import earlier_lengths, length_text
-from vramcast.formulas.loops import TWO_PASSES, check_loop, held_between
+from vramcast.formulas.lengths import length_text
+from vramcast.formulas.loops import TWO_PASSES, held_between
 from vramcast.formulas.on_card import (
-    least_bytes,
-    of_same,
     replayed_on_card,
     room_on,
-    roughly_reserved,
-    step_script,
 )
-from vramcast.formulas.optimizers import implementation, version
+from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.overheads import context_entries, workspace_entries, workspaces
-from vramcast.formulas.positions import check_positions, default_seq, has_tokens
+from vramcast.formulas.positions import has_tokens
 from vramcast.formulas.recipe import RECIPES, card_warnings
-from vramcast.formulas.regime import attention_kernel, expert_adapters_text, regime_of
-from vramcast.formulas.replay import Replayed, Script, replay
+from vramcast.formulas.recorded import DEVICE, is_divided, plain, recorded, sizes_of
+from vramcast.formulas.regime import attention_kernel, expert_adapters_text
+from vramcast.formulas.replay import Replayed
 from vramcast.formulas.scaling import lengths, scaling
-from vramcast.formulas.setting import Beside, Setting
+from vramcast.formulas.setting import Setting
 from vramcast.formulas.states import States, from_count, state_entries, unique
-from vramcast.formulas.step import Step, describe_activations, entries_of, keeps_outputs
-from vramcast.formulas.timeline import Stamped
+from vramcast.formulas.step import Step, describe_activations, entries_of
 from vramcast.job import Job
 from vramcast.ledger import (
     EDIT,
@@ -56,15 +48,11 @@ from vramcast.ledger import (
     Origin,
 )
 from vramcast.models.config import Config
-from vramcast.models.families import own_targets, record
-from vramcast.models.loss import add_loss
-from vramcast.models.program import Program, Sizes
+from vramcast.models.program import Program
 from vramcast.models.read import read_model
 from vramcast.models.source import ModelSource
-from vramcast.models.tape import Param
 from vramcast.units import format_bytes, format_gib
 
-DEVICE = "cuda:0"
 NEED_LAYERS = {
     "lora_rank": None, "quantize": "none", "loop": "plain", "reference": "none", "reward": "none", "critic": "none",
     "teacher": "none", "rollout_tokens": None, "edit": (), "sub_device": None, "resume": "none", "evaluate": False,
@@ -72,8 +60,8 @@ NEED_LAYERS = {
 ONE_GPU = {"sub_device": None}
 
 
-def estimate(job: Job, *, with_scaling: bool = True) -> Forecast:
-    """`with_scaling`: how it grows with the length, which takes recordings of its own."""
+def estimate(job: Job, *, with_scaling: bool = True, drafts: Drafts | None = None) -> Forecast:
+    """`with_scaling`: how it grows with the length, which takes recordings of its own. `drafts`: of jobs like this."""
     gpu = find_gpu(job.gpu) if job.gpu else None
     if job.params is not None:
         return _states_only(from_count(job.params, job), job, gpu, f"{job.params:,} parameters", ())
@@ -94,7 +82,7 @@ def estimate(job: Job, *, with_scaling: bool = True) -> Forecast:
         edited = _edited(job, gpu, source, source.config, must_fit=False)
         assert isinstance(edited, Forecast)
         return edited
-    draft = _drafted(job, gpu, source.config)
+    draft = drafts.of(job) if drafts else drafted(job, source.config, gpu)
     forecast = _billed(draft, replayed_on_card(draft.script, gpu, job), source)
     return replace(forecast, scaling=_scaling(job, source.config, gpu)) if with_scaling else forecast
 
@@ -106,7 +94,7 @@ class TooLarge:
     asked_bytes: int
 
 
-def estimate_if_it_may_fit(job: Job, at_least_bytes: int = 0) -> Forecast | TooLarge:
+def estimate_if_it_may_fit(job: Job, at_least_bytes: int = 0, drafts: Drafts | None = None) -> Forecast | TooLarge:
     """Of a model on a card that are known. No bill is made where the card runs out, or where context and workspaces at
     the upper end leave too little of it: such a job does not fit surely. `at_least_bytes`: a peak that is known."""
     assert job.gpu is not None
@@ -125,23 +113,12 @@ def estimate_if_it_may_fit(job: Job, at_least_bytes: int = 0) -> Forecast | TooL
     most = usual + sum(entry.range_bytes[1] - entry.nbytes for entry in assumed if entry.range_bytes)
     if at_least_bytes + most > gpu.capacity_bytes():
         return TooLarge(asked_bytes=at_least_bytes)
-    draft = _drafted(job, gpu, source.config)
-    asked = least_bytes(draft.script)
-    if asked + most > gpu.capacity_bytes():
-        return TooLarge(asked_bytes=asked)
-    replayed = replay(
-        draft.script, capacity_bytes=gpu.capacity_bytes() - usual, conf=job.alloc_conf,
-        most_bytes=gpu.capacity_bytes() - most,
-    )  # fmt: skip
+    drafts = drafts or Drafts(source.config, gpu)
+    draft, capacity = drafts.of(job), gpu.capacity_bytes()
+    replayed = drafts.replayed(draft, capacity_bytes=capacity - usual, most_bytes=capacity - most)
     if replayed.out_of_memory:
-        return TooLarge(asked_bytes=asked)
+        return TooLarge(asked_bytes=max(at_least_bytes, replayed.peak_requested_bytes))
     return _billed(draft, replayed, source)
-
-
-def is_divided(job: Job) -> bool:
-    """Does anything in the job concern many GPUs, or what a strategy for them does on one?"""
-    sizes = (job.gpus, job.tp, job.pp, job.cp, job.ep)
-    return max(sizes) > 1 or job.offload != "none" or job.strategy not in (None, "none")
 
 
 def _states_only(states: States, job: Job, gpu: Gpu | None, name: str, notes: tuple[str, ...]) -> Forecast:
@@ -172,34 +149,7 @@ def _states_only(states: States, job: Job, gpu: Gpu | None, name: str, notes: tu
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Draft:
-    """A job recorded and written down for the allocator, before its bill is made."""
-
-    setting: Setting
-    step: Step
-    stream: list[Stamped]  # of the step itself
-    later: list[Stamped]
-    extra: Beside
-    script: Script
-
-
-def _drafted(job: Job, gpu: Gpu | None, config: Config) -> _Draft:
-    sizes = sizes_of(job, config)
-    program = recorded(job, config, gpu, sizes)
-    check_positions(program, config)
-    states = States(params=unique(program.params()), job=job)
-    step = Step(job=job, program=program, states=states, place=DEVICE)
-    setting = Setting(job=job, config=config, gpu=gpu, sizes=sizes, program=program, states=states, device=DEVICE)
-    extra, stream = beside(setting), step.stream()
-    script = _after_others(step_script(step, stream, extra.resident, gpu), job, config, gpu, program)
-    return _Draft(
-        setting=setting, step=step, stream=stream, later=script.later, extra=extra,
-        script=played_with(script, extra, DEVICE),
-    )  # fmt: skip
-
-
-def _billed(draft: _Draft, replayed: Replayed, source: ModelSource) -> Forecast:
+def _billed(draft: Draft, replayed: Replayed, source: ModelSource) -> Forecast:
     step, extra, setting = draft.step, draft.extra, draft.setting
     job, config, gpu, states, program = step.job, setting.config, setting.gpu, step.states, step.program
     lines = step.lines(draft.stream, draft.later)
@@ -299,77 +249,6 @@ def _edited(job: Job, gpu: Gpu | None, source: ModelSource, config: Config, *, m
     )  # fmt: skip
 
 
-def recorded(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Program:
-    """The model as this job, or one rank of it, runs it, loss included; names are checked against what exists."""
-    if is_divided(job):
-        from vramcast.formulas.parallel.ranks import recorded_rank
-
-        return recorded_rank(job, config, gpu, sizes)
-    regime = regime_of(job, config, gpu)
-    if job.sub_device is not None and not job.edit:
-        raise InputError("sub-device is the second device of an editing job: it needs edit")
-    program = record(config, edit_regime(job, config, regime, sizes) if job.edit else regime, sizes)
-    lay_out(program, job, config)
-    add_loss_to(program, job)
-    check_loop(job, program)
-    params = list(program.params())
-    _check_targets(job, params, program)
-    if job.freeze and all(param.trainable for param in params):
-        raise InputError(f"freeze {', '.join(job.freeze)} matches no parameter. {_modules(program)}")
-    if not any(param.trainable for param in params):
-        raise InputError(f"freeze {', '.join(job.freeze)} leaves nothing to train")
-    return program
-
-
-def add_loss_to(program: Program, job: Job) -> None:
-    transformers, to_fp32 = version(job.transformers_version), job.framework in TO_FP32 and not keeps_outputs(job)
-    add_loss(program, transformers=transformers, kind=job.loss, outputs_in_fp32=to_fp32)
-
-
-def _check_targets(job: Job, params: list[Param], program: Program) -> None:
-    """A target that matches nothing is silently skipped by PEFT, and then less is trained than was meant."""
-    if job.lora_rank is None:
-        return
-    if program.regime.code != "transformers":
-        known = (*own_targets(program.regime.code), "all-linear")
-        for target in job.lora_targets:
-            if target not in known:
-                raise unknown(f"lora-targets of {program.regime.code}", target, known)
-        return
-    adapted = {param.name.partition(".base_layer")[0] for param in params if ".base_layer." in param.name}
-    missing = [
-        target for target in job.lora_targets
-        if target != "all-linear" and not any(name == target or name.endswith(f".{target}") for name in adapted)
-    ]  # fmt: skip
-    if missing or not adapted:
-        raise InputError(f"lora-targets {', '.join(missing or job.lora_targets)} match no module. {_modules(program)}")
-
-
-def _modules(program: Program) -> str:
-    """The names a user could have meant."""
-    paths = (
-        param.name.removesuffix(".weight").removesuffix(".base_layer")
-        for param in program.params()
-        if param.kind == "linear"
-    )
-    return f"Linear modules of this model: {', '.join(sorted({path.rpartition('.')[2] for path in paths}))}."
-
-
-def sizes_of(job: Job, config: Config) -> Sizes:
-    seq = job.longest_seq or job.seq or default_seq(config)
-    images = 1 if job.images is None else job.images
-    return Sizes.named(job.batch, seq, job.target_seq or seq, images, job.image_tokens)
-
-
-def plain(sizes: Sizes) -> Sizes:
-    """The same numbers without the names that formulas show."""
-    tokens = None if sizes.image_tokens is None else int(sizes.image_tokens)
-    return Sizes(
-        batch=int(sizes.batch), seq=int(sizes.seq), target_seq=int(sizes.target_seq), images=int(sizes.images),
-        image_tokens=tokens,
-    )  # fmt: skip
-
-
 def _summary(name: str, states: States, family: str | None, layers: int | None) -> ModelSummary:
     return ModelSummary(
         name=name, params_total=sum(param.numel for param in states.params),
@@ -379,25 +258,6 @@ def _summary(name: str, states: States, family: str | None, layers: int | None) 
 
 def _layers(program: Program) -> int:
     return sum(placed.section.is_block for placed in program.placed)
-
-
-def _after_others(script: Script, job: Job, config: Config, gpu: Gpu | None, at_longest: Program) -> Script:
-    """With whole steps of the shorter batches that a run meets before its longest; their gradients are of the same
-    parameters, so they go by the keys that those have in the longest."""
-    if job.lengths is None and job.mean_seq is None:
-        return script
-    longest = sizes_of(job, config)
-    largest = script.largest()
-    parts = (largest, replace(largest, states=script.states))
-    measures = (partial(roughly_reserved, part, int(longest.seq)) for part in parts)
-    earlier = earlier_lengths(job, int(longest.seq), *measures)
-    streams = []
-    for length in earlier.lengths:
-        program = recorded(job, config, gpu, replace(longest, seq=length, target_seq=length))
-        states = States(params=unique(program.params()), job=job)
-        stream = Step(job=job, program=program, states=states, place=DEVICE).stream()
-        streams.append(of_same(stream, program, at_longest))
-    return replace(script, earlier=tuple(streams), stepped_after=earlier.stepped_after)
 
 
 def job_phases(job: Job) -> tuple[str, ...]:

@@ -19,7 +19,9 @@ from vramcast.ledger import BACKWARD, LOSS
 from vramcast.models.program import Program
 
 
-def step_script(step: Step, first: list[Stamped], resident: tuple[int, ...], gpu: Gpu | None) -> Script:
+def step_script(
+    step: Step, first: list[Stamped], later: list[Stamped], resident: tuple[int, ...], gpu: Gpu | None
+) -> Script:
     """Tensor by tensor."""
     states, job = step.states, step.job
     item = states.recipe.states.nbytes if states.recipe.states else None
@@ -30,7 +32,7 @@ def step_script(step: Step, first: list[Stamped], resident: tuple[int, ...], gpu
     if states.recipe.master:
         weights += tuple(4 * param.numel for param in states.trained)
     return Script(
-        weights=(*weights, *resident), first=first, later=step.later(first), states=tuple(chain.from_iterable(made)),
+        weights=(*weights, *resident), first=first, later=later, states=tuple(chain.from_iterable(made)),
         step_temporaries=temporary_lists(states.trained, job, item),
         small=tuple(int(value.nbytes) for value in batch_values(step.program, job)), workspaces=workspaces(job, gpu),
         states_from_start=KNOWN[job.optimizer].from_start, last_section=len(step.program.placed) - 1,

@@ -14,10 +14,11 @@ from vramcast.catalog.gpus import Gpu
 from vramcast.errors import UnsupportedError
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.beside import beside
-from vramcast.formulas.estimate import DEVICE, job_phases, recorded
+from vramcast.formulas.estimate import job_phases
 from vramcast.formulas.fold import Fold, fold
 from vramcast.formulas.optimizers import implementation, temporaries
 from vramcast.formulas.overheads import workspace_entries
+from vramcast.formulas.recorded import DEVICE, recorded
 from vramcast.formulas.setting import Setting
 from vramcast.formulas.states import States, state_entries, unique
 from vramcast.formulas.step import Step, keeps_outputs, loss_apart

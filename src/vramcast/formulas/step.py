@@ -98,7 +98,12 @@ class Step:
 
     def later(self, first: list[Stamped]) -> list[Stamped]:
         """The stream of a step, or of a micro-batch, that finds gradients where the first found none."""
-        return first if self.job.accumulate == 1 and not self.zeroed_in_place else self.stream(fresh=False)
+        return first if self.repeats else self.stream(fresh=False)
+
+    @property
+    def repeats(self) -> bool:
+        """Does every step, and every micro-batch, find what the first one found?"""
+        return self.job.accumulate == 1 and not self.zeroed_in_place
 
     def lines(self, first: list[Stamped], later: list[Stamped]) -> list[Amounts]:
         """Every line that the step itself makes, from its stream and that of a later micro-batch."""

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError
 from vramcast.forecast import Forecast
-from vramcast.formulas.estimate import DEVICE, estimate, is_divided
+from vramcast.formulas.estimate import estimate
 from vramcast.formulas.overheads import context_entries
 from vramcast.formulas.peaks import Recording, lengths_beyond
+from vramcast.formulas.recorded import DEVICE, is_divided
 from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.dims import Number, choose

@@ -14,7 +14,8 @@ from typing import Any
 from vramcast.catalog.gpus import Gpu
 from vramcast.errors import InputError, VramcastError, unknown
 from vramcast.forecast import Forecast
-from vramcast.formulas.estimate import estimate, plain, recorded, sizes_of
+from vramcast.formulas.estimate import estimate
+from vramcast.formulas.recorded import plain, recorded, sizes_of
 from vramcast.formulas.states import States, unique
 from vramcast.job import Job, fields, parse_value
 from vramcast.models.config import Config

@@ -13,8 +13,9 @@ from itertools import product
 
 from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
-from vramcast.formulas.estimate import DEVICE, TooLarge, estimate_if_it_may_fit
+from vramcast.formulas.estimate import TooLarge, estimate_if_it_may_fit
 from vramcast.formulas.overheads import context_entries
+from vramcast.formulas.recorded import DEVICE
 from vramcast.job import Job
 from vramcast.ledger import Category, Ledger, Level
 from vramcast.plan.cost import StepCost, slowdown_of

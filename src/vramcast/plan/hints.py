@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from vramcast.catalog.gpus import Gpu
 from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
-from vramcast.formulas.estimate import DEVICE, sizes_of
 from vramcast.formulas.overheads import context_entries
 from vramcast.formulas.peaks import Recording
+from vramcast.formulas.recorded import DEVICE, sizes_of
 from vramcast.formulas.regime import kv_cache
 from vramcast.job import Job
 from vramcast.ledger import Level

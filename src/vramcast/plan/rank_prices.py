@@ -10,7 +10,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.formulas.estimate import plain, recorded, sizes_of
 from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.parallel.ranks import (
     Rank,
@@ -22,6 +21,7 @@ from vramcast.formulas.parallel.ranks import (
 )
 from vramcast.formulas.parallel.sharding import AtRest
 from vramcast.formulas.parallel.topology import Topology, check_model, topology_of
+from vramcast.formulas.recorded import plain, recorded, sizes_of
 from vramcast.formulas.regime import kv_cache
 from vramcast.formulas.states import States, unique
 from vramcast.job import Job

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError
 from vramcast.forecast import Forecast
-from vramcast.formulas.dry_run import replayed
-from vramcast.formulas.estimate import DEVICE, estimate, estimate_if_it_may_fit, sizes_of
+from vramcast.formulas.drafts import Drafts
+from vramcast.formulas.estimate import estimate, estimate_if_it_may_fit
+from vramcast.formulas.on_card import replayed_on_card
 from vramcast.formulas.overheads import context_entries
+from vramcast.formulas.recorded import DEVICE, sizes_of
 from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.read import read_model
@@ -90,7 +92,8 @@ def plan(job: Job, limits: Limits | None = None) -> Plans:
     gpu, config = about(job)
     job = _with_length(job, config)
     room = gpu.capacity_bytes() - sum(entry.nbytes for entry in context_entries(job, gpu, DEVICE))
-    base = estimate(job, with_scaling=False)
+    drafts = Drafts(config, gpu)
+    base = estimate(job, with_scaling=False, drafts=drafts)
     if job.gpus > 1 or job.edit:
         return _by_estimates(job, base, gpu, config, limits or Limits())
     from vramcast.plan.reach import reach_of
@@ -98,8 +101,8 @@ def plan(job: Job, limits: Limits | None = None) -> Plans:
 
     table = Table(job, config, gpu, limits or Limits(), most_bytes=room)
     if base.verdict().fits:
-        return _fits_already(base, table, room)
-    fitting = tuple(_cheapest(job, table, room))
+        return _fits_already(base, table, room, drafts)
+    fitting = tuple(_cheapest(job, table, room, drafts))
     if not fitting:  # then what the weights forbid is of interest too: how close can it get?
         table = Table(job, config, gpu, limits or Limits(), known=table)
     smallest = table.smallest()
@@ -107,16 +110,16 @@ def plan(job: Job, limits: Limits | None = None) -> Plans:
         base=base, cost=table.base, fitting=fitting, num_candidates=table.num_candidates,
         fewest=min(fitting, key=lambda found: len(found.moves), default=None),
         closest=None if fitting else _smallest(job, smallest),
-        singles=_singles(base, table), front=tuple(table.front(room)),
+        singles=_singles(base, table, drafts), front=tuple(table.front(room)),
         reach=reach_of(fitting[0].forecast, config, room) if fitting else None,
     )  # fmt: skip
 
 
-def _fits_already(base: Forecast, table: Table, room: int) -> Plans:
+def _fits_already(base: Forecast, table: Table, room: int, drafts: Drafts) -> Plans:
     from vramcast.plan.reach import reach_of
 
     return Plans(
-        base=base, cost=table.base, fitting=(), fewest=None, singles=_singles(base, table),
+        base=base, cost=table.base, fitting=(), fewest=None, singles=_singles(base, table, drafts),
         front=tuple(table.front(room)), closest=None, reach=reach_of(base, table.config, room),
         num_candidates=table.num_candidates,
     )  # fmt: skip
@@ -152,7 +155,7 @@ def _closest(search: Search) -> Plan | None:
     return Plan(moves=moves, job=job, forecast=estimate(job, with_scaling=False), slowdown=slowdown)
 
 
-def _singles(base: Forecast, table: Table) -> tuple[Single, ...]:
+def _singles(base: Forecast, table: Table, drafts: Drafts) -> tuple[Single, ...]:
     whole = table.at(0).allocated_bytes
     found = [
         Single(move=alone.moves[0], frees_bytes=max(whole - alone.allocated_bytes, 0), slowdown=alone.slowdown)
@@ -160,17 +163,17 @@ def _singles(base: Forecast, table: Table) -> tuple[Single, ...]:
     ]
     for number, single in enumerate(found):
         if single.move is EXPANDABLE:
-            found[number] = replace(single, frees_bytes=_cached_less(base, table.config))
+            found[number] = replace(single, frees_bytes=_cached_less(base, drafts))
     return tuple(sorted(found, key=lambda one: (KINDS.index(one.move.kind), -one.frees_bytes)))
 
 
-def _cached_less(base: Forecast, config: Config) -> int:
+def _cached_less(base: Forecast, drafts: Drafts) -> int:
     """Cached blocks do not show in a price: what the setting saves takes the allocator."""
     assert base.job is not None
     with_it = EXPANDABLE.apply(base.job)
     if with_it is None or base.gpu is None:
         return 0
-    less = replayed(with_it, config, base.gpu).peak_reserved_bytes
+    less = replayed_on_card(drafts.of(with_it).script, base.gpu, with_it).peak_reserved_bytes
     return max((base.verdict().reserved_bytes or 0) - less, 0)
 
 
@@ -192,7 +195,7 @@ def _with_length(job: Job, config: Config) -> Job:
 # ---- the cheapest that fit
 
 
-def _cheapest(job: Job, table: Table, room: int) -> Iterator[Plan]:
+def _cheapest(job: Job, table: Table, room: int, drafts: Drafts) -> Iterator[Plan]:
     """The first in the table's order that fit when estimated whole, each with changes of its own."""
     found: list[Plan] = []
     tried, most = 0, room
@@ -202,7 +205,7 @@ def _cheapest(job: Job, table: Table, room: int) -> Iterator[Plan]:
         changed = applied(job, candidate.moves)
         if changed is None:
             continue
-        forecast = estimate_if_it_may_fit(changed, candidate.allocated_bytes)
+        forecast = estimate_if_it_may_fit(changed, candidate.allocated_bytes, drafts)
         tried += 1
         if isinstance(forecast, Forecast) and fits_surely(forecast):
             found.append(Plan(moves=candidate.moves, job=changed, forecast=forecast, slowdown=candidate.slowdown))

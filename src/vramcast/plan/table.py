@@ -15,9 +15,9 @@ import numpy
 from numpy.typing import NDArray
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.formulas.estimate import sizes_of
 from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.peaks import MOMENTS, ByPhase, Recording
+from vramcast.formulas.recorded import sizes_of
 from vramcast.formulas.regime import kv_cache, needs_input_grads
 from vramcast.job import Job
 from vramcast.ledger import NEXT_BACKWARD, NEXT_FORWARD, NEXT_STEP

@@ -8,8 +8,8 @@ from vramcast.catalog.gpus import find_gpu
 from vramcast.errors import UnsupportedError
 from vramcast.forecast import Forecast
 from vramcast.formulas.checkpointing import recompute_rule
-from vramcast.formulas.estimate import recorded, sizes_of
 from vramcast.formulas.kept import Kept, kept
+from vramcast.formulas.recorded import recorded, sizes_of
 from vramcast.formulas.step import stack_name
 from vramcast.job import Job
 from vramcast.ledger import Entry

@@ -18,17 +18,7 @@ from vramcast.formulas.alongside import played_with
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.buffers import buffers
 from vramcast.formulas.contiguous import lay_out
-from vramcast.formulas.estimate import (
-    DEVICE,
-    TooLarge,
-    _slack,
-    _within,
-    add_loss_to,
-    assumptions,
-    job_phases,
-    recorded,
-    sizes_of,
-)
+from vramcast.formulas.estimate import TooLarge, _slack, _within, assumptions, job_phases
 from vramcast.formulas.fold import peak_by_phase
 from vramcast.formulas.inputs import input_lines
 from vramcast.formulas.optimizers import implementation, temporaries, version
@@ -75,6 +65,7 @@ from vramcast.formulas.parallel.topology import Topology, check_model, hints, to
 from vramcast.formulas.parallel.units import Unit, accumulates_unsharded, units_of
 from vramcast.formulas.parallel.windows import window_change
 from vramcast.formulas.recipe import card_warnings
+from vramcast.formulas.recorded import DEVICE, add_loss_to, recorded, sizes_of
 from vramcast.formulas.replay import Replayed
 from vramcast.formulas.setting import Beside, Setting
 from vramcast.formulas.states import (

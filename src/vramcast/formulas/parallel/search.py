@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError, UnsupportedError, VramcastError
-from vramcast.formulas.estimate import DEVICE, sizes_of
 from vramcast.formulas.overheads import context_entries
 from vramcast.formulas.parallel.alike import MIDDLE, Peaks, peaks_by_place
 from vramcast.formulas.parallel.buffers import nccl_entries
@@ -33,6 +32,7 @@ from vramcast.formulas.parallel.pipeline import chunks_in_flight, kept_bytes
 from vramcast.formulas.parallel.ranks import RankStep, divided_program, on_device, rank_of_program
 from vramcast.formulas.parallel.sharding import AtRest, rank_states
 from vramcast.formulas.parallel.topology import GATHERING, Topology, check_model, topology_of
+from vramcast.formulas.recorded import DEVICE, sizes_of
 from vramcast.job import Job
 from vramcast.ledger import STEP
 from vramcast.models.config import Config

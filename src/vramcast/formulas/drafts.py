@@ -1,0 +1,140 @@
+"""A job recorded and written down for the allocator, before its bill is made. A search drafts jobs by the dozen."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, fields, replace
+
+from vramcast.catalog.gpus import Gpu
+from vramcast.formulas.alongside import played_with
+from vramcast.formulas.beside import beside
+from vramcast.formulas.lengths import Earlier, Measure, earlier_lengths
+from vramcast.formulas.on_card import of_same, roughly_reserved, step_script
+from vramcast.formulas.optimizers import implementation
+from vramcast.formulas.positions import check_positions
+from vramcast.formulas.recorded import DEVICE, recorded, sizes_of
+from vramcast.formulas.regime import kv_cache, needs_input_grads
+from vramcast.formulas.replay import Replayed, Run, Script
+from vramcast.formulas.setting import Beside, Setting
+from vramcast.formulas.states import States, unique
+from vramcast.formulas.step import Step
+from vramcast.formulas.timeline import Stamped
+from vramcast.job import Job
+from vramcast.models.config import Config
+from vramcast.models.program import Program, Sizes
+
+# What passes do not ask for, unless the step is taken inside backward; and what a recording does not, but for caches
+# and gradients of inputs, which checkpointing decides.
+OF_STEPPING = ("optimizer", "optimizer_impl")
+OF_PASSES = (*OF_STEPPING, "alloc_conf")
+OF_RUNNING = (*OF_PASSES, "checkpointing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    setting: Setting
+    step: Step
+    stream: list[Stamped]  # of the step itself
+    later: list[Stamped]
+    extra: Beside
+    script: Script
+
+
+def drafted(job: Job, config: Config, gpu: Gpu | None) -> Draft:
+    return Drafts(config, gpu).of(job)
+
+
+class Drafts:
+    """Jobs of one model on one card. What they have in common is made once: jobs that run one program share its
+    recording, those with the same passes a stream, and one that runs out before the optimizer's first step stands for
+    all that are alike until then."""
+
+    def __init__(self, config: Config, gpu: Gpu | None) -> None:
+        self.config, self.gpu = config, gpu
+        self._programs: dict[Hashable, Program] = {}
+        self._streams: dict[Hashable, list[Stamped]] = {}
+        self._rough: dict[Hashable, dict[Earlier, int]] = {}
+        self._refused: dict[Hashable, Replayed] = {}
+
+    def of(self, job: Job) -> Draft:
+        sizes = sizes_of(job, self.config)
+        program = self._program(job, sizes)
+        states = States(params=unique(program.params()), job=job)
+        step = Step(job=job, program=program, states=states, place=DEVICE)
+        setting = Setting(
+            job=job, config=self.config, gpu=self.gpu, sizes=sizes, program=program, states=states, device=DEVICE
+        )
+        extra, first = beside(setting), self._stream(step, fresh=True)
+        later = first if step.repeats else self._stream(step, fresh=False)
+        script = self._after_others(step_script(step, first, later, extra.resident, self.gpu), step, sizes)
+        return Draft(
+            setting=setting, step=step, stream=first, later=later, extra=extra,
+            script=played_with(script, extra, DEVICE),
+        )  # fmt: skip
+
+    def replayed(self, draft: Draft, *, capacity_bytes: int, most_bytes: int) -> Replayed:
+        """Out of memory too where more than `most_bytes` are reserved."""
+        job, script = draft.step.job, draft.script
+        key = (_but(OF_STEPPING, job), capacity_bytes, most_bytes)
+        if key in self._refused and _is_shared(draft):
+            return self._refused[key]
+        run = Run(script, capacity_bytes=capacity_bytes, conf=job.alloc_conf, most_bytes=most_bytes)
+        found = run.whole()
+        if found.out_of_memory and not run.has_states and _is_shared(draft):
+            self._refused[key] = found
+        return found
+
+    def _program(self, job: Job, sizes: Sizes) -> Program:
+        key = (_but(OF_RUNNING, job), kv_cache(job, self.config), needs_input_grads(job, self.config))
+        if key not in self._programs:
+            program = recorded(job, self.config, self.gpu, sizes)
+            check_positions(program, self.config)
+            self._programs[key] = program
+        return self._programs[key]
+
+    def _stream(self, step: Step, *, fresh: bool) -> list[Stamped]:
+        key = (_but(OF_PASSES, step.job), fresh)
+        if key not in self._streams:
+            self._streams[key] = step.stream(fresh=fresh)
+        return self._streams[key]
+
+    def _after_others(self, script: Script, step: Step, longest: Sizes) -> Script:
+        """With whole steps of the shorter batches that a run meets before its longest."""
+        job = step.job
+        if job.lengths is None and job.mean_seq is None:
+            return script
+        quick = self._measure(_but(OF_PASSES, job), script.largest(), longest)
+        good = self._measure(_but(("alloc_conf",), job), replace(script.largest(), states=script.states), longest)
+        earlier = earlier_lengths(job, int(longest.seq), quick, good)
+        streams = (self._shorter(step, replace(longest, seq=length, target_seq=length)) for length in earlier.lengths)
+        return replace(script, earlier=tuple(streams), stepped_after=earlier.stepped_after)
+
+    def _measure(self, key: Hashable, largest: Script, longest: Sizes) -> Measure:
+        known = self._rough.setdefault(key, {})
+
+        def measure(earlier: Earlier) -> int:
+            if earlier not in known:
+                known[earlier] = roughly_reserved(largest, int(longest.seq), earlier)
+            return known[earlier]
+
+        return measure
+
+    def _shorter(self, step: Step, sizes: Sizes) -> list[Stamped]:
+        """Gradients are of the same parameters, so they go by the keys that those have in the longest batch."""
+        key = (_but(OF_PASSES, step.job), "of length", int(sizes.seq))
+        if key not in self._streams:
+            program = recorded(step.job, self.config, self.gpu, sizes)
+            states = States(params=unique(program.params()), job=step.job)
+            self._streams[key] = of_same(replace(step, program=program, states=states).stream(), program, step.program)
+        return self._streams[key]
+
+
+def _is_shared(draft: Draft) -> bool:
+    """Is nothing of an optimizer in it before the first step is taken (a critic's states, lengths chosen by states)?"""
+    return draft.script.first is draft.stream and not draft.script.earlier
+
+
+def _but(names: tuple[str, ...], job: Job) -> Hashable:
+    """All that a job says but these; and whether the step is taken inside backward."""
+    rest = (getattr(job, field.name) for field in fields(job) if field.name not in names)
+    return (*rest, implementation(job) == "in-backward")
