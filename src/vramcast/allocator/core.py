@@ -8,8 +8,7 @@ cudaMallocAsync backend.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Callable
+from bisect import bisect_left
 
 from vramcast.allocator.block import ALLOCATED, DEFAULT_POOL, FREE, PENDING, Block, BlockPool, PoolId
 from vramcast.allocator.constants import MIN_BLOCK_BYTES, SMALL_REQUEST_MAX_BYTES
@@ -48,16 +47,13 @@ class Allocator:
         self._small, self._large = self.segments.default_small, self.segments.default_large
         self._max_split = self.segments.max_split
         self._expandable = self.settings.expandable_segments
-        self._plain_rounding = not any(count > 1 for count in self.settings.roundup_power2_divisions)
+        self.rounds_plainly = not any(count > 1 for count in self.settings.roundup_power2_divisions)
         self._pending: list[Block] = []
         self._statistics = statistics
         self._is_plain = (
             not self._expandable
             and self.settings.max_split_bytes is None
             and (self.settings.garbage_collection_threshold == 0)
-        )
-        self._is_bare = (
-            not statistics and self.settings.max_split_bytes is None and self.settings.garbage_collection_threshold == 0
         )
         self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
         self.oversize_allocations = Count()
@@ -66,21 +62,17 @@ class Allocator:
 
     def malloc(self, requested_bytes: int, stream: int = 0, pool: PoolId = DEFAULT_POOL) -> Block:
         """A block for `requested_bytes`, or OutOfMemory. Empty tensors have no block: torch does not ask for one."""
-        if self._is_bare and pool is DEFAULT_POOL:
-            return self._malloc_bare(requested_bytes, stream)
-        plain = self._plain_rounding and requested_bytes >= MIN_BLOCK_BYTES  # `rounded`, written out
+        plain = self.rounds_plainly and requested_bytes >= MIN_BLOCK_BYTES  # `rounded`, written out
         size = (requested_bytes + ROUNDING) & ~ROUNDING if plain else self.rounded(requested_bytes)
         if pool is DEFAULT_POOL or pool == DEFAULT_POOL:
             blocks = self._small if size <= SMALL_REQUEST_MAX_BYTES else self._large
         else:
             blocks = self.segments.pool_for(pool, size <= SMALL_REQUEST_MAX_BYTES)
-        block = self._find_free(blocks, size, stream) or self._take(blocks, size, stream, requested_bytes)
+        block = self._find_free(blocks, size, stream) or self.take(blocks, size, stream, requested_bytes)
         return self.hand_out(block, size, requested_bytes)
 
     def free(self, block: Block) -> None:
         """The program lets go. A block that another stream used stays pending until `complete_pending`."""
-        if self._is_bare:
-            return self._free_bare(block)
         self.request_free(block)
         if block.stream_uses:
             self._pending.append(block)
@@ -195,7 +187,7 @@ class Allocator:
             if nbytes < 0:
                 raise InputError(f"cannot allocate {nbytes} bytes")
             return MIN_BLOCK_BYTES
-        if not self._plain_rounding:
+        if not self.rounds_plainly:
             divisions = self.settings.divisions_for(nbytes)
             if divisions > 1 and nbytes > MIN_BLOCK_BYTES * divisions:
                 return _next_division(nbytes, divisions)
@@ -225,43 +217,6 @@ class Allocator:
             return None
         return pool.free[stream].pop(index)[2]
 
-    def quick(self) -> tuple[Callable[[int], Block], Callable[[Block], None]]:
-        """`malloc` and `free` for replays, which call them by the million."""
-        return (self._malloc_bare, self._free_bare) if self._is_bare else (self.malloc, self.free)
-
-    def _malloc_bare(self, requested_bytes: int, stream: int = 0) -> Block:
-        """`malloc` with all it calls written out, as that is in the default pool without limits on splitting, garbage
-        collection and statistics."""
-        plain = self._plain_rounding and requested_bytes >= MIN_BLOCK_BYTES
-        size = (requested_bytes + ROUNDING) & ~ROUNDING if plain else self.rounded(requested_bytes)
-        pool = self._small if size <= SMALL_REQUEST_MAX_BYTES else self._large
-        keys = pool.free.get(stream)
-        at = bisect_left(keys, (size,)) if keys else 0
-        if not keys or at == len(keys):
-            return self.hand_out(self._take(pool, size, stream, requested_bytes), size, requested_bytes)
-        if self._expandable and at + 1 < len(keys):
-            at = self._among_expandable(pool, stream, at)
-        whole_size, address, block = keys.pop(at)
-        rest = whole_size - size
-        if rest > (ROUNDING if pool.is_small or self._expandable else SMALL_REQUEST_MAX_BYTES):
-            whole, before = block, block.prev
-            block = Block(address, size, stream, pool)
-            block.expandable = whole.expandable
-            block.prev, block.next, whole.prev = before, whole, block
-            if before is not None:
-                before.next = block
-            whole.address = address = address + size
-            whole.size = rest
-            insort(keys, (rest, address, whole))
-        else:
-            size = whole_size
-        block.state = ALLOCATED
-        tally = self._tally
-        tally.allocated_bytes = value = tally.allocated_bytes + size
-        if value > tally.peak_allocated_bytes:
-            tally.peak_allocated_bytes = value
-        return block
-
     def choose(self, pool: BlockPool, size: int, stream: int) -> int | None:
         """The place in the pool's list of the smallest block of this stream that fits, lowest address first."""
         keys = pool.free.get(stream)
@@ -272,7 +227,7 @@ class Allocator:
             return None
         block = keys[index][2]
         if block.expandable is not None:
-            index = self._among_expandable(pool, stream, index)
+            index = self.among_expandable(pool, stream, index)
             if index == len(keys):
                 return None
             block = keys[index][2]
@@ -283,7 +238,7 @@ class Allocator:
             return None
         return index
 
-    def _among_expandable(self, pool: BlockPool, stream: int, index: int) -> int:
+    def among_expandable(self, pool: BlockPool, stream: int, index: int) -> int:
         """From the first fitting block on: the one with the least room to grow; with the feature off, none of them."""
         keys = pool.free[stream]
         if not self._expandable:
@@ -296,7 +251,7 @@ class Allocator:
             index += 1
         return index
 
-    def _take(self, pool: BlockPool, size: int, stream: int, requested_bytes: int) -> Block:
+    def take(self, pool: BlockPool, size: int, stream: int, requested_bytes: int) -> Block:
         """The second half of malloc: nothing cached fits, so ask the driver, giving back what is cached if need be."""
         store = self.segments
         if store.collects_garbage:
@@ -389,33 +344,6 @@ class Allocator:
             tally.allocated_bytes -= size
         if size >= self._max_split:
             self.oversize_allocations.down()
-
-    def _free_bare(self, block: Block) -> None:
-        """`free` with all it calls written out: the counterpart of `_malloc_bare`."""
-        if block.state != ALLOCATED:
-            raise InvariantError(f"{block} is not allocated")
-        size, address, before, after = block.size, block.address, block.prev, block.next
-        self._tally.allocated_bytes -= size
-        if block.stream_uses:
-            block.state = PENDING
-            return self._pending.append(block)
-        block.state = FREE
-        keys = block.pool.free.setdefault(block.stream, [])
-        if before is not None and before.state == FREE and before.mapped:
-            del keys[bisect_left(keys, (before.size, before.address))]
-            block.address = address = before.address
-            size += before.size
-            block.prev = before = before.prev
-            if before is not None:
-                before.next = block
-        if after is not None and after.state == FREE and after.mapped:
-            del keys[bisect_left(keys, (after.size, after.address))]
-            size += after.size
-            block.next = after = after.next
-            if after is not None:
-                after.prev = block
-        block.size = size
-        insort(keys, (size, address, block))
 
     def complete_free(self, block: Block) -> None:
         """free_block: merge with free neighbours and return to the pool."""

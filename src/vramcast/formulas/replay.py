@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 
 from vramcast.allocator import Allocator, AllocatorSettings, Block, OutOfMemory, SimulatedDriver
+from vramcast.allocator.quick import quick
 from vramcast.formulas.events import Event
 from vramcast.formulas.timeline import Stamped
 from vramcast.ledger import BACKWARD
@@ -115,6 +116,7 @@ class Run:
         self.script = script
         driver = SimulatedDriver(capacity_bytes) if most_bytes is None else _Bounded(capacity_bytes, most_bytes)
         self.allocator = Allocator(settings=AllocatorSettings.parse(conf), driver=driver, statistics=False)
+        self.malloc, self.free = quick(self.allocator)
         self.blocks: dict[Hashable, tuple[Block, int]] = {}  # with the bytes asked for
         self.requested = self.peak_requested = 0
         self.old: list[Hashable] = []
@@ -183,7 +185,7 @@ class Run:
         if nbytes:
             if key in self.blocks:
                 self.drop(key)
-            self.blocks[key] = self.allocator.malloc(nbytes), nbytes
+            self.blocks[key] = self.malloc(nbytes), nbytes
             self.requested += nbytes
             if self.requested > self.peak_requested:
                 self.peak_requested = self.requested
@@ -191,7 +193,7 @@ class Run:
     def drop(self, key: Hashable) -> None:
         found = self.blocks.pop(key, None)
         if found is not None:
-            self.allocator.free(found[0])
+            self.free(found[0])
             self.requested -= found[1]
 
     def hold(self, name: str, sizes: Iterable[int]) -> None:
@@ -209,7 +211,7 @@ class Run:
         """`zeroes`: the last step's gradients go at once when forward is over. `take` and `drop` are written out: a
         search plays millions of events."""
         blocks, apart, seen, waits = self.blocks, self.apart, "", False
-        malloc, free = self.allocator.quick()
+        malloc, free = self.malloc, self.free
         for item in stream:
             phase, _, (sign, _, nbytes, kind, _), key = item
             if phase != seen:

@@ -101,7 +101,7 @@ class RankRun(Run):
         if nbytes:
             if key in self.blocks:
                 self.drop(key)
-            self.blocks[key] = (self.allocator.malloc(nbytes, stream), nbytes)
+            self.blocks[key] = (self.malloc(nbytes, stream), nbytes)
             self.requested += nbytes
             if self.requested > self.peak_requested:
                 self.peak_requested = self.requested

@@ -1,0 +1,105 @@
+"""`malloc` and `free` for replays, which call them by the million: the default pool, no statistics but allocated bytes.
+
+The same decisions as `core`, with all that it calls written out, for settings that neither limit splitting nor collect
+garbage. What asks the driver is the core's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from vramcast.allocator.block import ALLOCATED, FREE, Block
+from vramcast.allocator.constants import MIN_BLOCK_BYTES, SMALL_REQUEST_MAX_BYTES
+from vramcast.errors import InvariantError
+
+if TYPE_CHECKING:
+    from vramcast.allocator.core import Allocator
+
+Malloc = Callable[..., Block]  # bytes, and a stream if it is not the main one
+Free = Callable[[Block], None]
+ROUNDING = MIN_BLOCK_BYTES - 1  # a power of two less one: bits that a size has not
+KEPT = ~ROUNDING
+
+
+def quick(allocator: Allocator) -> tuple[Malloc, Free]:
+    settings, tally = allocator.settings, allocator.segments.all
+    if settings.max_split_bytes is not None or settings.garbage_collection_threshold:
+        return allocator.malloc, allocator.free
+    small, large = allocator.segments.default_small, allocator.segments.default_large
+    small_free, large_free = small.free, large.free
+    expands, rounds_plainly = settings.expandable_segments, allocator.rounds_plainly
+    least_of_large = ROUNDING if expands else SMALL_REQUEST_MAX_BYTES  # what is left of a block is one if it is more
+    spare: list[Block] = []  # swallowed by their neighbours
+
+    def malloc(requested_bytes: int, stream: int = 0) -> Block:
+        size = (requested_bytes + ROUNDING) & KEPT if rounds_plainly else allocator.rounded(requested_bytes)
+        if size <= SMALL_REQUEST_MAX_BYTES:
+            pool, least, keys = small, ROUNDING, small_free.get(stream)
+        else:
+            pool, least, keys = large, least_of_large, large_free.get(stream)
+        at = bisect_left(keys, (size,)) if keys else 0
+        if not keys or at == len(keys):
+            return allocator.hand_out(allocator.take(pool, size, stream, requested_bytes), size, requested_bytes)
+        if expands and at + 1 < len(keys):
+            at = allocator.among_expandable(pool, stream, at)
+        whole_size, address, block = keys.pop(at)
+        rest = whole_size - size
+        if rest > least:
+            whole, before = block, block.prev
+            if spare:
+                block = spare.pop()
+                block.address = address
+                block.size = size
+                block.stream = stream
+                block.pool = pool
+            else:
+                block = Block(address, size, stream, pool)
+            block.expandable = whole.expandable
+            block.prev = before
+            block.next = whole
+            whole.prev = block
+            if before is not None:
+                before.next = block
+            whole.address = address = address + size
+            whole.size = rest
+            insort(keys, (rest, address, whole))
+        else:
+            size = whole_size
+        block.state = ALLOCATED
+        tally.allocated_bytes = value = tally.allocated_bytes + size
+        if value > tally.peak_allocated_bytes:
+            tally.peak_allocated_bytes = value
+        return block
+
+    def free(block: Block) -> None:
+        if block.state != ALLOCATED:
+            raise InvariantError(f"{block} is not allocated")
+        if block.stream_uses:
+            return allocator.free(block)
+        size, address, before, after = block.size, block.address, block.prev, block.next
+        tally.allocated_bytes -= size
+        block.state = FREE
+        keys = block.pool.free.get(block.stream)
+        if keys is None:
+            keys = block.pool.free[block.stream] = []
+        if before is not None and before.state == FREE and before.mapped:
+            del keys[bisect_left(keys, (before.size, before.address))]
+            spare.append(before)
+            block.address = address = before.address
+            size += before.size
+            block.prev = before = before.prev
+            if before is not None:
+                before.next = block
+        if after is not None and after.state == FREE and after.mapped:
+            del keys[bisect_left(keys, (after.size, after.address))]
+            spare.append(after)
+            size += after.size
+            block.next = after = after.next
+            if after is not None:
+                after.prev = block
+        block.size = size
+        insort(keys, (size, address, block))
+
+    return malloc, free
