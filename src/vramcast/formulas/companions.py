@@ -129,11 +129,10 @@ def _reference(setting: Setting) -> Beside:
     """A frozen copy for DPO, NPO or KL: weights where it is placed, and a forward without graph beside the policy's."""
     job, program = setting.job, setting.program
     place = _place(job.reference, setting)
-    dtype = DTYPES[job.reference_dtype] if job.reference_dtype else program.regime.weights
+    dtype, model, peak = once(setting, _reference_model, job.reference_dtype)
     found = _frozen("reference model", program.params(), dtype, place, setting)
     forward = line("reference model's forward (no graph)", place, BEHIND_LOSS, "torch.no_grad")
-    model = without_graph(setting, setting.config, dtype=dtype)
-    during(forward, _behind_forward(program), _beyond_loss(setting, peak_of(model), place))
+    during(forward, _behind_forward(program), _beyond_loss(setting, peak, place))
     copied = line(
         "reference model before it moves", HOST, "copied beside the model's own weights", "copy.deepcopy on the CPU"
     )
@@ -145,6 +144,14 @@ def _reference(setting: Setting) -> Beside:
             "the reference is a deepcopy made on the host before the model moves to the GPU",
         ),
     )  # fmt: skip
+
+
+def _reference_model(setting: Setting) -> tuple[Dtype, Program, Number]:
+    """How it is stored, its pass, and that one's peak."""
+    asked = setting.job.reference_dtype
+    dtype = DTYPES[asked] if asked else setting.program.regime.weights
+    model = without_graph(setting, setting.config, dtype=dtype)
+    return dtype, model, peak_of(model)
 
 
 def _headless(program: Program) -> list[Param]:
@@ -178,10 +185,10 @@ def _critic(setting: Setting) -> Beside:
         raise InputError("a critic beside an optimizer that steps inside backward is not modelled")
     place = _place(job.critic, setting)
     params, graph_bytes = once(setting, _critic_model, job.critic_model)
-    states = States(params=params, job=job)
     kept = line("critic: kept for backward", place, "", "its graph, until its own backward has run")
     during(kept, PASSES, graph_bytes)
-    weights, *trained = _trained("critic", states, place)
+    stepping = (job.optimizer, implementation(job), job.optimizer_rank, job.optimizer_block)
+    weights, *trained = once(setting, _critic_states, job.critic, job.critic_model, job.precision, *stepping)
     return Beside(
         lines=(weights, *trained, kept), blocks=(*trained, kept),
         resident=tuple(param.nbytes for param in params) if place == setting.device else (),
@@ -193,6 +200,11 @@ def _critic_model(setting: Setting) -> tuple[tuple[Param, ...], Number]:
     """Its parameters, and what its forward keeps."""
     model = record(_config(setting, setting.job.critic_model), setting.program.regime, setting.sizes)
     return tuple(_headless(model)), kept_after_forward(backbone(model))
+
+
+def _critic_states(setting: Setting) -> list[Amounts]:
+    params, _ = once(setting, _critic_model, setting.job.critic_model)
+    return list(_trained("critic", States(params=params, job=setting.job), _place(setting.job.critic, setting)))
 
 
 def _trained(name: str, states: States, place: str) -> Iterator[Amounts]:
