@@ -310,14 +310,25 @@ class Job:
     cublas_workspace: str = option("CUBLAS_WORKSPACE_CONFIG of the job (:4096:8)", "", group="versions")
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+        for name, field in FIELDS.items():
+            value = getattr(self, name)
             if value is not field.default:
                 check_value(field, value)
         if (self.model is None) == (self.params is None):
             raise InputError("say what is trained: a model, or --params with a number of parameters (not both)")
         if self.lengths is not None:
             self._take_lengths(self.lengths)
+
+    def changed(self, **changes: Any) -> Job:
+        """`dataclasses.replace` for searches, which make jobs by the thousand: what stays as it is was checked before,
+        and neither what is trained nor its lengths' file is another."""
+        made = object.__new__(Job)
+        for get, put in MEMBERS:
+            put(made, get(self))
+        for name, value in changes.items():
+            check_value(FIELDS[name], value)
+            object.__setattr__(made, name, value)
+        return made
 
     def _take_lengths(self, path: str) -> None:
         if self.mean_seq is not None or self.longest_seq is not None:
@@ -326,13 +337,17 @@ class Job:
             object.__setattr__(self, "seq", max(read_sample_lengths(path)))
 
 
+FIELDS = {field.name: field for field in dataclasses.fields(Job)}
+MEMBERS = [(vars(Job)[name].__get__, vars(Job)[name].__set__) for name in FIELDS]  # around the frozen class's guard
+
+
 def flag_of(name: str) -> str:
     return name.replace("_", "-")
 
 
 def fields() -> dict[str, dataclasses.Field[Any]]:
     """The Job's fields under the names users type."""
-    return {flag_of(field.name): field for field in dataclasses.fields(Job)}
+    return {flag_of(name): field for name, field in FIELDS.items()}
 
 
 def check_value(field: dataclasses.Field[Any], value: Any) -> None:

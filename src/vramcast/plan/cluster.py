@@ -8,7 +8,7 @@ which fit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 from vramcast.errors import VramcastError
@@ -42,7 +42,7 @@ def _shard(strategy: str) -> Callable[[Job], Job | None]:
             return None
         if strategy in ZERO and job.strategy in ZERO and ZERO.index(strategy) < ZERO.index(job.strategy):
             return None
-        return replace(job, strategy=strategy)
+        return job.changed(strategy=strategy)
 
     return apply
 
@@ -52,7 +52,7 @@ def _offload(what: str) -> Callable[[Job], Job | None]:
 
     def apply(job: Job) -> Job | None:
         possible = job.strategy in (ZERO if what == "optimizer" else SHARDED)
-        return replace(job, offload=what) if possible and job.offload == "none" else None
+        return job.changed(offload=what) if possible and job.offload == "none" else None
 
     return apply
 
@@ -61,7 +61,7 @@ def _tensor_parallel(size: int) -> Callable[[Job], Job | None]:
     def apply(job: Job) -> Job | None:
         copies = job.gpus // (job.pp * job.cp)
         possible = copies % size == 0 and size <= job.gpus_per_node and job.tp == 1 and job.quantize == "none"
-        kept = replace(job, tp=size, accumulate=job.accumulate * size)  # fewer copies, the same global batch
+        kept = job.changed(tp=size, accumulate=job.accumulate * size)  # fewer copies, the same global batch
         return kept if possible and job.gpus > 1 else None
 
     return apply
@@ -126,7 +126,7 @@ class Refused:
 
 def moves_for(job: Job, limits: Limits) -> list[Move]:
     """What applies, fewer than on one GPU. Offload applies to sharded jobs, so it is asked of one."""
-    sharded = replace(job, strategy=job.strategy if job.strategy in SHARDED else "fsdp2") if job.gpus > 1 else job
+    sharded = job.changed(strategy=job.strategy if job.strategy in SHARDED else "fsdp2") if job.gpus > 1 else job
     found = [move for move in available(job, limits.keep, second_gpu=limits.second_gpu) if move.name not in LEFT_OUT]
     for move in ACROSS:
         after = move.apply(sharded if move.axis == "offload" else job)

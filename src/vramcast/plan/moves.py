@@ -7,7 +7,7 @@ orders those among themselves (a smaller optimizer before adapters before shorte
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 
 from vramcast.catalog.gpus import find_gpu
@@ -53,18 +53,18 @@ def changed_keys(before: Job, after: Job) -> frozenset[str]:
 
 def _fused(job: Job) -> Job | None:
     known = job.optimizer in ("adamw", "adam", "sgd", "sgd-momentum", "adagrad")
-    return replace(job, optimizer_impl="fused") if known and implementation(job) != "fused" else None
+    return job.changed(optimizer_impl="fused") if known and implementation(job) != "fused" else None
 
 
 def _in_backward(job: Job) -> Job | None:
     known = (*ADAMS, "sgd", "adamw-8bit", "paged-adamw", "paged-adamw-8bit", "adafactor")
     possible = job.accumulate == 1 and job.optimizer in known and job.lora_rank is None
     possible = possible and job.critic == "none" and job.gpus == 1 and not job.edit and job.loop not in TWO_PASSES
-    return replace(job, optimizer_impl="in-backward") if possible and implementation(job) != "in-backward" else None
+    return job.changed(optimizer_impl="in-backward") if possible and implementation(job) != "in-backward" else None
 
 
 def _drop_outputs(job: Job) -> Job | None:
-    return replace(job, keep_outputs=False) if keeps_outputs(job) and job.teacher == "none" else None
+    return job.changed(keep_outputs=False) if keeps_outputs(job) and job.teacher == "none" else None
 
 
 def _loss(how: str) -> Callable[[Job], Job | None]:
@@ -72,33 +72,33 @@ def _loss(how: str) -> Callable[[Job], Job | None]:
 
     def apply(job: Job) -> Job | None:
         needs_logits = how == "fused" and job.teacher != "none"  # distillation compares them
-        return replace(job, loss=how) if order.index(how) > order.index(job.loss) and not needs_logits else None
+        return job.changed(loss=how) if order.index(how) > order.index(job.loss) and not needs_logits else None
 
     return apply
 
 
 def _sdpa(job: Job) -> Job | None:
-    return replace(job, attention="sdpa") if job.attention in ("eager", "math") else None
+    return job.changed(attention="sdpa") if job.attention in ("eager", "math") else None
 
 
 def _expandable(job: Job) -> Job | None:
     if "expandable_segments" in job.alloc_conf:
         return None
     conf = ",".join(filter(None, (job.alloc_conf, "expandable_segments:True")))
-    return replace(job, alloc_conf=conf)
+    return job.changed(alloc_conf=conf)
 
 
 def _zero_grad_first(job: Job) -> Job | None:
     late = job.framework == "lightning" if job.zero_grad is None else job.zero_grad == "after-forward"
-    return replace(job, zero_grad="before-forward") if late and job.accumulate == 1 else None
+    return job.changed(zero_grad="before-forward") if late and job.accumulate == 1 else None
 
 
 def _inner_only(job: Job) -> Job | None:
-    return replace(job, edit_gradients="inner") if job.edit and job.edit_gradients != "inner" else None
+    return job.changed(edit_gradients="inner") if job.edit and job.edit_gradients != "inner" else None
 
 
 def _cut(job: Job) -> Job | None:
-    return replace(job, edit_graph="cut") if job.edit and job.edit_graph != "cut" else None
+    return job.changed(edit_graph="cut") if job.edit and job.edit_graph != "cut" else None
 
 
 # ---- slower
@@ -106,13 +106,13 @@ def _cut(job: Job) -> Job | None:
 
 def _reference(place: str, instead_of: tuple[str, ...]) -> Callable[[Job], Job | None]:
     def apply(job: Job) -> Job | None:
-        return replace(job, reference=place) if job.reference in instead_of and job.gpus == 1 else None
+        return job.changed(reference=place) if job.reference in instead_of and job.gpus == 1 else None
 
     return apply
 
 
 def _second_device(job: Job) -> Job | None:
-    return replace(job, sub_device="cuda:1") if job.edit and job.sub_device is None else None
+    return job.changed(sub_device="cuda:1") if job.edit and job.sub_device is None else None
 
 
 def _checkpointing(how: str) -> Callable[[Job], Job | None]:
@@ -121,7 +121,7 @@ def _checkpointing(how: str) -> Callable[[Job], Job | None]:
     def apply(job: Job) -> Job | None:
         here = order.index(job.checkpointing) if job.checkpointing in order else 0
         allowed = how != "selective" or not job.reentrant
-        return replace(job, checkpointing=how) if allowed and order.index(how) > here else None
+        return job.changed(checkpointing=how) if allowed and order.index(how) > here else None
 
     return apply
 
@@ -130,14 +130,14 @@ def _smaller_batch(divisor: int) -> Callable[[Job], Job | None]:
     def apply(job: Job) -> Job | None:
         if job.batch % divisor or implementation(job) == "in-backward" or job.edit:
             return None
-        return replace(job, batch=job.batch // divisor, accumulate=job.accumulate * divisor)
+        return job.changed(batch=job.batch // divisor, accumulate=job.accumulate * divisor)
 
     return apply
 
 
 def _optimizer(name: str, instead_of: tuple[str, ...]) -> Callable[[Job], Job | None]:
     def apply(job: Job) -> Job | None:
-        return replace(job, optimizer=name, optimizer_impl=None) if job.optimizer in instead_of else None
+        return job.changed(optimizer=name, optimizer_impl=None) if job.optimizer in instead_of else None
 
     return apply
 
@@ -154,7 +154,7 @@ def _computes_bf16(gpu: str | None) -> bool:
 def _bf16_true(job: Job) -> Job | None:
     if job.precision == Precision.BF16_TRUE or not _computes_bf16(job.gpu):
         return None
-    return replace(job, precision=Precision.BF16_TRUE)
+    return job.changed(precision=Precision.BF16_TRUE)
 
 
 def _adapters(precision: Precision | None, quantize: str) -> Callable[[Job], Job | None]:
@@ -165,10 +165,10 @@ def _adapters(precision: Precision | None, quantize: str) -> Callable[[Job], Job
             return None
         if job.edit or job.freeze:
             return None
-        adapted = replace(job, lora_rank=job.lora_rank or 16, quantize=quantize)
+        adapted = job.changed(lora_rank=job.lora_rank or 16, quantize=quantize)
         if precision is None:
             return adapted
-        return replace(adapted, precision=precision if _computes_bf16(job.gpu) else Precision.FP16_AUTOCAST)
+        return adapted.changed(precision=precision if _computes_bf16(job.gpu) else Precision.FP16_AUTOCAST)
 
     return apply
 
@@ -178,14 +178,14 @@ def _shorter(divisor: int) -> Callable[[Job], Job | None]:
         key = "longest_seq" if job.longest_seq else "seq"
         length = getattr(job, key)
         least = max(128, (job.rollout_tokens or 0) + 1)
-        return replace(job, **{key: length // divisor}) if length and length // divisor >= least else None
+        return job.changed(**{key: length // divisor}) if length and length // divisor >= least else None
 
     return apply
 
 
 def _freeze(patterns: tuple[str, ...]) -> Callable[[Job], Job | None]:
     def apply(job: Job) -> Job | None:
-        return None if job.freeze or job.lora_rank is not None or job.edit else replace(job, freeze=patterns)
+        return None if job.freeze or job.lora_rank is not None or job.edit else job.changed(freeze=patterns)
 
     return apply
 
