@@ -13,6 +13,7 @@ from vramcast.formulas.optimizers import implementation, state_bytes, temporarie
 from vramcast.formulas.states import States, from_count, state_entries
 from vramcast.job import Job, Precision, job_from
 from vramcast.ledger import Category
+from vramcast.models.params import Params
 from vramcast.models.tape import BF16, F32, Param
 
 
@@ -160,7 +161,7 @@ def test_step_temporaries_against_a_real_step(impl: str) -> None:
         with torch.profiler.profile(profile_memory=True) as profile:
             optimizer.step()
         peaks.append(_peak(profile))
-    params = [Param(name="p", shape=tuple(t.shape), kind="linear", dtype=F32) for t in tensors]
+    params = Params(Param(name="p", shape=tuple(t.shape), kind="linear", dtype=F32) for t in tensors)
     expected, _ = temporaries(params, Job(params=1, optimizer_impl=impl), None)
     assert peaks[1] == pytest.approx(expected, abs=4096), "the second step makes no states any more"
     assert expected == (4 * sum(prod(t.shape) for t in tensors) if impl == "foreach" else 0)
@@ -217,5 +218,5 @@ def test_what_cannot_be_trained_is_refused_with_the_reason(job: dict[str, object
 
 
 def test_states_of_a_table_add_up() -> None:
-    states = States(params=(matrix(10, 10), matrix(5, 5)), job=Job(params=1))
+    states = States(params=Params((matrix(10, 10), matrix(5, 5))), job=Job(params=1))
     assert states.gradient_bytes == 4 * 125

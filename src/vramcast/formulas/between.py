@@ -142,8 +142,8 @@ def _resuming(setting: Setting) -> Beside:
     job, states = setting.job, setting.states
     place = HOST if job.resume == "cpu" else setting.device
     item = states.recipe.states.nbytes if states.recipe.states else None
-    own = sum(state_bytes(param, job, item) for param in states.trained)
-    weights = sum(param.nbytes for param in states.params)
+    own = states.trained.total(lambda param: state_bytes(param, job, item))
+    weights = states.params.nbytes
     moments = line(
         "states as resumed", setting.device, "the optimizer's own", "Optimizer.load_state_dict", Category.OPTIMIZER
     )

@@ -43,6 +43,7 @@ from vramcast.ledger import (
 from vramcast.models.config import Config
 from vramcast.models.dims import Number, maximum, product_text
 from vramcast.models.families import record
+from vramcast.models.params import Params
 from vramcast.models.program import Program
 from vramcast.models.read import read_model
 from vramcast.models.tape import DTYPES, F32, Dtype, Param
@@ -196,10 +197,10 @@ def _critic(setting: Setting) -> Beside:
     )  # fmt: skip
 
 
-def _critic_model(setting: Setting) -> tuple[tuple[Param, ...], Number]:
+def _critic_model(setting: Setting) -> tuple[Params, Number]:
     """Its parameters, and what its forward keeps."""
     model = record(_config(setting, setting.job.critic_model), setting.program.regime, setting.sizes)
-    return tuple(_headless(model)), kept_after_forward(backbone(model))
+    return Params(_headless(model)), kept_after_forward(backbone(model))
 
 
 def _critic_states(setting: Setting) -> list[Amounts]:
@@ -211,9 +212,9 @@ def _trained(name: str, states: States, place: str) -> Iterator[Amounts]:
     """Weights, gradients, states and the step's temporaries of a second trained model."""
     job, recipe = states.job, states.recipe
     item = recipe.states.nbytes if recipe.states else None
-    count = f"{sum(param.numel for param in states.trained):,} trained parameters"
-    made = sum(state_bytes(param, job, item) for param in states.trained)
-    weights = sum(param.nbytes for param in states.params) + recipe.master * 4 * sum(p.numel for p in states.trained)
+    count = f"{states.trained.numel:,} trained parameters"
+    made = states.trained.total(lambda param: state_bytes(param, job, item))
+    weights = states.params.nbytes + recipe.master * 4 * states.trained.numel
     yield during(line(f"{name}: weights", place, count, recipe.whose), PHASES, weights)
     yield during(line(f"{name}: gradients", place, count, recipe.whose), WITH_GRADIENTS, states.gradient_bytes)
     yield during(line(f"{name}: optimizer states", place, count, KNOWN[job.optimizer].source), AFTER_STEP, made)

@@ -27,6 +27,7 @@ from vramcast.job import Job
 from vramcast.ledger import BACKWARD, EDIT, FORWARD, HOST, LOAD, LOSS, STEP, Category
 from vramcast.models.config import Config
 from vramcast.models.families import record
+from vramcast.models.params import Params
 from vramcast.models.program import Sizes
 from vramcast.models.tape import F32, Param, Placed, Regime, numbered
 
@@ -262,7 +263,7 @@ def _editor(edit: _Edit) -> Iterator[Amounts]:
     each = f"{editor.numel:,} parameters × {states / editor.numel:.4g} B"
     yield during(line(f"editor: {job.optimizer}", device, each, "torch.optim", Category.OPTIMIZER), TRAINING, states)
     yield during(line("editor", device, text, source, Category.GRADIENTS), (BACKWARD, STEP), editor.nbytes)
-    made, why = temporaries([editor], job, None)
+    made, why = temporaries(Params([editor]), job, None)
     yield during(line(f"editor: {job.optimizer} step", device, why, "torch.optim", Category.TEMPORARY), (STEP,), made)
     tokens = int(edit.setting.sizes.batch * edit.setting.sizes.seq)
     kept = 4 * tokens * sum(_editor_rows(job, param) for param in edit.inner)

@@ -135,7 +135,7 @@ def _states_only(states: States, job: Job, gpu: Gpu | None, name: str, notes: tu
         category=Category.GRADIENTS, component="of trained parameters", place=DEVICE,
         phases=PHASES[PHASES.index(STEP) :],
         nbytes=states.gradient_bytes, origin=Origin.FORMULA, source=states.recipe.whose,
-        formula=f"{sum(p.numel for p in states.trained):,} parameters",
+        formula=f"{states.trained.numel:,} parameters",
     )  # fmt: skip
     entries = _within((*state_entries(states, DEVICE), gradients), job_phases(job))
     ledger = Ledger(entries=entries, top_level=Level.ALLOCATED)
@@ -251,8 +251,8 @@ def _edited(job: Job, gpu: Gpu | None, source: ModelSource, config: Config, *, m
 
 def _summary(name: str, states: States, family: str | None, layers: int | None) -> ModelSummary:
     return ModelSummary(
-        name=name, params_total=sum(param.numel for param in states.params),
-        params_trainable=sum(param.numel for param in states.trained), family=family, num_layers=layers,
+        name=name, params_total=states.params.numel,
+        params_trainable=states.trained.numel, family=family, num_layers=layers,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from vramcast.job import Job
+from vramcast.models.params import Params
 from vramcast.models.tape import Param
 
 SMALL_8BIT = 4096  # bitsandbytes min_8bit_size: smaller tensors keep fp32 states
@@ -154,16 +155,27 @@ def version(text: str) -> tuple[int, int]:
     return (numbers[0], numbers[1] if len(numbers) > 1 else 0)
 
 
-def temporaries(trained: Iterable[Param], job: Job, states_dtype_bytes: int | None) -> tuple[int, str]:
+def temporaries(trained: Params, job: Job, states_dtype_bytes: int | None) -> tuple[int, str]:
     """Bytes that step() makes and drops, and why."""
     how = implementation(job)
-    most = max((sum(made) for made in temporary_lists(trained, job, states_dtype_bytes)), default=0)
+    most = _most(trained, job, states_dtype_bytes)
     if how == "foreach" and (lists := _foreach_lists(job)):
         many = "a list" if lists == 1 else f"{lists} lists"
         return most, f"foreach makes {many} as large as all trained parameters"
     if how in ("fused", "foreach"):
         return 0, f"{how} {job.optimizer} works in place"
     return most, f"{_tensors(job)} temporaries of the largest parameter"
+
+
+def _most(trained: Params, job: Job, states_dtype_bytes: int | None) -> int:
+    """The largest of `temporary_lists`."""
+    how = implementation(job)
+    if how == "loop" and _torch_adafactor(job):  # which parameters follow each other
+        return max((sum(made) for made in temporary_lists(trained, job, states_dtype_bytes)), default=0)
+    sizes = [(param.numel * (states_dtype_bytes or param.dtype.nbytes), times) for param, times in trained.kinds]
+    if how in ("fused", "foreach"):
+        return sum(size * times for size, times in sizes) * (_foreach_lists(job) if how == "foreach" else 0)
+    return max((size for size, _ in sizes), default=0) * _tensors(job)
 
 
 def temporary_lists(trained: Iterable[Param], job: Job, states_dtype_bytes: int | None) -> tuple[tuple[int, ...], ...]:

@@ -9,6 +9,7 @@ from vramcast.formulas.optimizers import KNOWN, is_paged, state_bytes
 from vramcast.formulas.recipe import RECIPES, Recipe
 from vramcast.job import Job
 from vramcast.ledger import HOST, PHASES, STEP, Category, Entry, Origin
+from vramcast.models.params import Params
 from vramcast.models.tape import Param
 
 ALWAYS = PHASES
@@ -19,7 +20,7 @@ AFTER_STEP = PHASES[PHASES.index(STEP) :]
 class States:
     """The parameters of a job, split by what happens to them."""
 
-    params: tuple[Param, ...]
+    params: Params
     job: Job
 
     @property
@@ -27,12 +28,12 @@ class States:
         return RECIPES[self.job.precision]
 
     @property
-    def trained(self) -> tuple[Param, ...]:
-        return tuple(param for param in self.params if param.trainable)
+    def trained(self) -> Params:
+        return self.params.trained
 
     @property
     def gradient_bytes(self) -> int:
-        return sum(gradient_bytes(param, self.recipe) for param in self.trained)
+        return self.trained.total(lambda param: gradient_bytes(param, self.recipe))
 
 
 def gradient_bytes(param: Param, recipe: Recipe) -> int:
@@ -47,16 +48,17 @@ def count(number: int) -> str:
 
 def weight_entries(states: States, place: str) -> Iterator[Entry]:
     """One line per way of storing: trained, frozen, quantised, by dtype."""
-    groups: dict[tuple[str, str], list[Param]] = {}
-    for param in states.params:
+    groups: dict[tuple[str, str], list[tuple[Param, int]]] = {}
+    for param, times in states.params.kinds:
         kind = "trained" if param.trainable else "frozen"
         if param.kind == "adapter":
             kind = "adapter"
         stored = states.job.quantize if param.stored_bytes is not None else param.dtype.name
-        groups.setdefault((kind, stored), []).append(param)
+        groups.setdefault((kind, stored), []).append((param, times))
     for (kind, stored), params in groups.items():
-        numel, nbytes = sum(p.numel for p in params), sum(p.nbytes for p in params)
-        each = "as stored" if params[0].stored_bytes is not None else f"{params[0].dtype.nbytes} B"
+        numel, nbytes = sum(p.numel * times for p, times in params), sum(p.nbytes * times for p, times in params)
+        first = params[0][0]
+        each = "as stored" if first.stored_bytes is not None else f"{first.dtype.nbytes} B"
         yield Entry(
             category=Category.WEIGHTS, component=f"{kind}, {stored}", place=place, phases=ALWAYS, nbytes=nbytes,
             origin=Origin.FORMULA, formula=f"{count(numel)} parameters × {each}", source=states.recipe.whose,
@@ -67,7 +69,7 @@ def extra_weight_entries(states: States, place: str) -> Iterator[Entry]:
     """Master weights and fp8 caches."""
     recipe = states.recipe
     if recipe.master:
-        numel = sum(param.numel for param in states.trained if param.dtype.nbytes < 4)
+        numel = states.trained.total(lambda param: param.numel if param.dtype.nbytes < 4 else 0)
         if numel:
             yield Entry(
                 category=Category.MASTER, component="fp32 master weights", place=place, phases=ALWAYS,
@@ -75,7 +77,7 @@ def extra_weight_entries(states: States, place: str) -> Iterator[Entry]:
                 source=recipe.whose,
             )  # fmt: skip
     if recipe.fp8_cache:
-        numel = sum(param.numel for param in states.params if param.kind == "linear")
+        numel = states.params.total(lambda param: param.numel if param.kind == "linear" else 0)
         yield Entry(
             category=Category.COPIES, component="fp8 weights and their transposes", place=place, phases=ALWAYS[1:],
             nbytes=2 * numel, origin=Origin.FORMULA, formula=f"{count(numel)} linear parameters × 2 B",
@@ -87,10 +89,11 @@ def optimizer_entries(states: States, place: str) -> Iterator[Entry]:
     """The states appear in the first step. Paged ones live in unified memory, which the driver may move to the host."""
     job, optimizer = states.job, KNOWN[states.job.optimizer]
     item = states.recipe.states.nbytes if states.recipe.states else None
-    here = [param for param in states.trained if not is_paged(job, param)]
-    away = [param for param in states.trained if is_paged(job, param)]
-    for params, where, note in ((here, place, ""), (away, HOST, ", paged")):
-        nbytes, numel = sum(state_bytes(param, job, item) for param in params), sum(param.numel for param in params)
+    kinds = [(is_paged(job, param), param, times) for param, times in states.trained.kinds]
+    for paged, where, note in ((False, place, ""), (True, HOST, ", paged")):
+        params = [(param, times) for is_away, param, times in kinds if is_away == paged]
+        nbytes = sum(state_bytes(param, job, item) * times for param, times in params)
+        numel = sum(param.numel * times for param, times in params)
         if nbytes:
             yield Entry(
                 category=Category.OPTIMIZER, component=f"{job.optimizer} {optimizer.states}{note}", place=where,
@@ -101,7 +104,7 @@ def optimizer_entries(states: States, place: str) -> Iterator[Entry]:
 
 def ema_entries(states: States, place: str) -> Iterator[Entry]:
     if states.job.ema != "none":
-        numel = sum(param.numel for param in states.trained)
+        numel = states.trained.numel
         yield Entry(
             category=Category.COMPANION, component="averaged copy of the weights (EMA), fp32",
             place=HOST if states.job.ema == "cpu" else place, phases=ALWAYS, nbytes=4 * numel, origin=Origin.FORMULA,
@@ -119,8 +122,9 @@ def state_entries(states: States, place: str) -> tuple[Entry, ...]:
 def from_count(numel: int, job: Job) -> States:
     """States of a model of which only the number of parameters is known."""
     recipe = RECIPES[job.precision]
-    return States(params=(Param(name="parameters", shape=(numel,), kind="linear", dtype=recipe.weights),), job=job)
+    params = Params([Param(name="parameters", shape=(numel,), kind="linear", dtype=recipe.weights)])
+    return States(params=params, job=job)
 
 
-def unique(params: Iterable[Param]) -> tuple[Param, ...]:
-    return tuple(param for param in params if param.tied_to is None)
+def unique(params: Iterable[Param]) -> Params:
+    return Params(param for param in params if param.tied_to is None)

@@ -121,7 +121,7 @@ class Step:
 
     def _gradient_line(self) -> Amounts:
         total, recipe = self.states.gradient_bytes, self.states.recipe
-        numel = sum(param.numel for param in self.states.trained)
+        numel = self.states.trained.numel
         line = Amounts(
             category=Category.GRADIENTS, place=self.place,
             component=f"of trained parameters, {_gradient_dtype(self.states)}",

@@ -16,8 +16,9 @@ from vramcast.formulas.optimizers import implementation, is_paged, state_bytes
 from vramcast.formulas.recipe import RECIPES
 from vramcast.job import Job
 from vramcast.models.dims import Number, maximum
+from vramcast.models.params import Params
 from vramcast.models.program import Program
-from vramcast.models.tape import Op, Param, Placed
+from vramcast.models.tape import Op, Placed
 from vramcast.plan.links import pcie_rates
 
 # Of the dense 16-bit peak, as torchtitan's docs/performance.md reports it: 29.0 % (405B, FSDP2 and TP, 128 H100) to
@@ -150,7 +151,7 @@ def _op_flops(op: Op, recomputed: str) -> Number:
 # ---- one update
 
 
-def update_seconds(params: tuple[Param, ...], job: Job, gpu: Gpu | None) -> tuple[float, float]:
+def update_seconds(params: Params, job: Job, gpu: Gpu | None) -> tuple[float, float]:
     """The optimizer's own time: bytes through the card's memory, and over PCIe where states are paged."""
     touched, paged = _update_bytes(params, job), _paged_bytes(params, job)
     ends = [
@@ -159,18 +160,18 @@ def update_seconds(params: tuple[Param, ...], job: Job, gpu: Gpu | None) -> tupl
     return (ends[0], ends[1])
 
 
-def _update_bytes(params: tuple[Param, ...], job: Job) -> float:
+def _update_bytes(params: Params, job: Job) -> float:
     """The optimizer reads and writes weights and states and reads gradients; in lists it does so about 1.5 times."""
     item = _state_item(job)
-    trained = [param for param in params if param.trainable]
-    touched = sum(3 * param.nbytes + 2 * state_bytes(param, job, item) for param in trained)
+    touched = params.trained.total(lambda param: 3 * param.nbytes + 2 * state_bytes(param, job, item))
     return touched * (1.5 if implementation(job) == "foreach" else 1.0)
 
 
-def _paged_bytes(params: tuple[Param, ...], job: Job) -> float:
+def _paged_bytes(params: Params, job: Job) -> float:
     """There and back, as if the card had no room to spare: the most that paging can cost."""
-    trained = (param for param in params if param.trainable and is_paged(job, param))
-    return float(2 * sum(state_bytes(param, job, _state_item(job)) for param in trained))
+    item = _state_item(job)
+    paged = params.trained.total(lambda param: state_bytes(param, job, item) if is_paged(job, param) else 0)
+    return 2.0 * paged
 
 
 def _state_item(job: Job) -> int | None:

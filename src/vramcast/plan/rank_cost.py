@@ -103,15 +103,15 @@ def _idle(job: Job, topology: Topology) -> Ends:
 
 def _fetched_bytes(rank: Rank) -> float:
     """The rank's share of weights that wait on the host comes for forward and again for backward."""
-    return 2.0 * sum(param.nbytes for param in rank.states.weights) if offloads_params(rank.step.job) else 0.0
+    return 2.0 * rank.states.weights.nbytes if offloads_params(rank.step.job) else 0.0
 
 
 def _update(rank: Rank, gpu: Gpu | None) -> Ends:
     job, states = rank.step.job, rank.states
     if not offloads_optimizer(job):
         return update_seconds(states.trained, job, gpu)
-    numel = sum(param.numel for param in states.trained)
+    numel = states.trained.numel
     touched = ADAM_BYTES * numel * rank.step.topology.ranks_per_node  # ranks of a machine share its memory
-    (fast, slow), moved = crossing_s(touched, HOST_BYTES_PER_S), sum(param.nbytes for param in states.trained)
+    (fast, slow), moved = crossing_s(touched, HOST_BYTES_PER_S), states.trained.nbytes
     across = crossing_s(2 * moved, pcie_rates(gpu))  # gradients down, weights up
     return (fast + across[0], slow + across[1])

@@ -136,7 +136,7 @@ class Table:
     def _hopeless(self, job: Job) -> bool:
         key = _stored(job)
         if key not in self._made.weights:
-            self._made.weights[key] = sum(param.nbytes for param in self._recording(job).params)
+            self._made.weights[key] = self._recording(job).params.nbytes
         return self.most_bytes is not None and self._made.weights[key] > self.most_bytes
 
     def _fill_grid(self, at: Index, recording: Recording, job: Job, seconds: tuple[Floats, Floats]) -> None:

@@ -226,7 +226,7 @@ def _resuming(rank: RankSetting) -> Beside:
     ranks = rank.topology.ranks_per_node if place == HOST else 1
     states = rank.states
     item = states.recipe.states.nbytes if states.recipe.states else None
-    own = sum(state_bytes(param, job, item) for param in states.trained)
+    own = states.trained.total(lambda param: state_bytes(param, job, item))
     moments = line(
         "states as resumed", setting.device, "the optimizer's own", "Optimizer.load_state_dict", Category.OPTIMIZER
     )

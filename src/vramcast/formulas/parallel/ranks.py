@@ -83,6 +83,7 @@ from vramcast.ledger import HOST, NEXT_STEP, PHASES, STEP, Category, Entry, Ledg
 from vramcast.models.config import Config
 from vramcast.models.dims import Number, maximum
 from vramcast.models.families import own_targets, record
+from vramcast.models.params import Params
 from vramcast.models.program import Program, Sizes
 from vramcast.models.source import ModelSource
 
@@ -231,7 +232,7 @@ def forecast_fitting(
     if left is not None and left < 0:
         return too_large
     whole = _whole_model(job, config, gpu)
-    loaded = sum(param.nbytes for param in whole.params) if loads_whole(job, topology) else 0
+    loaded = whole.params.nbytes if loads_whole(job, topology) else 0
     if left is not None and gpu is not None and loaded > gpu.capacity_bytes():
         return TooLarge(asked_bytes=loaded)
     extra, stream = _beside(job, config, gpu, topology, fullest, sizes), fullest.step.stream()
@@ -300,8 +301,8 @@ def forecast_counts(whole: States, gpu: Gpu | None, name: str, notes: tuple[str,
     ledger.check()
     return Forecast(
         model=ModelSummary(
-            name=name, params_total=sum(param.numel for param in whole.params),
-            params_trainable=sum(param.numel for param in whole.trained),
+            name=name, params_total=whole.params.numel,
+            params_trainable=whole.trained.numel,
         ),
         job=job, gpu=gpu, ledger=ledger,
         assumptions=(*assumptions(job, None), f"{topology.text}; {topology.strategy}", *_how(job, topology)),
@@ -384,7 +385,7 @@ def rank_of_program(
 
 def on_device(job: Job, states: RankStates) -> RankStates:
     """With an offloaded optimizer the rank's gradients and what updates them are on the host."""
-    return replace(states, params=(), gradients=()) if offloads_optimizer(job) else states
+    return replace(states, params=Params(), gradients=Params()) if offloads_optimizer(job) else states
 
 
 def lying_entries(job: Job, gpu: Gpu | None, topology: Topology, states: RankStates, units: list[Unit]) -> list[Entry]:
@@ -412,7 +413,7 @@ def _ledger(rank: Rank, others: tuple[Entry, ...], replayed: Replayed, gpu: Gpu 
     slack = _slack(replayed)
     if loads_whole(job, topology):  # and empties the cache when it has been partitioned (zero/utils.py defragment)
         slack = [replace(entry, phases=PHASES[1:]) for entry in slack]
-        slack.append(loading_entry(sum(param.nbytes for param in whole.params), rank.lying, DEVICE))
+        slack.append(loading_entry(whole.params.nbytes, rank.lying, DEVICE))
     entries = (*rank.lying, *others, *slack)
     ledger = Ledger(entries=_within(entries, job_phases(job)), top_level=Level.PROCESS if gpu else Level.RESERVED)
     ledger.check()
@@ -453,8 +454,8 @@ def _whole_model(job: Job, config: Config, gpu: Gpu | None) -> States:
 
 def _summary(source: ModelSource, config: Config, whole: States, program: Program) -> ModelSummary:
     return ModelSummary(
-        name=source.name, params_total=sum(param.numel for param in whole.params),
-        params_trainable=sum(param.numel for param in whole.trained), family=config.model_type,
+        name=source.name, params_total=whole.params.numel,
+        params_trainable=whole.trained.numel, family=config.model_type,
         num_layers=sum(placed.section.is_block for placed in program.placed),
     )  # fmt: skip
 

@@ -24,6 +24,7 @@ from vramcast.formulas.states import States, gradient_bytes, unique
 from vramcast.job import Job
 from vramcast.ledger import STEP
 from vramcast.models.dims import Number, maximum
+from vramcast.models.params import Params
 from vramcast.models.program import Program
 from vramcast.models.tape import Param
 
@@ -35,14 +36,14 @@ PERSISTENT = 100_000  # DeepSpeed stage3_param_persistence_threshold, in element
 class RankStates(States):
     """`params` are what the optimizer updates on this rank; weights and gradients may be stored otherwise."""
 
-    weights: tuple[Param, ...]
-    gradients: tuple[Param, ...]
+    weights: Params
+    gradients: Params
     statistics_bytes: int = 0  # of 4-bit weights, beside them on every rank
     tables: tuple[Param, ...] = ()  # whose gradient is held whole (see `dtensor`)
 
     @property
     def gradient_bytes(self) -> int:
-        return sum(gradient_bytes(param, self.recipe) for param in self.gradients if param.trainable)
+        return self.gradients.trained.total(lambda param: gradient_bytes(param, self.recipe))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +61,10 @@ class AtRest:
         return functools.reduce(maximum, tops, self.by_phase[STEP] + self.gradient_bytes + self.temporary_bytes)
 
 
-def count_states(job: Job, params: tuple[Param, ...], topology: Topology) -> RankStates:
+def count_states(job: Job, params: Params, topology: Topology) -> RankStates:
     """Of parameters whose layers are unknown: an even part for each tp and pp rank, then sharded."""
     parts = topology.tp * topology.pp
-    mine = tuple(replace(param, shape=(-(-param.numel // parts),)) for param in params)
+    mine = Params(replace(param, shape=(-(-param.numel // parts),)) for param in params)
     share, strategy = _flat(mine, topology), topology.strategy
     if strategy in ("none", "ddp"):
         return RankStates(params=mine, job=job, weights=mine, gradients=mine)
@@ -86,11 +87,11 @@ def rank_states(job: Job, program: Program, topology: Topology) -> RankStates:
 
 
 def _rank_states(job: Job, program: Program, topology: Topology) -> RankStates:
-    whole = tuple(_stored(param, job, topology) for param in unique(program.params()))
+    whole = Params(_stored(param, job, topology) for param in unique(program.params()))
     if topology.strategy not in GATHERING:
         return _shared(job, program, topology, whole)
-    packed = tuple(_packed(param) for param in whole)
-    statistics = sum(param.nbytes for param in whole) - sum(param.nbytes for param in packed)
+    packed = Params(_packed(param) for param in whole)
+    statistics = whole.nbytes - packed.nbytes
     return replace(_shared(job, program, topology, packed), statistics_bytes=statistics)
 
 
@@ -105,23 +106,23 @@ def packed_bytes(param: Param) -> int | None:
     return param.numel // 2 if four_bit else param.stored_bytes
 
 
-def _shared(job: Job, program: Program, topology: Topology, whole: tuple[Param, ...]) -> RankStates:
+def _shared(job: Job, program: Program, topology: Topology, whole: Params) -> RankStates:
     cut, strategy = _cutter(topology), topology.strategy
     if strategy in ("none", "ddp"):
         tables = whole_tables(job, program, topology)
         names = {table.name for table in tables}
-        gradients = tuple(held_whole(param, topology) if param.name in names else param for param in whole)
+        gradients = Params(held_whole(param, topology) if param.name in names else param for param in whole)
         return RankStates(params=whole, job=job, weights=whole, gradients=gradients, tables=tables)
     if strategy == "fsdp1" or (strategy == "zero3" and job.framework == "megatron"):
         flat = _flat_units(program, whole, topology)
         return RankStates(params=flat, job=job, weights=flat, gradients=flat)
     if strategy == "fsdp2":
-        shares = tuple(cut(param) for param in whole)
+        shares = Params(cut(param) for param in whole)
         return RankStates(params=shares, job=job, weights=shares, gradients=shares)
     if strategy == "zero3":
-        shares = tuple(cut(param) for param in whole)
+        shares = Params(cut(param) for param in whole)
         kept = tuple(replace(param, name=param.name + KEPT_WHOLE) for param in whole if param.numel <= PERSISTENT)
-        return RankStates(params=shares, job=job, weights=(*shares, *kept), gradients=shares)
+        return RankStates(params=shares, job=job, weights=Params((*shares, *kept)), gradients=shares)
     flat = _flat(whole, topology)
     return RankStates(params=flat, job=job, weights=whole, gradients=flat if strategy == "zero2" else whole)
 
@@ -166,9 +167,9 @@ def _share(param: Param, n: int) -> int | None:
     return None if param.stored_bytes is None else -(-param.stored_bytes // n)
 
 
-def _flat(params: Iterable[Param], topology: Topology) -> tuple[Param, ...]:
+def _flat(params: Iterable[Param], topology: Topology) -> Params:
     """One vector per way of storing, cut into n parts."""
-    return tuple(_joined(group, topology) for group in _groups(params))
+    return Params(_joined(group, topology) for group in _groups(params))
 
 
 def _groups(params: Iterable[Param]) -> Iterable[list[Param]]:
@@ -188,10 +189,10 @@ def _joined(group: list[Param], topology: Topology) -> Param:
     )  # fmt: skip
 
 
-def _flat_units(program: Program, stored: tuple[Param, ...], topology: Topology) -> tuple[Param, ...]:
+def _flat_units(program: Program, stored: Params, topology: Topology) -> Params:
     """FSDP1's FlatParameters: one per block and one for the rest."""
     *blocks, root = _units(program, stored)
-    return (*_flat(root, topology), *(param for unit in blocks for param in _flat(unit, topology)))
+    return Params((*_flat(root, topology), *(param for unit in blocks for param in _flat(unit, topology))))
 
 
 def _units(program: Program, stored: tuple[Param, ...]) -> Iterable[list[Param]]:
