@@ -80,11 +80,12 @@ class Work:
 
 
 def work_of(program: Program) -> Work:
-    params = list(program.params())
+    times = Counter(placed.section for placed in program.placed)
+    params = [(param, n) for section, n in times.items() for param in section.params if param.tied_to is None]
     return Work(
         forward_flops=_summed(program, _forward_flops, lambda placed: "none"),
-        weights=sum(param.numel for param in params),
-        unpacked_bytes=sum(p.stored_bytes + 4 * p.numel for p in params if p.stored_bytes is not None),
+        weights=sum(param.numel * n for param, n in params),
+        unpacked_bytes=sum((p.stored_bytes + 4 * p.numel) * n for p, n in params if p.stored_bytes is not None),
         block_inputs_bytes=sum((p.section.inputs[0].nbytes for p in program.placed if p.section.is_block), 0),
     )  # fmt: skip
 
