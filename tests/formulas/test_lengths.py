@@ -223,6 +223,6 @@ def test_the_largest_tensors_alone_order_runs_as_all_tensors_do(
     for lengths in runs:
         script = script_after(lengths, 1, monkeypatch, **job)
         largest = replace(script.largest(), states=script.states)
-        rough.append(roughly_reserved(largest, 1024, Earlier(lengths=lengths, stepped_after=1)))
+        rough.append(roughly_reserved(largest, 1024)(Earlier(lengths=lengths, stepped_after=1)))
         whole.append(replay(script, capacity_bytes=None, conf="").peak_reserved_bytes)
     assert numpy.corrcoef(rough, whole)[0, 1] > 0.9

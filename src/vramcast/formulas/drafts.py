@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from vramcast.catalog.gpus import Gpu
 from vramcast.formulas.alongside import played_with
 from vramcast.formulas.beside import beside
-from vramcast.formulas.lengths import Earlier, Measure, earlier_lengths
+from vramcast.formulas.lengths import Measure, earlier_lengths
 from vramcast.formulas.on_card import of_same, roughly_reserved, step_script
 from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.positions import check_positions
@@ -53,7 +53,7 @@ class Drafts:
         self.config, self.gpu = config, gpu
         self._programs: dict[Hashable, Program] = {}
         self._streams: dict[Hashable, list[Stamped]] = {}
-        self._rough: dict[Hashable, dict[Earlier, int]] = {}
+        self._measures: dict[Hashable, Measure] = {}
         self._refused: dict[Hashable, Replayed] = {}
 
     def of(self, job: Job) -> Draft:
@@ -103,21 +103,17 @@ class Drafts:
         job = step.job
         if job.lengths is None and job.mean_seq is None:
             return script
-        quick = self._measure(_but(OF_PASSES, job), script.largest(), longest)
-        good = self._measure(_but(("alloc_conf",), job), replace(script.largest(), states=script.states), longest)
-        earlier = earlier_lengths(job, int(longest.seq), quick, good)
+        largest, length = script.largest(), int(longest.seq)
+        quick = self._measure(_but(OF_PASSES, job), largest, length)
+        good = self._measure(_but(("alloc_conf",), job), replace(largest, states=script.states), length)
+        earlier = earlier_lengths(job, length, quick, good)
         streams = (self._shorter(step, replace(longest, seq=length, target_seq=length)) for length in earlier.lengths)
         return replace(script, earlier=tuple(streams), stepped_after=earlier.stepped_after)
 
-    def _measure(self, key: Hashable, largest: Script, longest: Sizes) -> Measure:
-        known = self._rough.setdefault(key, {})
-
-        def measure(earlier: Earlier) -> int:
-            if earlier not in known:
-                known[earlier] = roughly_reserved(largest, int(longest.seq), earlier)
-            return known[earlier]
-
-        return measure
+    def _measure(self, key: Hashable, largest: Script, longest: int) -> Measure:
+        if key not in self._measures:
+            self._measures[key] = roughly_reserved(largest, longest)
+        return self._measures[key]
 
     def _shorter(self, step: Step, sizes: Sizes) -> list[Stamped]:
         """Gradients are of the same parameters, so they go by the keys that those have in the longest batch."""

@@ -7,10 +7,10 @@ from itertools import chain
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.formulas.inputs import batch_values
-from vramcast.formulas.lengths import Earlier
+from vramcast.formulas.lengths import Earlier, Measure
 from vramcast.formulas.optimizers import KNOWN, is_paged, state_tensors, temporary_lists
 from vramcast.formulas.overheads import context_entries, workspaces
-from vramcast.formulas.replay import Replayed, Script, replay, scaled
+from vramcast.formulas.replay import Replayed, Script, Shorter, replay
 from vramcast.formulas.states import gradient_bytes
 from vramcast.formulas.step import Step, loss_apart
 from vramcast.formulas.timeline import Stamped
@@ -42,11 +42,19 @@ def step_script(
     )  # fmt: skip
 
 
-def roughly_reserved(largest: Script, longest: int, earlier: Earlier) -> int:
-    """What is reserved after such batches by the largest tensors alone, all of them growing with the length."""
-    streams = tuple(scaled(largest.first, length, longest) for length in earlier.lengths)
-    script = replace(largest, earlier=streams, stepped_after=earlier.stepped_after)
-    return replay(script, capacity_bytes=None, conf="").peak_reserved_bytes
+def roughly_reserved(largest: Script, longest: int) -> Measure:
+    """What is reserved after such batches by the largest tensors alone, all of them growing with the length. One that
+    was asked for is known."""
+    shorter, known = Shorter(largest.first, longest), dict[Earlier, int]()
+
+    def measure(earlier: Earlier) -> int:
+        if earlier not in known:
+            streams = tuple(map(shorter.of, earlier.lengths))
+            script = replace(largest, earlier=streams, stepped_after=earlier.stepped_after)
+            known[earlier] = replay(script, capacity_bytes=None, conf="").peak_reserved_bytes
+        return known[earlier]
+
+    return measure
 
 
 def of_same(stream: list[Stamped], program: Program, other: Program) -> list[Stamped]:

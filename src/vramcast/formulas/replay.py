@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from vramcast.allocator import Allocator, AllocatorSettings, Block, OutOfMemory, SimulatedDriver
 from vramcast.allocator.quick import quick
@@ -61,17 +62,23 @@ def _least(sizes: list[int]) -> int:
     return min((size for size in ordered[:LARGEST] if size > below), default=ordered[0])
 
 
-def scaled(stream: list[Stamped], length: int, longest: int) -> list[Stamped]:
-    """A stream as a shorter batch would have it: gradients of parameters are as large as ever."""
-    return [
-        item if _is_gradient(item.key)
-        else Stamped(item.phase, item.section, _shrunk(item.event, length, longest), item.key)
-        for item in stream
-    ]  # fmt: skip
+class Shorter:
+    """A stream as shorter batches would have it: gradients of parameters are as large as ever."""
 
+    def __init__(self, stream: list[Stamped], longest: int) -> None:
+        self.longest = longest
+        self._sizes = [(int(item.event.nbytes), not _is_gradient(item.key)) for item in stream]
+        self._phases, self._sections, events, self._keys = zip(*stream, strict=True)
+        self._signs, self._names, _, self._kinds, self._labels = zip(*events, strict=True)
 
-def _shrunk(event: Event, length: int, longest: int) -> Event:
-    return Event(event.sign, event.key, int(event.nbytes) * length // longest, event.kind, event.label)
+    def of(self, length: int) -> list[Stamped]:
+        sizes = [size * length // self.longest if grows else size for size, grows in self._sizes]
+        events = map(
+            partial(tuple.__new__, Event), zip(self._signs, self._names, sizes, self._kinds, self._labels, strict=True)
+        )
+        return list(
+            map(partial(tuple.__new__, Stamped), zip(self._phases, self._sections, events, self._keys, strict=True))
+        )
 
 
 def replay(script: Script, *, capacity_bytes: int | None, conf: str, most_bytes: int | None = None) -> Replayed:
@@ -286,6 +293,8 @@ class Run:
 
 def _is_gradient(key: Hashable) -> bool:
     """Of a parameter, or of a unit of sharded ones."""
-    if not isinstance(key, tuple) or len(key) < 2:
+    if type(key) is not tuple or len(key) < 2:
         return False
-    return key[:2] == ("outer", "gradient") or (isinstance(key[1], tuple) and key[1][0] == "gradient")
+    of = key[1]
+    found: bool = of[0] == "gradient" if type(of) is tuple else of == "gradient" and key[0] == "outer"
+    return found
