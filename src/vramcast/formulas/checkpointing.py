@@ -23,6 +23,7 @@ from vramcast.models.tape import Placed, Section
 
 # Blocks whose copy to the host may still be under way while later ones run. torch's save_on_cpu, which transformers
 # uses, copies on the compute stream; torchtune's OffloadActivations (max_fwd_stash_size) and TRL's use their own.
+STOPS_FROM = (2, 1)  # torch: set_checkpoint_early_stop
 STASH = {"torchtune": 5, "trl": 5}
 
 
@@ -54,6 +55,13 @@ def is_reentrant(job: Job) -> bool:
         return job.reentrant
     libraries = ("hf", "trl", "accelerate", "lightning", "plain", "deepspeed")
     return job.framework in libraries and version(job.transformers_version) < REENTRANT_BEFORE
+
+
+def stops_early(job: Job) -> bool:
+    """Without reentry torch/utils/checkpoint.py ends a recomputation as soon as the last saved tensor is there again;
+    Megatron's own function runs to the end."""
+    old = job.framework == "megatron" or version(job.torch_version) < STOPS_FROM
+    return job.checkpointing != "none" and not is_reentrant(job) and not old
 
 
 def changes_of(job: Job) -> tuple[Change, ...]:

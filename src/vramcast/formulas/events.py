@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -92,19 +93,23 @@ def outside_values(section: Section) -> dict[int, Value]:
 
 
 def forward_events(
-    section: Section, *, keep: str = "all", input_kept: bool = False, exported: frozenset[int] = frozenset()
-) -> list[Event]:
+    section: Section, *, keep: str = "all", input_kept: bool = False, exported: frozenset[int] = frozenset(),
+    stops: bool = False,
+) -> list[Event]:  # fmt: skip
     """From `in` alive to `out` alive. `keep` says what stays for backward: all that ops saved, nothing, or only the
     results of matrix products ("products", torch's selective checkpointing). `input_kept` says that `in` belongs to
     the section before and is not ours to drop. Copies that autocast caches are left alive, and so are `exported`
-    storages, which later sections use."""
+    storages, which later sections use. `stops`: not to the end, but until all that ops save is there."""
     books, own = _Books([], {}), own_storages(section)
     entry, out = section.inputs[0].storage, section.outputs[0].storage
     books.alive[IN] = Event(1, IN, entry.nbytes, "activation", entry.label)
     saved = kept_ids(section, keep)
     last = _last_uses(section)
     drops_input = not input_kept and id(entry) not in saved and entry is not out
+    stop = last_saving(section) if stops else None
     for index, op in enumerate(section.ops):
+        if index == stop and not _saves_result(op):
+            break
         for value in _births(op, own, keep == "all", books):
             kind = _kind(value, id(value) in saved)
             books.born(OUT if value is out else id(value), value.nbytes, kind, value.label)
@@ -116,7 +121,34 @@ def forward_events(
                 books.dies(id(storage))
             elif storage is entry and drops_input and IN in books.alive:
                 books.dies(IN)
+        if index == stop:
+            break
+    if stops:
+        _unwind(section, books, saved | exported)
     return books.events
+
+
+def last_saving(section: Section) -> int:
+    """The last op that saves something, a weight included."""
+    return max((index for index, op in enumerate(section.ops) if _saves(op)), default=0)
+
+
+def _saves(op: Op) -> bool:
+    return bool(op.saved) or any(value.param is not None for value in op.inputs)
+
+
+def _saves_result(op: Op) -> bool:
+    """Something that is there only when the op has run."""
+    given = {id(value.storage) for value in op.inputs}
+    return any(id(value.storage) not in given for value in op.saved)
+
+
+def _unwind(section: Section, books: _Books, stays: AbstractSet[int]) -> None:
+    """What was under way goes when the recomputation stops."""
+    for op in section.ops:
+        value = op.output.storage
+        if id(value) in books.alive and id(value) not in stays and not (is_cached_copy(value) or value.is_cache):
+            books.dies(id(value))
 
 
 def is_cached_copy(storage: Value) -> bool:
@@ -146,7 +178,7 @@ def used_again(section: Section) -> frozenset[int]:
     store and drops it behind its last use, unless it has stopped by then (torch/utils/checkpoint.py: early stop, once
     all that ops save is there)."""
     saved, out = kept_ids(section, "all"), section.outputs[0].storage
-    stop = max((index for index, op in enumerate(section.ops) if op.saved), default=0)
+    stop = last_saving(section)
     gone = {id(storage) for index, storages in _last_uses(section).items() if index < stop for storage in storages}
     products = (op.output for op in section.ops if is_selected(op))
     return frozenset(id(value) for value in products if value is not out and id(value) in gone - saved)
@@ -231,7 +263,7 @@ def backward_events(
     borrowed = Counter(id(value) for op in section.ops for value in op.borrowed)
     tail: int | None = None
     for op in reversed(section.ops):
-        if tail is None and (op.saved or any(value.param is not None for value in op.inputs)):
+        if tail is None and _saves(op):
             tail = len(books.events)
         for value in op.returning:
             books.born(("again", id(value)), value.nbytes, "working", value.label)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vramcast.errors import InputError
 from vramcast.formulas.amounts import Amounts
-from vramcast.formulas.checkpointing import recompute_rule
+from vramcast.formulas.checkpointing import recompute_rule, stops_early
 from vramcast.formulas.events import Event, kept_ids
 from vramcast.formulas.kept import kept
 from vramcast.formulas.loops import changes_of
@@ -74,6 +74,7 @@ class Step:
         fresh = fresh and not self.accumulates_apart and implementation(self.job) != "in-backward"
         return Mode(
             recompute=recompute_rule(self.job), fresh_grads=fresh, keep_logits=keeps_outputs(self.job),
+            stops_early=stops_early(self.job),
             changes=(*changes_of(self.job), *((held_cache,) if keeps_outputs(self.job) else ())),
         )  # fmt: skip
 

@@ -44,6 +44,7 @@ class Mode:
     recompute: Callable[[Placed], str]
     fresh_grads: bool = True
     keep_logits: bool = False  # a variable of the training loop holds the model's outputs until the next iteration
+    stops_early: bool = False  # a recomputation ends once all that backward needs is there
     changes: tuple[Change, ...] = ()  # what a loop or an offload does to the stream (see `loops`, `checkpointing`)
 
 
@@ -253,7 +254,9 @@ def _backward(
                 root = Event(1, GRAD_OUT, out.nbytes, "working", f"gradient of {out.label}")
                 yield Chunk(BACKWARD, index, [root], incoming)
             if how != "none":
-                yield Chunk(BACKWARD, index, memo(_recompute, section, how, input_kept, exported), again=True)
+                yield Chunk(
+                    BACKWARD, index, memo(_recompute, section, how, input_kept, exported, mode.stops_early), again=True
+                )
             back = memo(_back, section, mode.fresh_grads, given, input_kept, exported, not links.chained[index])
             given = given if back.given <= given else given | back.given
             yield Chunk(BACKWARD, index, memo(_outlived, mode.keep_logits, how, back), incoming, tail=back.tail)
@@ -291,14 +294,16 @@ def _pinned(held: bool, how: str, back: Backward) -> list[Event]:
     return [event for event in back.events if event.sign < 0 and event.kind == "pinned"]
 
 
-def _recompute(section: Section, how: str, input_kept: bool, exported: frozenset[int]) -> list[Event]:
+def _recompute(
+    section: Section, how: str, input_kept: bool, exported: frozenset[int], stops_early: bool
+) -> list[Event]:
     """Forward again, this time keeping; what was kept the first time is not made twice."""
     there = {*(kept_ids(section, "products") if how == "selective" else ()), *exported}
     used = used_again(section) - exported if how == "selective" else frozenset()
     out = section.outputs[0].storage
     needed = id(out) in kept_ids(section, "all")
     events: list[Event] = []
-    for event in forward_events(section, keep="all", input_kept=input_kept):
+    for event in forward_events(section, keep="all", input_kept=input_kept, stops=stops_early):
         if event.key in used and event.sign < 0:
             events.append(event)
         if event.key == IN or event.key in there or (event.key == OUT and id(out) in there):

@@ -286,14 +286,15 @@ def gated_mlp(
     t: Tape, x: Value, inner: int, act: str, *, names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
     bias: bool = False,
 ) -> Value:  # fmt: skip
-    """down(act(gate(x)) · up(x)): four wide tensors are kept."""
+    """down(act(gate(x)) · up(x)): four wide tensors are kept. A module: nn.Module._call_impl holds its argument until
+    it returns."""
     gate = t.linear(names[0], x, inner, bias=bias, label="gate")
     if "mlp" in t.regime.fused:
         both = gated(t, gate, t.linear(names[1], x, inner, bias=bias, label="up"), act)
     else:
         activated = t.activation(gate, act)
         both = t.mul(activated, t.linear(names[1], x, inner, bias=bias, label="up"), "gated")
-    return t.linear(names[2], both, x.shape[-1], bias=bias, label="mlp output")
+    return t.holding(t.linear(names[2], both, x.shape[-1], bias=bias, label="mlp output"), x)
 
 
 def gated(t: Tape, gate: Value, up: Value, act: str) -> Value:
@@ -308,11 +309,10 @@ def gated(t: Tape, gate: Value, up: Value, act: str) -> Value:
 def mlp(
     t: Tape, x: Value, inner: int, act: str, names: tuple[str, str], *, bias: bool = True, transposed: bool = False
 ) -> Value:
-    """out(act(in(x)))"""
+    """out(act(in(x))), a module as well."""
     wide = t.linear(names[0], x, inner, bias=bias, transposed=transposed, label="mlp hidden")
-    return t.linear(
-        names[1], t.activation(wide, act), x.shape[-1], bias=bias, transposed=transposed, label="mlp output"
-    )
+    out = t.linear(names[1], t.activation(wide, act), x.shape[-1], bias=bias, transposed=transposed, label="mlp output")
+    return t.holding(out, x)
 
 
 def split(t: Tape, x: Value, sizes: tuple[int, ...]) -> tuple[Value, ...]:

@@ -438,12 +438,12 @@ class Tape:
         if self.regime.quantized is not None and self.regime.quantized.clones:
             y = self.copy(y, label=f"{y.label} cloned")
         h = x if keeps_dtype else self.cast(x, lora.dtype)
-        h = self.dropout(h, lora.dropout, "lora dropout")
-        a = self._adapter("lora_A.default", h, lora.rank)
+        a = self._adapter("lora_A.default", self.dropout(h, lora.dropout, "lora dropout"), lora.rank)
         delta = self.scale(self._adapter("lora_B.default", a, out), "lora scaled")
         if lora.dora:
             delta = self._dora(y, delta, out)
-        return self.cast(self.add(y, delta, "adapted"), y.dtype)
+        adapted = self.cast(self.add(y, delta, "adapted"), y.dtype)
+        return self.holding(adapted, x, h)  # the module's argument, and what its code calls x
 
     def _dora(self, y: Value, delta: Value, out: int) -> Value:
         """DoRA scales both paths by a trained magnitude over the column norms, which costs one more kept copy each."""

@@ -231,7 +231,10 @@ def opt(t: Tape, c: Config, sizes: Sizes) -> Program:
             y = t.linear("out_proj", attend(t, q, k, v, heads, dropout=attn), h, bias=bias)
         x = norm("self_attn_layer_norm", t.add(x, t.dropout(y, p), "residual stream"), not before)
         y = norm("final_layer_norm", x, before)
-        y = mlp(t, y, f, act, ("fc1", "fc2"), bias=bias)
+        y = t.activation(
+            t.linear("fc1", y, f, bias=bias, label="mlp hidden"), act
+        )  # in the layer, no module of its own
+        y = t.linear("fc2", y, h, bias=bias, label="mlp output")
         return norm("final_layer_norm", t.add(x, t.dropout(y, p), "residual stream"), not before)
 
     return decoder(t, c, sizes, _opt_frame(t, c, h, affine=affine, before=before), lambda x: block)
