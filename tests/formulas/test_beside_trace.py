@@ -93,6 +93,14 @@ CASES: dict[str, dict[str, Any]] = {
         "model": "t5-base", "batch": 2, "seq": 512, "target-seq": 512, "precision": "bf16-true", "framework": "hf",
         "lora-rank": 16, "quantize": "nf4",
     },
+    "what adapters are called with": {
+        "model": "llama-3.2-1b", "batch": 2, "seq": 1024, "precision": "bf16-true", "checkpointing": "full",
+        "loss": "fused", "lora-rank": 64, "lora-targets": "all-linear", "lora-dropout": 0.1,
+    },
+    "shares added into the result of a cast": {
+        "model": "pythia-410m", "batch": 4, "seq": 2048, "precision": "bf16-autocast", "checkpointing": "full",
+        "loss": "fused", "lora-rank": 8, "lora-targets": "all-linear", "quantize": "nf4",
+    },
     "states from the start": {
         "model": "pythia-410m", "batch": 3, "seq": 512, "precision": "fp32", "optimizer": "adagrad",
     },

@@ -157,6 +157,7 @@ def is_cached_copy(storage: Value) -> bool:
     return storage.copy_of is not None and storage.requires_grad
 
 
+OWN_GRADIENTS = ("to", "native_dropout")
 PRODUCTS = ("linear", "bmm", "flash attention", "efficient attention", "cudnn attention")
 
 
@@ -218,10 +219,13 @@ def _last_uses(section: Section) -> dict[int, list[Value]]:
 
 @dataclass(slots=True)
 class _Gradient:
-    """A gradient tensor that several values may share."""
+    """A gradient tensor that several values may share. `is_own`: nobody else sees its memory, as with the result of a
+    cast, a dropout or a sum: autograd adds the next share into it (input_buffer.cpp). A product's result has been seen
+    as a matrix and is left alone."""
 
     key: Hashable
     holders: int
+    is_own: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -369,17 +373,26 @@ class _Flow:
         elif self._is_outside(value):
             self._outside(value, label)
         elif id(value) in self.grads:
-            if op.passes_grad:
-                self.books.passing(value.nbytes, label)
-            else:
-                self.books.summed(value.nbytes, label)
+            self._second(self.grads[id(value)], value.nbytes, label, op)
         elif op.passes_grad:
             flowing.holders += 1
             self.grads[id(value)] = flowing
         else:
             key: Hashable = GRAD_IN if value is self.entry else ("flow", id(value))
             self.books.born(key, value.nbytes, "working", label)
-            self.grads[id(value)] = _Gradient(key, 1)
+            self.grads[id(value)] = _Gradient(key, 1, op.name in OWN_GRADIENTS)
+
+    def _second(self, first: _Gradient, nbytes: Number, label: str, op: Op) -> None:
+        """Another gradient of the same value."""
+        if first.is_own and first.holders == 1:
+            if not op.passes_grad:
+                self.books.passing(nbytes, label)
+            return
+        if op.passes_grad:
+            self.books.passing(nbytes, label)
+        else:
+            self.books.summed(nbytes, label)
+        first.is_own = first.holders == 1
 
     def _parameter(self, value: Value, what: int, label: str) -> None:
         """A tied parameter's gradients are summed before they reach `.grad`, in the section that declares it."""
