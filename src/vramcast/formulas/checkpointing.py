@@ -23,7 +23,7 @@ from vramcast.models.tape import Placed, Section
 
 # Blocks whose copy to the host may still be under way while later ones run. torch's save_on_cpu, which transformers
 # uses, copies on the compute stream; torchtune's OffloadActivations (max_fwd_stash_size) and TRL's use their own.
-STOPS_FROM = (2, 1)  # torch: set_checkpoint_early_stop
+STOPS_FROM = (2, 1)  # torch: early stop became the default (pytorch#96866)
 STASH = {"torchtune": 5, "trl": 5}
 
 
