@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from vramcast.catalog.gpus import find_gpu
 from vramcast.forecast import Forecast
+from vramcast.formulas.drafts import Drafts
 from vramcast.formulas.estimate import TooLarge, estimate, estimate_if_it_may_fit
 from vramcast.job import job_from
+from vramcast.models.read import read_model
 from vramcast.plan.order import fits_surely
 from vramcast.units import MiB
 
@@ -35,4 +38,25 @@ def test_what_is_refused_does_not_fit(name: str) -> None:
         else:
             assert not fits_surely(whole)
             assert 0 < found.asked_bytes <= (whole.verdict().allocated_bytes or 0)
+    assert kinds == {Forecast, TooLarge}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["one card", "accumulating", "a reference"])
+def test_what_a_search_shares_between_its_jobs_changes_no_answer(name: str) -> None:
+    needed = estimate(job_from({**JOBS[name], "gpu": "80GiB"})).verdict().process_bytes or 0
+    kinds = set()
+    for share in (0.6, 0.8, 1.0):
+        card = {"gpu": f"{round(needed * share / MiB)}MiB"}
+        config = read_model(JOBS[name]["model"]).config
+        assert config is not None
+        drafts = Drafts(config, find_gpu(card["gpu"]))
+        for conf in ("", "expandable_segments:True"):
+            for optimizer in ("adamw", "sgd", "adamw-8bit", "adagrad"):
+                for checkpointing in ("none", "full"):
+                    changed = {"optimizer": optimizer, "alloc-conf": conf, "checkpointing": checkpointing}
+                    job = job_from({**JOBS[name], **card, **changed})
+                    alone, together = estimate_if_it_may_fit(job), estimate_if_it_may_fit(job, drafts=drafts)
+                    kinds.add(type(together))
+                    assert alone == together
     assert kinds == {Forecast, TooLarge}

@@ -126,8 +126,9 @@ class Drafts:
 
 
 def _is_shared(draft: Draft) -> bool:
-    """Is nothing of an optimizer in it before the first step is taken (a critic's states, lengths chosen by states)?"""
-    return draft.script.first is draft.stream and not draft.script.earlier
+    """Is nothing of an optimizer in it before the first step is taken: states, a critic's, lengths chosen by states?"""
+    script = draft.script
+    return script.first is draft.stream and not script.earlier and not script.states_from_start
 
 
 def _but(names: tuple[str, ...], job: Job) -> Hashable:
