@@ -35,6 +35,14 @@ JOBS: dict[str, dict[str, Any]] = {
     "adapters under accelerate": {
         "gpus": 2, "strategy": "fsdp2", "lora-rank": 16, "framework": "hf", "accumulate": 4,
     },
+    "adapters recomputed": {
+        "gpus": 2, "strategy": "fsdp2", "lora-rank": 64, "lora-targets": "all-linear", "lora-dropout": 0.1,
+        "checkpointing": "full", "loss": "fused",
+    },
+    "adapters recomputed, one copy each": {
+        "gpus": 2, "strategy": "ddp", "lora-rank": 64, "lora-targets": "all-linear", "lora-dropout": 0.1,
+        "checkpointing": "full", "loss": "fused",
+    },
     "reduced last, flat": {"gpus": 2, "strategy": "fsdp1", "framework": "hf", "accumulate": 2},
 }  # fmt: skip
 

@@ -68,7 +68,7 @@ def changes_of(job: Job) -> tuple[Change, ...]:
     found: list[Change] = []
     if is_reentrant(job):
         found.append(reentrant)
-    elif job.checkpointing not in ("none", "offload") and job.loop == "plain" and job.gpus == 1:
+    elif job.checkpointing not in ("none", "offload") and job.loop == "plain" and job.framework != "megatron":
         found.append(asked_for)
     if job.checkpointing == "offload":
         found.append(offloaded(STASH.get(job.framework, 0)))
