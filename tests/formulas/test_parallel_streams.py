@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from vramcast.formulas.estimate import estimate
 from vramcast.formulas.events import Event
+from vramcast.formulas.parallel.buffers import filled
 from vramcast.formulas.parallel.rank_replay import RankRun, RankScript, Wrapping
-from vramcast.formulas.parallel.rank_script import filled
 from vramcast.formulas.parallel.windows import GATHERED, JOINED
 from vramcast.formulas.timeline import Stamped
 from vramcast.job import job_from

@@ -7,6 +7,7 @@ layers (see `windows`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from vramcast.formulas.parallel.sharding import RankStates
 from vramcast.formulas.parallel.topology import Topology
@@ -35,6 +36,7 @@ from vramcast.units import MiB
 STEPS = (STEP, NEXT_STEP)
 BACKWARDS = (BACKWARD, NEXT_BACKWARD)
 PASSES = (FORWARD, LOSS, BACKWARD, NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD)
+BROADCAST = 250 * MiB  # torch/nn/parallel/distributed.py broadcast_bucket_size
 NCCL_SOURCE = "NCCL src/include/device.h and measurements in NVIDIA/nccl issues 964, 864 and 1685"
 NCCL_FIRST = 544 * MiB  # measured for one communicator within a node (nccl#964)
 
@@ -76,13 +78,47 @@ def is_bucket_view(job: Job, topology: Topology) -> bool:
 
 def _ddp(job: Job, states: RankStates, place: str) -> Iterator[Entry]:
     """Megatron's DDP gives gradients their buffer; torch's keeps buckets beside them unless they are views."""
-    if job.framework == "megatron" or job.bucket_view:
+    if job.framework == "megatron":
         return
-    nbytes = states.gradient_bytes
+    nbytes = 0 if job.bucket_view else states.gradient_bytes
+    vectors = list(sent_vectors(states))
+    two = max(map(sum, pairwise((0, *vectors))), default=0)
+    yield _line(
+        "the model on its way from rank 0", place, (LOAD,), max(two - nbytes, 0),
+        "two vectors of 250 MiB, or as large as a parameter; gradient buckets come when they have gone",
+        "torch/csrc/distributed/c10d/comm.cpp broadcast_coalesced, called by DistributedDataParallel",
+    )  # fmt: skip
+    if job.bucket_view:
+        return
     yield _line(
         "DDP's gradient buckets", place, PHASES, nbytes, "as large as all gradients",
         "torch/csrc/distributed/c10d/reducer.cpp: flat buckets, 25 MiB each; gradient_as_bucket_view=True saves them",
     )  # fmt: skip
+
+
+def sent_vectors(states: RankStates) -> Iterator[int]:
+    """In which DDP sends the model from rank 0; a parameter that fills a bucket alone is sent as it is
+    (flatten_dense_tensors copies nothing)."""
+    for bucket in _buckets((param.nbytes for param in states.weights), (BROADCAST,)):
+        yield sum(bucket) if len(bucket) > 1 else 0
+
+
+def filled(sizes: Iterable[int], limits: tuple[int, ...]) -> Iterator[int]:
+    return map(sum, _buckets(sizes, limits))
+
+
+def _buckets(sizes: Iterable[int], limits: tuple[int, ...]) -> Iterator[list[int]]:
+    """compute_bucket_assignment_by_size in torch's reducer.cpp: a bucket is closed once it reaches its limit; the last
+    limit serves all further ones."""
+    bucket, total, number = list[int](), 0, 0
+    for nbytes in sizes:
+        bucket.append(nbytes)
+        total += nbytes
+        if total >= limits[min(number, len(limits) - 1)]:
+            yield bucket
+            bucket, total, number = [], 0, number + 1
+    if bucket:
+        yield bucket
 
 
 def reduce_bucket(job: Job) -> int:

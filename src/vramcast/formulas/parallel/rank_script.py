@@ -13,7 +13,7 @@ from vramcast.catalog.gpus import Gpu
 from vramcast.formulas.inputs import batch_values
 from vramcast.formulas.optimizers import implementation, is_paged, state_bytes, temporary_lists
 from vramcast.formulas.overheads import workspaces
-from vramcast.formulas.parallel.buffers import is_bucketed
+from vramcast.formulas.parallel.buffers import filled, is_bucketed, sent_vectors
 from vramcast.formulas.parallel.dtensor import copied_rows, divides_itself
 from vramcast.formulas.parallel.host import offloads_params
 from vramcast.formulas.parallel.rank_replay import BEFORE_25, RankScript, Wrapping
@@ -28,7 +28,6 @@ from vramcast.units import MiB
 
 Streams = tuple[list[Stamped], list[Stamped]]  # of a first step and of a later one
 
-BROADCAST = 250 * MiB  # torch/nn/parallel/distributed.py broadcast_bucket_size
 FIRST_BUCKET, BUCKET = MiB, 25 * MiB  # its _DEFAULT_FIRST_BUCKET_BYTES and bucket_cap_mb
 ON_META = ("torchtitan", "torchtune", "hf", "trl", "accelerate")  # they shard a model without data, then fill it
 
@@ -58,7 +57,7 @@ def rank_script(
         old_until=LOSS if loss_apart(job) else BACKWARD, accumulates=job.accumulate > 1 and not waiting,
         zero_grad_first=not step.grads_in_forward, resident=resident,
         pieces=_pieces(step, topology) if topology.strategy == "fsdp2" else {},
-        broadcast=tuple(filled((param.nbytes for param in states.weights), (BROADCAST,))) if bucketed else (),
+        broadcast=tuple(sent_vectors(states)) if bucketed else (),
         buckets=(states.gradient_bytes,) if bucketed else (),
         rebuilt=tuple(filled(_as_they_come(step), (FIRST_BUCKET, BUCKET))) if bucketed else (),
     )  # fmt: skip
@@ -120,16 +119,3 @@ def _as_they_come(step: Step) -> Iterator[int]:
         key = item.event.key
         if item.event.sign > 0 and isinstance(key, tuple) and key[0] == "gradient":
             yield int(item.event.nbytes)
-
-
-def filled(sizes: Iterable[int], limits: tuple[int, ...]) -> Iterator[int]:
-    """compute_bucket_assignment_by_size in torch's reducer.cpp: a bucket is closed once it reaches its limit; the last
-    limit serves all further ones."""
-    total, number = 0, 0
-    for nbytes in sizes:
-        total += nbytes
-        if total >= limits[min(number, len(limits) - 1)]:
-            yield total
-            total, number = 0, number + 1
-    if total:
-        yield total
