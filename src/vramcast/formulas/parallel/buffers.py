@@ -165,8 +165,9 @@ def loading_entry(whole_bytes: int, lying: Iterable[Entry], place: str) -> Entry
 
 
 def communicators(job: Job, topology: Topology) -> int:
-    """Process groups that move data on the GPU."""
-    sizes = (topology.data, topology.tp, topology.pp, topology.cp, topology.ep, topology.replicas)
+    """Process groups that move data on the GPU; copies of sharded states have one more."""
+    copies = topology.replicas if topology.shard > 1 else 1
+    sizes = (topology.data, topology.tp, topology.pp, topology.cp, topology.ep, copies)
     return max(sum(size > 1 for size in sizes), 1)
 
 
