@@ -136,6 +136,8 @@ class Tape:
         self._layer = index
         with self.scope("{i}"), self._recording(Section(name=self.path(), inputs=(x,), is_block=True)) as section:
             section.outputs = (body(x, kind),)
+            if section.ops:
+                section.ops[-1].held += (x,)  # what a module is called with lives until it returns
         self._layer = None
         return section
 
