@@ -39,6 +39,9 @@ CASES: dict[str, dict[str, Any]] = {
         "model": "llama-3.2-1b", "batch": 2, "seq": 256, "precision": "fp32", "framework": "lightning",
         "accumulate": 3, "optimizer": "sgd",
     },
+    "a share that becomes the gradient": {
+        "model": "qwen2.5-0.5b", "batch": 2, "seq": 1024, "precision": "bf16-mixed", "checkpointing": "full",
+    },
     "three shares, a cast first": {
         "model": "mt5-small", "batch": 2, "seq": 128, "target-seq": 100, "precision": "bf16-mixed",
         "attention": "eager", "checkpointing": "full", "optimizer": "sgd",

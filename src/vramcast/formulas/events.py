@@ -262,7 +262,7 @@ def backward_events(
     )  # fmt: skip
     for param in section.params:
         if id(param) in flow.exists:  # another section has left its share of a tied parameter's gradient
-            key, kind = ("outer", id(param)), "gradient" if fresh_grads else "working"
+            key, kind = share_of(id(param)), "gradient" if fresh_grads else "working"
             books.alive[key] = Event(1, key, param.nbytes, kind, f"gradient of {param.name}")
     borrowed = Counter(id(value) for op in section.ops for value in op.borrowed)
     tail: int | None = None
@@ -398,28 +398,26 @@ class _Flow:
         """A tied parameter's gradients are summed before they reach `.grad`, in the section that declares it."""
         own, kind = what in self.own_params, "gradient" if self.fresh else "working"
         if what in self.exists:
-            left = own and ("outer", what) in self.books.alive
+            left = own and share_of(what) in self.books.alive
             if -what in self.exists and (left or not own):
                 return self._added(what, value.nbytes, label) if left else self.books.passing(value.nbytes, label)
             self.books.summed(value.nbytes, label, ("gradient", what) if left and self.fresh else None, kind)
             if left:
-                self.books.dies(("outer", what))
+                self.books.dies(share_of(what))
             elif not own:
                 self.exists.add(-what)  # the sum is nobody else's: a third share is added into it
         elif own and not self.fresh:
             self.books.passing(value.nbytes, label)
         else:
-            self.books.born(("gradient" if own else "outer", what), value.nbytes, kind, label)
+            self.books.born(("gradient", what) if own else share_of(what), value.nbytes, kind, label)
             self.exists.add(what)
 
     def _added(self, what: int, nbytes: Number, label: str) -> None:
         """The share so far is the result of a cast or a sum, which nobody else holds: autograd adds the next one into
-        it (input_buffer.cpp), where a product's transposed result is left alone."""
-        self.books.born(("temporary",), nbytes, "working", label)
-        self.books.dies(("outer", what))
-        if self.fresh:
-            self.books.born(("gradient", what), nbytes, "gradient", label)
-        self.books.dies(("temporary",))
+        it (input_buffer.cpp), and it becomes the gradient; a product's transposed result is left alone."""
+        self.books.passing(nbytes, label)
+        if not self.fresh:
+            self.books.dies(share_of(what))
 
     def _outside(self, value: Value, label: str) -> None:
         what = id(value.storage)
@@ -433,6 +431,11 @@ class _Flow:
         gradient.holders -= 1
         if gradient.holders == 0:
             self.books.dies(gradient.key)
+
+
+def share_of(param: int) -> Hashable:
+    """The key of what other sections than its own have given to a tied parameter's gradient so far."""
+    return ("outer", "gradient", param)
 
 
 def peak_above(events: list[Event], start: Number = 0) -> Number:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import chain
 
 from vramcast.catalog.gpus import Gpu
+from vramcast.formulas.events import share_of
 from vramcast.formulas.inputs import batch_values
 from vramcast.formulas.lengths import Earlier, Measure
 from vramcast.formulas.optimizers import KNOWN, is_paged, state_tensors, temporary_lists
@@ -61,9 +62,13 @@ def of_same(stream: list[Stamped], program: Program, other: Program) -> list[Sta
     pairs = zip(program.placed, other.placed, strict=True)
     same = {id(a): id(b) for one, two in pairs for a, b in zip(one.section.params, two.section.params, strict=True)}
     keys = {("gradient", own): ("gradient", key) for own, key in same.items()}
+    shares = {share_of(own): share_of(key) for own, key in same.items()}
     return [
-        item._replace(key=(item.section, keys[item.event.key])) if item.event.key in keys else item for item in stream
-    ]
+        item._replace(key=(item.section, keys[item.event.key])) if item.event.key in keys
+        else item._replace(key=shares[item.event.key]) if item.event.key in shares
+        else item
+        for item in stream
+    ]  # fmt: skip
 
 
 def replayed_on_card(script: Script, gpu: Gpu | None, job: Job, *, card_only: bool = False) -> Replayed:
