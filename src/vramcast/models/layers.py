@@ -180,7 +180,9 @@ def _eager(
     if bias is not None:
         scores = t.op("add", (scores, bias), shape, promote(scores.dtype, bias.dtype), label="scores + bias")
     if form.mask or t.regime.mask:
-        scores = t.op("add", (scores,), shape, promote(scores.dtype, t.regime.weights), label="masked scores")
+        dtype = promote(scores.dtype, t.regime.weights)
+        same = dtype == scores.dtype
+        scores = t.op("add", (scores,), shape, dtype, label="masked scores", passes_grad=same)
     if form.sinks:
         weights = t.cast(t.dropout(_sunk(t, scores), p, "attention dropout"), stream)
     else:
@@ -189,6 +191,8 @@ def _eager(
             weights = t.cast(weights, stream)
             t.holding(weights, scores)  # `attn_weights = softmax(attn_weights, …).to(…)`
         weights = t.dropout(weights, p, "attention dropout")
+    if bias is None:  # T5's attention hands its bias on instead
+        t.hold_in_layer(weights)  # `hidden_states, _ = self.self_attn(…)`
     return t.matmul(weights, v, (q.shape[0], heads.num, q.shape[1], v.shape[-1]), "attention output")
 
 

@@ -55,6 +55,7 @@ class Tape:
         self._scopes: list[str] = []
         self._section: Section | None = None
         self._layer: int | None = None
+        self._held_in_layer: list[Value] = []
         self._decoding = False
         self.mask = "none"  # what the layer being recorded is given: see `windows.Masks`
         self._gathered: dict[int, tuple[Value, Value]] = {}
@@ -135,9 +136,10 @@ class Tape:
     def _record(self, body: Callable[[Value, Any], Value], x: Value, kind: Any, index: int) -> Section:
         self._layer = index
         with self.scope("{i}"), self._recording(Section(name=self.path(), inputs=(x,), is_block=True)) as section:
+            self._held_in_layer = [x]  # what a module is called with lives until it returns
             section.outputs = (body(x, kind),)
             if section.ops:
-                section.ops[-1].held += (x,)  # what a module is called with lives until it returns
+                section.ops[-1].held += tuple(self._held_in_layer)
         self._layer = None
         return section
 
@@ -229,6 +231,11 @@ class Tape:
             raise InvariantError("holding recorded outside of a section")
         self._section.ops[-1].held += held
         return x
+
+    def hold_in_layer(self, x: Value) -> None:
+        """A variable of the layer's own code holds x until the layer returns."""
+        if self.regime.code == "transformers":
+            self._held_in_layer.append(x)
 
     # ---- element-wise
 
