@@ -6,7 +6,7 @@ here each tensor is a block of its own, because that is what decides which cache
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
 
 from vramcast.catalog.gpus import Gpu
@@ -114,8 +114,12 @@ def _pieces(step: Step, topology: Topology) -> dict[object, tuple[int, ...]]:
 
 def _as_they_come(step: Step) -> Iterator[int]:
     """Gradients in the order backward makes them, which is that of DDP's buckets from the second step on. The first
-    share of a tied parameter's is none yet."""
+    share of a tied parameter's is none yet: what is added into it comes last."""
+    shares: dict[Hashable, int] = {}
     for item in step_events(step.program, replace(step.mode(fresh=True), fresh_grads=True)):
-        key = item.event.key
-        if item.event.sign > 0 and isinstance(key, tuple) and key[0] == "gradient":
-            yield int(item.event.nbytes)
+        sign, key, nbytes, _, _ = item.event
+        if isinstance(key, tuple) and key[:2] == ("outer", "gradient"):
+            shares[key] = int(nbytes) if sign > 0 else 0
+        elif isinstance(key, tuple) and key[0] == "gradient" and sign > 0:
+            yield int(nbytes)
+    yield from filter(None, shares.values())
