@@ -17,6 +17,7 @@ from typing import Any
 
 from vramcast.errors import InvariantError
 from vramcast.models.activations import activate
+from vramcast.models.adapters import adapt_linear
 from vramcast.models.dims import Number, minimum, power_of_two_from
 from vramcast.models.regime import WHOLE, Lora, Quantized, Regime, Split, everything
 from vramcast.models.values import (
@@ -323,7 +324,7 @@ class Tape:
                 if kind == "head" and "loss" in regime.fused:
                     return self._fused_loss(self._whole(x), w)
                 y = self._joined(x, w, b, out, label or name, kind)
-            return self._adapted(x, y, out) if adapted else y
+            return adapt_linear(self, x, y, out) if adapted else y
 
     def adapts(self, name: str, kind: str) -> bool:
         """Does the regime put an adapter on this module or parameter of the open scope?"""
@@ -439,41 +440,13 @@ class Tape:
         )  # fmt: skip
         return self.cast(y, given) if quantized else y  # bitsandbytes' Linear4bit.forward ends with .to(x.dtype)
 
-    def _adapted(self, x: Value, y: Value, out: int) -> Value:
-        """PEFT's LoRA beside a frozen linear: cast, dropout, A, B, scale, add (peft 0.21 lora/layer.py, bnb.py)."""
-        lora = self.regime.lora
-        assert lora is not None
-        keeps_dtype = self.regime.quantized is not None and self.regime.autocast is not None
-        if self.regime.quantized is not None and self.regime.quantized.clones:
-            y = self.copy(y, label=f"{y.label} cloned")
-        h = x if keeps_dtype else self.cast(x, lora.dtype)
-        a = self._adapter("lora_A.default", self.dropout(h, lora.dropout, "lora dropout"), lora.rank)
-        delta = self.scale(self._adapter("lora_B.default", a, out), "lora scaled")
-        if lora.dora:
-            delta = self._dora(y, delta, out)
-        adapted = self.cast(self.add(y, delta, "adapted"), y.dtype)
-        return self.holding(adapted, x, h)  # the module's argument, and what its code calls x
-
-    def _dora(self, y: Value, delta: Value, out: int) -> Value:
-        """DoRA scales both paths by a trained magnitude over the column norms, which costs one more kept copy each."""
-        assert self.regime.lora is not None
-        with self.scope("lora_magnitude_vector.default"):
-            shape: tuple[int, ...] = (out,)
-            param = Param(name=self.path("weight"), shape=shape, kind="adapter", dtype=self.regime.lora.dtype)
-            magnitude = self._declare(param)
-        return self.add(self.mul(y, magnitude, "dora base"), self.mul(delta, magnitude, "dora delta"))
-
-    def _adapter(self, name: str, x: Value, out: int) -> Value:
-        with self.scope(name):
-            return self.low_rank("weight", x, out)
-
     def low_rank(self, name: str, x: Value, out: int) -> Value:
         """x times one of an adapter's own matrices."""
         return self._matmul_weight(
             x, self.factor(name, (out, x.shape[-1])), None, out, self.path(name).rpartition(".")[2]
         )
 
-    def factor(self, name: str, shape: tuple[int, int]) -> Value:
+    def factor(self, name: str, shape: tuple[int, ...]) -> Value:
         """One of an adapter's own matrices."""
         assert self.regime.lora is not None
         return self._declare(Param(name=self.path(name), shape=shape, kind="adapter", dtype=self.regime.lora.dtype))
