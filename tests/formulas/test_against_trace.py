@@ -13,7 +13,7 @@ import pytest
 
 from vramcast.accuracy.run import peak_bytes
 from vramcast.catalog.gpus import find_gpu
-from vramcast.formulas.drafts import drafted
+from vramcast.formulas.drafts import Drafts
 from vramcast.formulas.estimate import estimate
 from vramcast.formulas.on_card import replayed_on_card
 from vramcast.formulas.optimizers import implementation
@@ -48,7 +48,7 @@ def test_what_is_reserved_agrees_with_a_trace(model: str, optimizer: str) -> Non
     assert isinstance(meter.memory, CardMemory)
     requested = meter.memory.allocator.memory_stats()["requested_bytes.all.peak"]
     gpu = find_gpu("a100-80gb")
-    asked = replayed_on_card(drafted(job, config, gpu).script, gpu, job).peak_requested_bytes
+    asked = replayed_on_card(Drafts(config, gpu).of(job).script, gpu, job).peak_requested_bytes
     assert asked == pytest.approx(requested, rel=0.0005)
     forecast = estimate(job)
     # What blocks have beyond what was asked for, and what the cache has beyond them, hangs on where each block lies.

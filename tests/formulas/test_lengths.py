@@ -17,7 +17,7 @@ from vramcast.catalog.gpus import find_gpu
 from vramcast.errors import InputError
 from vramcast.forecast import Forecast
 from vramcast.formulas import drafts
-from vramcast.formulas.drafts import drafted
+from vramcast.formulas.drafts import Drafts
 from vramcast.formulas.estimate import estimate
 from vramcast.formulas.lengths import Earlier, _lengths, earlier_lengths, padded_lengths, random_records, records
 from vramcast.formulas.on_card import roughly_reserved
@@ -62,7 +62,7 @@ def script_after(
     earlier = Earlier(lengths=lengths, stepped_after=stepped_after)
     with monkeypatch.context() as patch:
         patch.setattr(drafts, "earlier_lengths", lambda *_: earlier)
-        return drafted(job, config, find_gpu(job.gpu)).script
+        return Drafts(config, find_gpu(job.gpu)).of(job).script
 
 
 def test_many_lengths_fill_the_cache_and_change_nothing_else() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vramcast.catalog.gpus import find_gpu
-from vramcast.formulas.drafts import drafted
+from vramcast.formulas.drafts import Drafts
 from vramcast.formulas.estimate import estimate
 from vramcast.formulas.on_card import replayed_on_card
 from vramcast.job import job_from
@@ -72,7 +72,7 @@ def test_the_allocator_is_asked_for_what_is_billed(name: str) -> None:
     assert config is not None
     ledger = estimate(job).ledger
     rounding = sum(entry.nbytes for entry in ledger.entries if entry.component == "rounding inside blocks")
-    asked = replayed_on_card(drafted(job, config, gpu).script, gpu, job).peak_requested_bytes
+    asked = replayed_on_card(Drafts(config, gpu).of(job).script, gpu, job).peak_requested_bytes
     assert asked == pytest.approx(ledger.peak("cuda:0").allocated_bytes - rounding, rel=0.005)
 
 
@@ -82,7 +82,7 @@ def test_a_pass_behind_the_loss_is_billed_at_least_as_it_is_run(name: str) -> No
     assert job.model is not None
     config, gpu = read_model(job.model).config, find_gpu(BASE["gpu"])  # type: ignore[arg-type]
     assert config is not None
-    asked = replayed_on_card(drafted(job, config, gpu).script, gpu, job).peak_requested_bytes
+    asked = replayed_on_card(Drafts(config, gpu).of(job).script, gpu, job).peak_requested_bytes
     billed = estimate(job).ledger.peak("cuda:0").allocated_bytes
     assert 0.9 * billed < asked <= billed
 

@@ -8,30 +8,31 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from vramcast.allocator.block import ALLOCATED, FREE, Block
-from vramcast.allocator.constants import MIN_BLOCK_BYTES, SMALL_REQUEST_MAX_BYTES
+from vramcast.allocator.constants import SMALL_REQUEST_MAX_BYTES
+from vramcast.allocator.core import ROUNDING, Allocator
 from vramcast.errors import InvariantError
-
-if TYPE_CHECKING:
-    from vramcast.allocator.core import Allocator
 
 Malloc = Callable[..., Block]  # bytes, and a stream if it is not the main one
 Free = Callable[[Block], None]
-ROUNDING = MIN_BLOCK_BYTES - 1  # a power of two less one: bits that a size has not
 KEPT = ~ROUNDING
 
 
 def quick(allocator: Allocator) -> tuple[Malloc, Free]:
-    settings, tally = allocator.settings, allocator.segments.all
+    settings = allocator.settings
     if settings.max_split_bytes is not None or settings.garbage_collection_threshold:
         return allocator.malloc, allocator.free
+    spare: list[Block] = []  # swallowed by their neighbours
+    return _malloc(allocator, spare), _free(allocator, spare)
+
+
+def _malloc(allocator: Allocator, spare: list[Block]) -> Malloc:
+    tally = allocator.segments.all
     small, large = allocator.segments.default_small, allocator.segments.default_large
     small_free, large_free = small.free, large.free
-    expands, rounds_plainly = settings.expandable_segments, allocator.rounds_plainly
+    expands, rounds_plainly = allocator.settings.expandable_segments, allocator.rounds_plainly
     least_of_large = ROUNDING if expands else SMALL_REQUEST_MAX_BYTES  # what is left of a block is one if it is more
-    spare: list[Block] = []  # swallowed by their neighbours
 
     def malloc(requested_bytes: int, stream: int = 0) -> Block:
         size = (requested_bytes + ROUNDING) & KEPT if rounds_plainly else allocator.rounded(requested_bytes)
@@ -73,6 +74,12 @@ def quick(allocator: Allocator) -> tuple[Malloc, Free]:
             tally.peak_allocated_bytes = value
         return block
 
+    return malloc
+
+
+def _free(allocator: Allocator, spare: list[Block]) -> Free:
+    tally = allocator.segments.all
+
     def free(block: Block) -> None:
         if block.state != ALLOCATED:
             raise InvariantError(f"{block} is not allocated")
@@ -102,4 +109,4 @@ def quick(allocator: Allocator) -> tuple[Malloc, Free]:
         block.size = size
         insort(keys, (size, address, block))
 
-    return malloc, free
+    return free

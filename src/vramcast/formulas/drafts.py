@@ -40,10 +40,6 @@ class Draft:
     script: Script
 
 
-def drafted(job: Job, config: Config, gpu: Gpu | None) -> Draft:
-    return Drafts(config, gpu).of(job)
-
-
 class Drafts:
     """Jobs of one model on one card. What they have in common is made once: jobs that run one program share its
     recording, those with the same passes a stream, and one that runs out before the optimizer's first step stands for

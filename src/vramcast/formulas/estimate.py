@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError, UnsupportedError
 from vramcast.forecast import Forecast, ModelSummary, Scaling
-from vramcast.formulas.drafts import Draft, Drafts, drafted
+from vramcast.formulas.drafts import Draft, Drafts
 from vramcast.formulas.edit import PHASES_OF_EDITING, check_edit, edit_lines, edit_replay
 from vramcast.formulas.hostside import host_side
 from vramcast.formulas.inputs import batch_values
@@ -82,7 +82,7 @@ def estimate(job: Job, *, with_scaling: bool = True, drafts: Drafts | None = Non
         edited = _edited(job, gpu, source, source.config, must_fit=False)
         assert isinstance(edited, Forecast)
         return edited
-    draft = drafts.of(job) if drafts else drafted(job, source.config, gpu)
+    draft = (drafts or Drafts(source.config, gpu)).of(job)
     forecast = _billed(draft, replayed_on_card(draft.script, gpu, job), source)
     return replace(forecast, scaling=_scaling(job, source.config, gpu)) if with_scaling else forecast
 

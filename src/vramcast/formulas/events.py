@@ -157,7 +157,7 @@ def is_cached_copy(storage: Value) -> bool:
     return storage.copy_of is not None and storage.requires_grad
 
 
-OWN_GRADIENTS = ("to", "native_dropout")
+OWN_GRADIENTS = ("to", "native_dropout")  # ops whose backward makes a tensor that nobody else sees
 PRODUCTS = ("linear", "bmm", "flash attention", "efficient attention", "cudnn attention")
 
 
@@ -384,14 +384,11 @@ class _Flow:
 
     def _second(self, first: _Gradient, nbytes: Number, label: str, op: Op) -> None:
         """Another gradient of the same value."""
-        if first.is_own and first.holders == 1:
-            if not op.passes_grad:
-                self.books.passing(nbytes, label)
-            return
-        if op.passes_grad:
-            self.books.passing(nbytes, label)
-        else:
+        in_place = first.is_own and first.holders == 1
+        if not op.passes_grad and not in_place:
             self.books.summed(nbytes, label)
+        elif not (op.passes_grad and in_place):  # the sum of two that are there, or a share to be added
+            self.books.passing(nbytes, label)
         first.is_own = first.holders == 1
 
     def _parameter(self, value: Value, what: int, label: str) -> None:

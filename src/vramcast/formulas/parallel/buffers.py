@@ -85,7 +85,7 @@ def _ddp(job: Job, states: RankStates, place: str) -> Iterator[Entry]:
     two = max(map(sum, pairwise((0, *vectors))), default=0)
     yield _line(
         "the model on its way from rank 0", place, (LOAD,), max(two - nbytes, 0),
-        "two vectors of 250 MiB, or as large as a parameter; gradient buckets come when they have gone",
+        "two vectors of 250 MiB or more; gradient buckets come when they have gone",
         "torch/csrc/distributed/c10d/comm.cpp broadcast_coalesced, called by DistributedDataParallel",
     )  # fmt: skip
     if job.bucket_view:
