@@ -24,6 +24,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "reduced with the last micro-batch": {"strategy": "fsdp2", "framework": "hf", "accumulate": 3},
     "flat vectors": {"strategy": "fsdp1", "accumulate": 2, "framework": "lightning"},
     "adapters": {"strategy": "fsdp1", "lora-rank": 16, "quantize": "nf4", "framework": "hf"},
+    "one unit behind the other": {"strategy": "zero2", "framework": "megatron", "checkpointing": "full"},
     "buckets": {"strategy": "ddp", "checkpointing": "full"},
     "experts": {"model": "mixtral-8x7b", "strategy": "zero2", "precision": "bf16-true"},
 }

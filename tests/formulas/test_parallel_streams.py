@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from vramcast.catalog.gpus import find_gpu
 from vramcast.formulas.estimate import estimate
 from vramcast.formulas.events import Event
 from vramcast.formulas.parallel.buffers import filled
 from vramcast.formulas.parallel.rank_replay import RankRun, RankScript, Wrapping
+from vramcast.formulas.parallel.ranks import Rank, rank_of_stage, rank_program
+from vramcast.formulas.parallel.topology import topology_of
 from vramcast.formulas.parallel.windows import GATHERED, JOINED
+from vramcast.formulas.recorded import sizes_of
 from vramcast.formulas.timeline import Stamped
 from vramcast.job import job_from
+from vramcast.models.read import read_model
 from vramcast.units import MiB
 
 SIZE = 100 * MiB
+OFFLOADED = {
+    "model": "llama-3.2-1b", "gpus": 4, "gpu": "rtx4090", "seq": 512, "accumulate": 4, "offload": "params",
+    "checkpointing": "full",
+}  # fmt: skip
+
+
+def offloaded_rank(**values: object) -> Rank:
+    job = job_from({**OFFLOADED, **values})
+    config, topology, gpu = read_model("llama-3.2-1b").config, topology_of(job), find_gpu("rtx4090")
+    assert config is not None
+    return rank_of_stage(job, gpu, topology, rank_program(job, config, gpu, topology, sizes_of(job, config)), 0)
 
 
 def event(sign: int, kind: str, name: str) -> Stamped:
@@ -119,3 +139,24 @@ def test_statistics_of_4_bit_weights_stay_whole_on_every_rank() -> None:
         entries = estimate(job_from({**job, **values})).ledger.entries
         line = next(entry for entry in entries if entry.component.startswith("statistics"))
         assert line.nbytes == wanted
+
+
+@pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2"])
+@pytest.mark.parametrize("lora_rank", [None, 8])
+def test_gradients_that_leave_for_the_host_are_found_by_no_micro_batch(strategy: str, lora_rank: int | None) -> None:
+    step = offloaded_rank(strategy=strategy, **{"lora-rank": lora_rank}).step
+    assert step.repeats
+    assert step.stream(fresh=False) == step.stream()
+    assert not replace(step, job=replace(step.job, offload="none")).repeats
+
+
+def test_a_micro_batch_that_begins_as_an_earlier_one_did_is_not_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_from({**OFFLOADED, "strategy": "fsdp2", "lora-rank": 8})
+    played: list[int] = []
+    play = RankRun.play
+    monkeypatch.setattr(RankRun, "play", lambda run, *args, **how: (played.append(1), play(run, *args, **how))[1])
+    short = estimate(job, with_scaling=False)
+    assert len(played) == 3
+    monkeypatch.setattr(RankRun, "state", lambda run: object())
+    assert estimate(job, with_scaling=False) == short
+    assert len(played) == 3 + 4

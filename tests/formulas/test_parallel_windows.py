@@ -180,9 +180,10 @@ def test_the_first_stage_holds_one_more_microbatch_than_the_second(tmp_path: Pat
     assert next(iter(others.values())) % 3 == 0
 
 
-def test_the_search_agrees_with_single_estimates() -> None:
-    values = {"model": "llama-3.2-1b", "gpus": 16, "strategy": "zero1", "precision": "bf16-master", "seq": 4096}
-    asked = job_from({**values, "gpu": "h100-80gb"})
+@pytest.mark.parametrize(("strategy", "framework"), [("zero1", "plain"), ("zero2", "megatron")])
+def test_the_search_agrees_with_single_estimates(strategy: str, framework: str) -> None:
+    values = {"model": "llama-3.2-1b", "gpus": 16, "precision": "bf16-master", "seq": 4096, "gpu": "h100-80gb"}
+    asked = job_from({**values, "strategy": strategy, "framework": framework})
     found = search(asked, batches=(1, 4))
     assert [c.allocated_bytes for c in found] == sorted(c.allocated_bytes for c in found)
     assert len({(c.tp, c.pp, c.cp, c.recompute, c.batch) for c in found}) == len(found)

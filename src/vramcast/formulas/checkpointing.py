@@ -27,6 +27,11 @@ STOPS_FROM = (2, 1)  # torch: early stop became the default (pytorch#96866)
 STASH = {"torchtune": 5, "trl": 5}
 
 
+def stashed_inputs(job: Job) -> int:
+    """How many blocks later an offloaded input leaves."""
+    return STASH.get(job.framework, 0) if job.checkpointing == "offload" else 0
+
+
 def recompute_rule(job: Job) -> Callable[[Placed], str]:
     """Which sections checkpointing recomputes."""
     how = job.checkpointing
@@ -71,7 +76,7 @@ def changes_of(job: Job) -> tuple[Change, ...]:
     elif job.checkpointing not in ("none", "offload") and job.loop == "plain" and job.framework != "megatron":
         found.append(asked_for)
     if job.checkpointing == "offload":
-        found.append(offloaded(STASH.get(job.framework, 0)))
+        found.append(offloaded(stashed_inputs(job)))
     return tuple(found)
 
 

@@ -146,7 +146,7 @@ class Run:
 
     def steps(self) -> None:
         script = self.script
-        zeroes = not script.zero_grad_first and script.later is script.first  # behind every forward
+        zeroes = not (script.zero_grad_first or script.accumulates) and script.later is script.first  # every forward
         for count, stream in enumerate(script.earlier, 1):
             self.play(stream, zeroes=zeroes)
             if count == script.stepped_after:
@@ -155,18 +155,27 @@ class Run:
         self.play(script.first, zeroes=zeroes)
         if script.accumulates:
             self.end_step(gradients=False)
+            second = self.state()
             self.play(script.later)
         self.optimizer_step()
         self.end_step(gradients=script.zero_grad_first)
         if script.accumulates and (script.zero_grad_first or script.zero_grad_behind):
             self.play(script.first, zeroes=script.zero_grad_behind)
             self.end_step(gradients=False)
+            if self.state() == second:  # from here on all goes as it did
+                return
             self.play(script.later)
         else:
             self.play(script.later, zeroes=zeroes)
         self.flash(script.step_temporaries)
         if zeroes and not script.earlier:
             self.settle()
+
+    def state(self) -> object:
+        """Where things lie and what is cached, which decides all that comes next: no address is handed out twice."""
+        pools = (self.allocator.segments.default_small, self.allocator.segments.default_large)
+        cached = [{stream: [key[:2] for key in keys] for stream, keys in pool.free.items() if keys} for pool in pools]
+        return {key: block.address for key, (block, _) in self.blocks.items()}, cached
 
     def settle(self) -> None:
         """Gradients that live through the next forward lie elsewhere in every step, so the cache may grow after the
@@ -228,9 +237,11 @@ class Run:
                     zeroes = False
                 if self.old and phase in (self.script.old_until, BACKWARD):
                     self.drop_old()
-            if kind in apart or waits:
-                (self.born_of_products if sign > 0 else self.dies)(item)
-                waits = waits and self.waits(phase)
+            if waits and sign > 0:
+                self.born_of_products(item)
+                waits = self.waits(phase)
+            elif kind in apart:
+                (self.born if sign > 0 else self.dies)(item)
             elif sign > 0:
                 if key in blocks or type(nbytes) is not int or not nbytes:
                     self.take(key, int(nbytes))

@@ -104,7 +104,12 @@ class Step:
     @property
     def repeats(self) -> bool:
         """Does every step, and every micro-batch, find what the first one found?"""
-        return self.job.accumulate == 1 and not self.zeroed_in_place
+        return (self.job.accumulate == 1 or self.gradients_leave) and not self.zeroed_in_place
+
+    @property
+    def gradients_leave(self) -> bool:
+        """Does no micro-batch find the gradients of the one before?"""
+        return False
 
     def lines(self, first: list[Stamped], later: list[Stamped]) -> list[Amounts]:
         """Every line that the step itself makes, from its stream and that of a later micro-batch."""
@@ -113,10 +118,9 @@ class Step:
         gradients = self._gradient_line()
         for peak in peaks:
             bill.add(peak, dict.fromkeys((peak.phase, NEXT.get(peak.phase, peak.phase))), gradients)
-        if self.job.accumulate > 1:
-            self._accumulating(bill, gradients, tuple(NEXT), later)
-        elif self.zeroed_in_place:
-            self._accumulating(bill, gradients, (), later)
+        if self.job.accumulate > 1 or self.zeroed_in_place:
+            again = peaks if later is first else phase_peaks(later, self.program.placed)
+            self._accumulating(bill, gradients, tuple(NEXT) if self.job.accumulate > 1 else (), again)
         self._leftovers(bill, first)
         return [*bill.lines.values(), gradients, self._step_temporaries()]
 
@@ -142,12 +146,12 @@ class Step:
             line.add(phase, total if always or forward else 0)
         return line
 
-    def _accumulating(self, bill: _Bill, gradients: Amounts, first: tuple[str, ...], later: list[Stamped]) -> None:
+    def _accumulating(self, bill: _Bill, gradients: Amounts, first: tuple[str, ...], later: list[PhasePeak]) -> None:
         """From the second micro-batch on (in `first` phases too), every gradient exists in every phase."""
         total = self.states.gradient_bytes
         if implementation(self.job) == "in-backward":
             raise InputError("accumulate cannot be combined with an optimizer that steps inside backward")
-        for peak in phase_peaks(later, self.program.placed):
+        for peak in later:
             for phase in (*(name for name in first if name == peak.phase), NEXT.get(peak.phase, peak.phase)):
                 before = bill.total(phase) + gradients.by_phase.get(phase, 0)
                 if peak.nbytes + total > before:

@@ -20,9 +20,14 @@ class Params(tuple[Param, ...]):
     @cached_property
     def kinds(self) -> list[tuple[Param, int]]:
         """One of each kind, with how many there are."""
-        alike = [(param.shape, param.kind, param.dtype, param.trainable, param.stored_bytes) for param in self]
+        alike = [(param.shape, param.kind, param.dtype.name, param.trainable, param.stored_bytes) for param in self]
         first = dict(zip(reversed(alike), reversed(self), strict=True))
         return [(first[kind], times) for kind, times in Counter(alike).items()]
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Bytes of each."""
+        return [param.nbytes for param in self]
 
     def total(self, of: Callable[[Param], int]) -> int:
         return sum(of(param) * times for param, times in self.kinds)

@@ -31,7 +31,7 @@ def promote(a: Dtype, b: Dtype) -> Dtype:
     return F32 if a.floating else b
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # nobody changes one; to have that checked takes thrice as long
 class Param:
     """One parameter tensor under its Hugging Face name (with `{i}` for the layer while it is a template)."""
 
@@ -47,7 +47,7 @@ class Param:
     @property
     def numel(self) -> int:
         if self._numel < 0:
-            object.__setattr__(self, "_numel", prod(map(int, self.shape)))
+            self._numel = prod(map(int, self.shape))
         return self._numel
 
     @property

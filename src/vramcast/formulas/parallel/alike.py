@@ -17,7 +17,7 @@ from vramcast.models.dims import Number, maximum
 from vramcast.models.program import Program
 
 MIDDLE = "layers between"
-SHORT = (8, 9)  # layers; more than any mode looks ahead, and enough for what is between the ends
+SHORT = (4, 5)  # layers: two between the ends, each with another neighbour; more where a mode looks farther
 
 Peaks = dict[tuple[str, str], Number]  # by phase and place
 
@@ -42,18 +42,20 @@ def stretched(low: Peaks, high: Peaks, more: int) -> Peaks:
     return {place: peak + (high[place] - peak) * more for place, peak in low.items()}
 
 
-def phase_peaks_of(program: Program, mode_of: Callable[[Program], Mode]) -> dict[str, Number]:
-    """What `peak_by_phase` says of the program, from short ones where its layers are alike."""
+def phase_peaks_of(program: Program, mode_of: Callable[[Program], Mode], farther: int = 0) -> dict[str, Number]:
+    """What `peak_by_phase` says of the program, from short ones where its layers are alike. `farther`: how many layers
+    beyond the next one a mode looks."""
     blocks = [placed for placed in program.placed if placed.section.is_block]
-    if len(blocks) <= SHORT[1] or any(placed.section is not blocks[1].section for placed in blocks[1:]):
+    few, more = (layers + farther for layers in SHORT)
+    if len(blocks) <= more or any(placed.section is not blocks[1].section for placed in blocks[1:]):
         return peak_by_phase(program, mode_of(program))
-    programs = [_of_length(program, layers) for layers in SHORT]
+    programs = [_of_length(program, layers) for layers in (few, more)]
     modes = [mode_of(short) for short in programs]
     if len({modes[0].recompute(placed) for placed in blocks}) > 1:
         return peak_by_phase(program, mode_of(program))
     low, high = (peaks_by_place(short, mode) for short, mode in zip(programs, modes, strict=True))
     found: dict[str, Number] = {}
-    for (phase, _), peak in stretched(low, high, len(blocks) - SHORT[0]).items():
+    for (phase, _), peak in stretched(low, high, len(blocks) - few).items():
         found[phase] = maximum(found[phase], peak) if phase in found else peak
     return found
 

@@ -11,7 +11,6 @@ from itertools import pairwise
 
 from vramcast.formulas.parallel.sharding import RankStates
 from vramcast.formulas.parallel.topology import Topology
-from vramcast.formulas.parallel.units import Unit
 from vramcast.formulas.parallel.zero3 import REDUCE_BUCKET
 from vramcast.job import Job
 from vramcast.ledger import (
@@ -41,9 +40,7 @@ NCCL_SOURCE = "NCCL src/include/device.h and measurements in NVIDIA/nccl issues 
 NCCL_FIRST = 544 * MiB  # measured for one communicator within a node (nccl#964)
 
 
-def buffer_entries(
-    job: Job, states: RankStates, topology: Topology, units: list[Unit], place: str
-) -> Iterator[Entry]:  # fmt: skip
+def buffer_entries(job: Job, states: RankStates, topology: Topology, place: str) -> Iterator[Entry]:
     if topology.strategy == "ddp" and topology.data * topology.cp > 1:
         yield from _ddp(job, states, place)
     elif topology.strategy in ("zero1", "zero2", "zero3") and job.framework != "megatron":
@@ -99,7 +96,7 @@ def _ddp(job: Job, states: RankStates, place: str) -> Iterator[Entry]:
 def sent_vectors(states: RankStates) -> Iterator[int]:
     """In which DDP sends the model from rank 0; a parameter that fills a bucket alone is sent as it is
     (flatten_dense_tensors copies nothing)."""
-    for bucket in _buckets((param.nbytes for param in states.weights), (BROADCAST,)):
+    for bucket in _buckets(states.weights.sizes, (BROADCAST,)):
         yield sum(bucket) if len(bucket) > 1 else 0
 
 

@@ -81,15 +81,19 @@ class RankScript(Script):
     rebuilt: tuple[int, ...] = ()  # and from the second step on
 
 
-def replay_rank(script: RankScript, *, capacity_bytes: int | None, conf: str) -> Replayed:
-    return RankRun(script, capacity_bytes=capacity_bytes, conf=conf).whole()
+def replay_rank(
+    script: RankScript, *, capacity_bytes: int | None, conf: str, most_bytes: int | None = None
+) -> Replayed:  # fmt: skip
+    return RankRun(script, capacity_bytes=capacity_bytes, conf=conf, most_bytes=most_bytes).whole()
 
 
 class RankRun(Run):
     script: RankScript
 
-    def __init__(self, script: RankScript, *, capacity_bytes: int | None, conf: str) -> None:
-        super().__init__(script, capacity_bytes=capacity_bytes, conf=conf)
+    def __init__(
+        self, script: RankScript, *, capacity_bytes: int | None, conf: str, most_bytes: int | None = None
+    ) -> None:  # fmt: skip
+        super().__init__(script, capacity_bytes=capacity_bytes, conf=conf, most_bytes=most_bytes)
         self.inflight: deque[int] = deque()  # events behind freed vectors that the host has not waited for
         self.events = 0
         self.is_rebuilt = False
@@ -145,14 +149,15 @@ class RankRun(Run):
             self.drop(("moved", index))
 
     def born(self, item: Stamped) -> None:
-        event, script = item.event, self.script
-        if event.kind == GATHERED:
+        _, _, (_, name, nbytes, kind, _), key = item
+        if kind == GATHERED:
             self._limit()
-        stream, pieces = self.streams.get(event.kind, MAIN), script.pieces.get(event.key)
-        if pieces is None or sum(pieces) != event.nbytes:  # none, or a companion's unit of that number
-            return self.take(item.key, int(event.nbytes), stream)
-        for index, nbytes in enumerate(pieces):
-            self.take((item.key, index), nbytes, stream)
+            pieces = self.script.pieces.get(name, ())
+            if sum(pieces) == nbytes:  # else none, or a companion's unit of that number
+                for index, piece in enumerate(pieces):
+                    self.take((key, index), piece, self.streams.get(kind, MAIN))
+                return
+        self.take(key, int(nbytes), self.streams.get(kind, MAIN))
 
     def multiplies(self, item: Stamped) -> bool:
         """What is gathered or reduced is no product; a gradient that waits for its reduction is."""
@@ -165,12 +170,13 @@ class RankRun(Run):
 
     def dies(self, item: Stamped) -> None:
         """A marked block waits for the event behind the next free of a vector; the vector's own free is that."""
-        if item.event.kind in self.marked:
+        _, _, (_, name, _, kind, _), key = item
+        if kind in self.marked:
             return self._let_go(item)
-        if (pieces := self.script.pieces.get(item.event.key)) is not None:
-            for index in range(len(pieces)):
-                self.drop((item.key, index))
-        self.drop(item.key)
+        if kind == GATHERED:
+            for index in range(len(self.script.pieces.get(name, ()))):
+                self.drop((key, index))
+        self.drop(key)
 
     def _let_go(self, item: Stamped) -> None:
         if item.key in self.blocks:

@@ -17,6 +17,7 @@ from vramcast.forecast import Forecast, ModelSummary, RankPeak
 from vramcast.formulas.alongside import played_with
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.buffers import buffers
+from vramcast.formulas.checkpointing import stashed_inputs
 from vramcast.formulas.contiguous import lay_out
 from vramcast.formulas.estimate import TooLarge, _slack, _within, assumptions, job_phases
 from vramcast.formulas.fold import peak_by_phase
@@ -62,7 +63,7 @@ from vramcast.formulas.parallel.rank_replay import replay_rank
 from vramcast.formulas.parallel.rank_script import Streams, rank_script
 from vramcast.formulas.parallel.sharding import AtRest, RankStates, count_states, rank_states
 from vramcast.formulas.parallel.topology import Topology, check_model, hints, topology_of
-from vramcast.formulas.parallel.units import Unit, accumulates_unsharded, units_of
+from vramcast.formulas.parallel.units import accumulates_unsharded, units_of
 from vramcast.formulas.parallel.windows import window_change
 from vramcast.formulas.recipe import card_warnings
 from vramcast.formulas.recorded import DEVICE, add_loss_to, recorded, sizes_of
@@ -77,7 +78,7 @@ from vramcast.formulas.states import (
     weight_entries,
 )
 from vramcast.formulas.step import NEXT, Step, _Bill, describe_activations, entries_of
-from vramcast.formulas.timeline import Mode, Stamped, phase_peaks
+from vramcast.formulas.timeline import Mode, PhasePeak
 from vramcast.job import Job
 from vramcast.ledger import HOST, NEXT_STEP, PHASES, STEP, Category, Entry, Ledger, Level
 from vramcast.models.config import Config
@@ -120,6 +121,12 @@ class RankStep(Step):
         return replace(mode, changes=(*mode.changes, in_flight_change(others, each)))
 
     @property
+    def gradients_leave(self) -> bool:
+        """With the optimizer on the host, FSDP's go there as soon as they are reduced."""
+        sharded = self.topology.strategy in ("fsdp1", "fsdp2") and self.topology.shard > 1
+        return sharded and offloads_optimizer(self.job) and not self.reduces_last
+
+    @property
     def reduces_last(self) -> bool:
         """Between micro-batches there are whole gradients (see `windows`); the rank's shares come with the last one."""
         sharded = self.topology.strategy in ("fsdp1", "fsdp2") and self.topology.shard > 1
@@ -135,11 +142,11 @@ class RankStep(Step):
         """Do gradients lie there in every pass?"""
         return self.accumulates_apart or self.finds_gradients
 
-    def _accumulating(self, bill: _Bill, gradients: Amounts, first: tuple[str, ...], later: list[Stamped]) -> None:
+    def _accumulating(self, bill: _Bill, gradients: Amounts, first: tuple[str, ...], later: list[PhasePeak]) -> None:
         """Where gradients are reduced last, `later` is a micro-batch before the last, without the rank's shares."""
         if not self.reduces_last:
             return Step._accumulating(self, bill, gradients, first, later)
-        for peak in phase_peaks(later, self.program.placed):
+        for peak in later:
             for phase in (*(name for name in first if name == peak.phase), NEXT.get(peak.phase, peak.phase)):
                 if peak.nbytes > bill.total(phase) + gradients.by_phase.get(phase, 0):
                     bill.clear(phase)
@@ -188,7 +195,8 @@ class Rank:
         step = self.step
         if step.topology.strategy == "zero3" or step.topology.pp > 1:
             return peak_by_phase(step.program, step.mode(fresh=fresh))
-        return phase_peaks_of(step.program, lambda program: replace(step, program=program).mode(fresh=fresh))
+        stash = stashed_inputs(step.job)
+        return phase_peaks_of(step.program, lambda program: replace(step, program=program).mode(fresh=fresh), stash)
 
     def peak(self) -> Number:
         """The largest allocated sum once optimizer states exist."""
@@ -228,19 +236,19 @@ def forecast_fitting(
     fullest = ranks[max(range(topology.pp), key=peaks.__getitem__)]
     too_large = TooLarge(asked_bytes=peaks[fullest.stage])
     outside = (*context_entries(job, gpu, DEVICE), *nccl_entries(job, topology, DEVICE)) if gpu else ()
-    left = _least_left(gpu, outside) - too_large.asked_bytes if gpu is not None and must_fit else None
-    if left is not None and left < 0:
+    most = _least_left(gpu, outside) if gpu is not None and must_fit else None
+    if most is not None and most < too_large.asked_bytes:
         return too_large
     whole = _whole_model(job, config, gpu)
     loaded = whole.params.nbytes if loads_whole(job, topology) else 0
-    if left is not None and gpu is not None and loaded > gpu.capacity_bytes():
+    if most is not None and gpu is not None and loaded > gpu.capacity_bytes():
         return TooLarge(asked_bytes=loaded)
     extra, stream = _beside(job, config, gpu, topology, fullest, sizes), fullest.step.stream()
     streams = (stream, fullest.step.later(stream))
-    replayed = _replayed(fullest, streams, extra, gpu, sum(entry.nbytes for entry in outside), card_only=must_fit)
+    replayed = _replayed(fullest, streams, extra, gpu, sum(entry.nbytes for entry in outside), most)
     cached = replayed.peak_reserved_bytes - replayed.peak_requested_bytes
-    if left is not None and (replayed.out_of_memory or cached > left):
-        return too_large
+    if most is not None and (replayed.out_of_memory or too_large.asked_bytes + cached > most):
+        return TooLarge(asked_bytes=max(too_large.asked_bytes, replayed.peak_requested_bytes))
     host = (
         *node_entries(job, config, whole, fullest.states, topology, sizes),
         *offloaded_inputs(job, fullest.step.program, topology),
@@ -291,7 +299,7 @@ def forecast_counts(whole: States, gpu: Gpu | None, name: str, notes: tuple[str,
     job, topology = whole.job, topology_of(whole.job)
     states = count_states(job, whole.params, topology)
     here = on_device(job, states)
-    entries = list(lying_entries(job, gpu, topology, states, []))
+    entries = list(lying_entries(job, gpu, topology, states))
     line = Amounts(
         category=Category.GRADIENTS, component="of trained parameters", place=DEVICE, source=states.recipe.whose
     )
@@ -378,8 +386,7 @@ def rank_of_program(
     step = RankStep(job=job, program=program, states=here, place=DEVICE, topology=topology, stage=stage)
     if alike:
         return Rank(stage=stage, step=step, states=states, lying=alike.lying)
-    units = units_of(job, program, topology)
-    lying = (*lying_entries(job, gpu, topology, states, units), *engine_entries(program, gpu, DEVICE))
+    lying = (*lying_entries(job, gpu, topology, states), *engine_entries(program, gpu, DEVICE))
     return Rank(stage=stage, step=step, states=states, lying=lying)
 
 
@@ -388,7 +395,7 @@ def on_device(job: Job, states: RankStates) -> RankStates:
     return replace(states, params=Params(), gradients=Params()) if offloads_optimizer(job) else states
 
 
-def lying_entries(job: Job, gpu: Gpu | None, topology: Topology, states: RankStates, units: list[Unit]) -> list[Entry]:
+def lying_entries(job: Job, gpu: Gpu | None, topology: Topology, states: RankStates) -> list[Entry]:
     """States and buffers on the GPU."""
     entries: list[Entry] = []
     if not offloads_params(job):
@@ -396,7 +403,7 @@ def lying_entries(job: Job, gpu: Gpu | None, topology: Topology, states: RankSta
     if not offloads_optimizer(job):
         entries += [*extra_weight_entries(states, DEVICE), *optimizer_entries(states, DEVICE)]
     entries += [*statistics_entry(states, DEVICE), *ema_entries(states, DEVICE)]
-    entries += buffer_entries(job, states, topology, units, DEVICE)
+    entries += buffer_entries(job, states, topology, DEVICE)
     return [*entries, *workspace_entries(job, gpu, DEVICE)]
 
 
@@ -421,14 +428,15 @@ def _ledger(rank: Rank, others: tuple[Entry, ...], replayed: Replayed, gpu: Gpu 
 
 
 def _replayed(
-    rank: Rank, streams: Streams, extra: Beside, gpu: Gpu | None, outside_bytes: int, *, card_only: bool
+    rank: Rank, streams: Streams, extra: Beside, gpu: Gpu | None, outside_bytes: int, most_bytes: int | None
 ) -> Replayed:
+    """`most_bytes`: what must do, if the card is all that matters."""
     step, states = rank.step, on_device(rank.step.job, rank.states)
     script = rank_script(step, states, step.topology, rank.lying, streams, extra.resident, gpu)
     script = played_with(script, extra, DEVICE)
     capacity = gpu.total_bytes - outside_bytes if gpu and gpu.total_bytes else None
-    replayed = replay_rank(script, capacity_bytes=capacity, conf=step.job.alloc_conf)
-    if card_only or not replayed.out_of_memory:
+    replayed = replay_rank(script, capacity_bytes=capacity, conf=step.job.alloc_conf, most_bytes=most_bytes)
+    if most_bytes is not None or not replayed.out_of_memory:
         return replayed
     return replay_rank(script, capacity_bytes=None, conf=step.job.alloc_conf)
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError, UnsupportedError, VramcastError
 from vramcast.formulas.overheads import context_entries
-from vramcast.formulas.parallel.alike import MIDDLE, Peaks, peaks_by_place
+from vramcast.formulas.parallel.alike import MIDDLE, SHORT, Peaks, peaks_by_place
 from vramcast.formulas.parallel.buffers import nccl_entries
 from vramcast.formulas.parallel.layout import (
     layers_of_stages,
@@ -45,7 +45,6 @@ BATCHES = (1, 2, 4, 8)
 RECOMPUTE = ("none", "selective", "full")
 MOST_CP = 64
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")  # the names configs have for their number
-SHORT = (3, 4)  # layers of the stages from which all others follow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,9 +207,9 @@ class _Slice:
         return self.gpu.total_bytes - sum(entry.nbytes for entry in outside)
 
     def _peak(self, job: Job, topology: Topology, layers: int, stage: int) -> Grid:
-        """From stages of three and four layers to one of `layers`, place by place."""
+        """From two short stages to one of `layers`, place by place."""
         low, high = (self._totals(job, topology, count, stage) for count in SHORT)
-        places = [place for place in low if place[1] != MIDDLE or layers >= SHORT[0]]
+        places = [place for place in low if place[1] != MIDDLE or layers > 2]
         moments = [low[place] + (high[place] - low[place]) * (layers - SHORT[0]) for place in places]
         return functools.reduce(numpy.maximum, moments)
 

@@ -98,6 +98,7 @@ class _Fsdp2:
         self.units, self.fresh, self.loss_inside, self.copies_aside = units, fresh, loss_inside, copies_aside
         self.finished = sorted(units, key=lambda unit: (unit.is_root, unit.number))  # in the order forward ends them
         self.live: set[tuple[str, int]] = set()
+        self.fetching: dict[int, tuple[list[Event], list[Event]]] = {}
         self.begun: set[int] = set()  # units whose backward has begun
         self.last_buffer: Unit | None = None
         self.last_reduced: Unit | None = None
@@ -126,16 +127,25 @@ class _Fsdp2:
         Offloaded ones are fetched and cast one by one."""
         if (BUFFER, unit.number) in self.live:
             return
+        coming, going = self._fetching(unit)
         yield from self.born(INPUT, unit, unit.input_bytes)
-        inputs = []
-        for index, (arriving, cast) in enumerate(unit.fetched):
-            fetched = Event(1, ("outer", ARRIVING, unit.number, index), arriving, INPUT, LABELS[ARRIVING])
-            made = Event(1, ("outer", INPUT, unit.number, index), cast, INPUT, LABELS[INPUT])
-            yield from (fetched, made, fetched._replace(sign=-1)) if cast else (fetched,)
-            inputs.append(made if cast else fetched)
+        yield from coming
         yield from self.born(BUFFER, unit, unit.gathered_bytes)
-        yield from (event._replace(sign=-1) for event in inputs)
+        yield from going
         yield from self.dies(INPUT, unit, unit.input_bytes)
+
+    def _fetching(self, unit: Unit) -> tuple[list[Event], list[Event]]:
+        """Shards from the host with their casts, and how these go; the same whenever the unit is gathered."""
+        if unit.number not in self.fetching:
+            coming: list[Event] = []
+            going: list[Event] = []
+            for index, (arriving, cast) in enumerate(unit.fetched):
+                fetched = Event(1, ("outer", ARRIVING, unit.number, index), arriving, INPUT, LABELS[ARRIVING])
+                made = Event(1, ("outer", INPUT, unit.number, index), cast, INPUT, LABELS[INPUT])
+                coming += (fetched, made, fetched._replace(sign=-1)) if cast else (fetched,)
+                going.append((made if cast else fetched)._replace(sign=-1))
+            self.fetching[unit.number] = coming, going
+        return self.fetching[unit.number]
 
     def before_forward(self, unit: Unit) -> Iterator[Event]:
         if (GATHERED, unit.number) in self.live:
