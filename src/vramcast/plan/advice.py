@@ -97,7 +97,7 @@ def _values(text: str, moves: dict[str, Move]) -> dict[str, Any]:
 
 def _cost(job: Job, config: Config, gpu: Gpu) -> StepCost:
     if job.gpus > 1:
-        return RankPrices(config, gpu).price(job).cost
+        return RankPrices(config, gpu).cost(job)
     if job.edit:
         return edit_cost(job, config, gpu)
     sizes = plain(sizes_of(job, config))

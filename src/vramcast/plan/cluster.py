@@ -214,8 +214,8 @@ class Search:
         if self._too_large(self.prices.lying_bytes(job) + outside, moves, job):
             return None
         self.num_priced += 1
-        price = self.prices.price(job)
-        return None if self._too_large(price.allocated_bytes + outside, moves, job) else price.cost
+        allocated = self.prices.allocated_bytes(job)
+        return None if self._too_large(allocated + outside, moves, job) else self.prices.cost(job)
 
     def _too_large(self, nbytes: int, moves: Moves, job: Job) -> bool:
         if nbytes > self.capacity:

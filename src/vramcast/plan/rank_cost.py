@@ -19,7 +19,7 @@ from vramcast.formulas.parallel.topology import GATHERING, Topology
 from vramcast.formulas.parallel.units import accumulates_unsharded, units_of
 from vramcast.job import Job
 from vramcast.models.program import Program
-from vramcast.plan.cost import StepCost, Work, pass_seconds, update_seconds
+from vramcast.plan.cost import StepCost, pass_seconds, update_seconds, work_of
 from vramcast.plan.links import HOST_BYTES_PER_S, crossing_s, group_rates, pcie_rates
 
 ADAM_BYTES = 28  # an fp32 Adam reads weight, gradient and two moments, and writes all but the gradient
@@ -36,30 +36,18 @@ class Exchanged:
     each_update: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upkeep:
-    """What a rank's states cost, whatever its passes do: the update, and weights that come from the host."""
-
-    update_s: Ends
-    fetched_s: Ends  # in each pass
-
-
-def upkeep_of(rank: Rank, gpu: Gpu | None) -> Upkeep:
-    return Upkeep(update_s=_update(rank, gpu), fetched_s=crossing_s(_fetched_bytes(rank), pcie_rates(gpu)))
-
-
-def rank_cost(rank: Rank, work: Work, gpu: Gpu | None, tokens: int, upkeep: Upkeep) -> StepCost:
+def rank_cost(rank: Rank, gpu: Gpu | None, tokens: int) -> StepCost:
     """`tokens` of one micro-batch of one copy of the model."""
     step = rank.step
     job, topology = step.job, step.topology
-    computing = pass_seconds(step.program, work, job, gpu)
+    computing = pass_seconds(step.program, work_of(step.program), job, gpu)
     reducing = _tensor_parallel(job, step.program, topology, gpu)
     moved, rates = exchanged(rank), group_rates(gpu, topology.data * topology.cp * topology.tp, topology.gpus_per_node)
     crossing = crossing_s(moved.each_pass, rates)
-    fetched = upkeep.fetched_s
+    fetched = crossing_s(_fetched_bytes(rank), pcie_rates(gpu))
     fast = max(float(computing[0]) + reducing[0], crossing[0], fetched[0])
     slow = float(computing[1]) + reducing[1] + crossing[1] + fetched[1]
-    update, last, idle = upkeep.update_s, crossing_s(moved.each_update, rates), _idle(job, topology)
+    update, last, idle = _update(rank, gpu), crossing_s(moved.each_update, rates), _idle(job, topology)
     return StepCost(
         pass_s=(fast * idle[0], slow * idle[1]), update_s=(update[0] + last[0], update[1] + last[1]),
         tokens=tokens * topology.data, passes=job.accumulate,

@@ -29,17 +29,11 @@ from vramcast.ledger import STEP
 from vramcast.models.config import Config
 from vramcast.models.dims import Number
 from vramcast.models.program import Program, Sizes
-from vramcast.plan.cost import StepCost, Work, pass_seconds, step_flops, update_seconds, work_of
+from vramcast.plan.cost import StepCost, pass_seconds, step_flops, update_seconds, work_of
 from vramcast.plan.links import crossing_s, link_rates
-from vramcast.plan.rank_cost import Upkeep, rank_cost, upkeep_of
+from vramcast.plan.rank_cost import rank_cost
 
 BASE_FORWARDS = 2  # of an editing step: the unedited model on what must stay as it is, texts and images
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    allocated_bytes: int
-    cost: StepCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,49 +42,62 @@ class _Resting:
 
     rank: Rank
     at_rest: AtRest
-    upkeep: Upkeep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Divided:
+    """A job's ranks, one of each pipeline stage, and what rests on them."""
+
+    program: Program  # of all stages
+    ranks: list[Rank]
+    resting: list[AtRest]
+    tokens: int  # of a micro-batch
 
 
 class RankPrices:
     def __init__(self, config: Config, gpu: Gpu) -> None:
         self.config, self.gpu = config, gpu
-        self._programs: dict[Hashable, tuple[Program, Work]] = {}
+        self._programs: dict[Hashable, Program] = {}
         self._passes: dict[Hashable, dict[str, Number]] = {}
         self._resting: dict[Hashable, _Resting] = {}
         self._small: dict[Hashable, Program] = {}
 
-    def price(self, job: Job) -> Price:
+    def allocated_bytes(self, job: Job) -> int:
+        """Of the fullest rank."""
+        divided = self._divided(job)
+        peaks = (
+            at_rest.peak(self._passes_of(rank, divided.program), with_gradients=rank.step.holds_gradients)
+            for rank, at_rest in zip(divided.ranks, divided.resting, strict=True)
+        )
+        return max(map(int, peaks))
+
+    def cost(self, job: Job) -> StepCost:
+        """Of the slowest rank."""
+        divided = self._divided(job)
+        costs = (rank_cost(rank, self.gpu, divided.tokens) for rank in divided.ranks)
+        return max(costs, key=lambda cost: cost.seconds[1])
+
+    def _divided(self, job: Job) -> _Divided:
         topology = topology_of(job)
         check_model(topology, self.config, job)
         _check_supported(job)
         job, sizes = _completed(job), plain(sizes_of(job, self.config))
-        program, work = self._program(job, topology, sizes)
+        program = self._program(job, topology, sizes)
         if topology.pp > 1 or job.framework == "megatron":  # where more lies than parameters tell
             ranks = [rank_of_stage(job, self.gpu, topology, program, stage) for stage in range(topology.pp)]
-            resting = [self._resting_of(rank) for rank in ranks]
+            resting = [rank.at_rest() for rank in ranks]
         else:
-            resting = [self._rests(job, topology)]
-            ranks = [rank_of_stage(job, self.gpu, topology, program, 0, resting[0].rank)]
-        tokens = int(sizes.batch * sizes.seq)
-        works = (work if topology.pp == 1 else work_of(rank.step.program) for rank in ranks)
-        costs = [
-            rank_cost(rank, each, self.gpu, tokens, rests.upkeep)
-            for rank, rests, each in zip(ranks, resting, works, strict=True)
-        ]
-        peaks = (
-            rests.at_rest.peak(self._passes_of(rank, program), with_gradients=rank.step.holds_gradients)
-            for rank, rests in zip(ranks, resting, strict=True)
-        )
-        return Price(allocated_bytes=max(map(int, peaks)), cost=max(costs, key=lambda cost: cost.seconds[1]))
+            alike = self._rests(job, topology)
+            ranks, resting = [rank_of_stage(job, self.gpu, topology, program, 0, alike.rank)], [alike.at_rest]
+        return _Divided(program=program, ranks=ranks, resting=resting, tokens=int(sizes.batch * sizes.seq))
 
-    def _program(self, job: Job, topology: Topology, sizes: Sizes) -> tuple[Program, Work]:
+    def _program(self, job: Job, topology: Topology, sizes: Sizes) -> Program:
         key = (
             *_stored(job), job.attention, job.loss, kv_cache(job, self.config), job.checkpointing, job.strategy,
             job.tp, job.pp, job.cp, job.ep, job.batch, job.seq, job.longest_seq,
         )  # fmt: skip
         if key not in self._programs:
-            program = rank_program(job, self.config, self.gpu, topology, sizes)
-            self._programs[key] = (program, work_of(program))
+            self._programs[key] = rank_program(job, self.config, self.gpu, topology, sizes)
         return self._programs[key]
 
     def _passes_of(self, rank: Rank, program: Program) -> dict[str, Number]:
@@ -115,11 +122,8 @@ class RankPrices:
         key = (*_stored(job), job.strategy, job.tp, job.offload, job.optimizer, implementation(job))
         if key not in self._resting:
             rank = rank_of_stage(job, self.gpu, topology, self._small_program(job, topology), 0)
-            self._resting[key] = self._resting_of(rank)
+            self._resting[key] = _Resting(rank=rank, at_rest=rank.at_rest())
         return self._resting[key]
-
-    def _resting_of(self, rank: Rank) -> _Resting:
-        return _Resting(rank=rank, at_rest=rank.at_rest(), upkeep=upkeep_of(rank, self.gpu))
 
     def _small_program(self, job: Job, topology: Topology) -> Program:
         """The parameters of a rank, with as few activations as possible."""

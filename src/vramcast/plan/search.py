@@ -131,7 +131,7 @@ def _by_estimates(job: Job, base: Forecast, gpu: Gpu, config: Config, limits: Li
     from vramcast.plan.rank_prices import RankPrices, edit_cost
 
     prices = RankPrices(config, gpu)
-    cost = prices.price(job).cost if job.gpus > 1 else edit_cost(job, config, gpu)
+    cost = prices.cost(job) if job.gpus > 1 else edit_cost(job, config, gpu)
     search = Search(base, cost, prices, limits)
     found: list[Plan] = []
     for tried in () if base.verdict().fits else search.fitting(lambda moves: _covered(moves, found)):
