@@ -94,7 +94,7 @@ def test_of_so_many_batches_about_their_logarithm_are_longer_than_all_before() -
 @pytest.mark.parametrize(("mean", "samples", "batch"), [(1, 10**15, 1), (1, 1, 1), (511, 3, 8), (512, 10**15, 64)])
 def test_no_number_of_samples_and_no_mean_is_too_extreme(mean: int, samples: int, batch: int) -> None:
     job = Job(model="gpt2", mean_seq=mean, samples=samples, batch=batch, accumulate=64)
-    assert all(1 <= length < 512 for length in earlier_lengths(job, 512, total, total).lengths)
+    assert all(1 <= length < 512 for length in earlier_lengths(job, 512, total).lengths)
 
 
 def test_more_samples_reserve_more() -> None:
@@ -111,11 +111,11 @@ def test_a_mean_above_the_longest_is_a_mistake() -> None:
 def test_only_batches_longer_than_all_before_count_and_count_anew_behind_the_first_step(tmp_path: Path) -> None:
     assert records(ORDER) == [300, 700, 900, 1024]
     job = Job(model="gpt2", lengths=lengths_file(tmp_path, ORDER), accumulate=4)
-    assert earlier_lengths(job, 1024, total, total) == Earlier(lengths=(300, 700, 650, 900), stepped_after=2)
+    assert earlier_lengths(job, 1024, total) == Earlier(lengths=(300, 700, 650, 900), stepped_after=2)
     adapted = replace(job, lora_rank=8)  # too small a state to settle in a cached block
-    assert earlier_lengths(adapted, 1024, total, total) == Earlier(lengths=(300, 700, 900), stepped_after=2)
+    assert earlier_lengths(adapted, 1024, total) == Earlier(lengths=(300, 700, 900), stepped_after=2)
     late = replace(job, accumulate=64)
-    assert earlier_lengths(late, 1024, total, total) == Earlier(lengths=(300, 700, 900), stepped_after=None)
+    assert earlier_lengths(late, 1024, total) == Earlier(lengths=(300, 700, 900), stepped_after=None)
 
 
 def test_samples_are_padded_to_the_longest_of_their_batch_and_cut_to_seq(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_the_loss_under_autocast_keeps_what_torch_keeps() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [8, None])
-def test_the_largest_tensors_alone_order_runs_as_all_tensors_do(
+def test_sums_of_lengths_and_the_largest_tensors_alone_order_runs_as_all_tensors_do(
     rank: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What lets the middle one of many runs be found without replaying each of them whole."""
@@ -222,7 +222,7 @@ def test_the_largest_tensors_alone_order_runs_as_all_tensors_do(
     rough, whole = [], []
     for lengths in runs:
         script = script_after(lengths, 1, monkeypatch, **job)
-        largest = replace(script.largest(), states=script.states)
-        rough.append(roughly_reserved(largest, 1024)(Earlier(lengths=lengths, stepped_after=1)))
+        rough.append(roughly_reserved(script.largest(), 1024)(Earlier(lengths=lengths, stepped_after=1)))
         whole.append(replay(script, capacity_bytes=None, conf="").peak_reserved_bytes)
     assert numpy.corrcoef(rough, whole)[0, 1] > 0.9
+    assert numpy.corrcoef(list(map(sum, runs)), whole)[0, 1] > 0.9

@@ -99,16 +99,14 @@ class Drafts:
         job = step.job
         if job.lengths is None and job.mean_seq is None:
             return script
-        largest, length = script.largest(), int(longest.seq)
-        quick = self._measure(_but(OF_PASSES, job), largest, length)
-        good = self._measure(_but(("alloc_conf",), job), replace(largest, states=script.states), length)
-        earlier = earlier_lengths(job, length, quick, good)
+        earlier = earlier_lengths(job, int(longest.seq), self._measure(script, job, int(longest.seq)))
         streams = (self._shorter(step, replace(longest, seq=length, target_seq=length)) for length in earlier.lengths)
         return replace(script, earlier=tuple(streams), stepped_after=earlier.stepped_after)
 
-    def _measure(self, key: Hashable, largest: Script, longest: int) -> Measure:
+    def _measure(self, script: Script, job: Job, longest: int) -> Measure:
+        key = _but(("alloc_conf",), job)
         if key not in self._measures:
-            self._measures[key] = roughly_reserved(largest, longest)
+            self._measures[key] = roughly_reserved(script.largest(), longest)
         return self._measures[key]
 
     def _shorter(self, step: Step, sizes: Sizes) -> list[Stamped]:

@@ -6,14 +6,16 @@ not stop growing after some steps: of N batches in random order about ln N are l
 full and torch gives cached segments back.
 
 Where the lengths are known (a file), the batches are those. Where only mean and longest are, lengths follow the
-distribution of largest entropy, and of many random orders of the run's batches the middle one is replayed. A batch is
-padded to its longest sample: the largest of `batch` draws.
+distribution of largest entropy, and of many random orders of the run's batches the middle one is replayed: what a run
+reserves follows the sum of such lengths, since each of these batches leaves blocks of its own length. A batch is padded
+to its longest sample: the largest of `batch` draws.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from math import expm1, log, log1p
 from random import Random
@@ -40,29 +42,29 @@ class Earlier:
 Measure = Callable[[Earlier], int]
 
 
-def earlier_lengths(job: Job, longest: int, quick: Measure, good: Measure) -> Earlier:
-    """What a run meets before its longest batch; nothing where all batches are alike. The measures say roughly what
-    torch reserves after such batches, one within microseconds, the other one well."""
+def earlier_lengths(job: Job, longest: int, measure: Measure) -> Earlier:
+    """What a run meets before its longest batch; nothing where all batches are alike. The measure says roughly what
+    torch reserves after such batches."""
     if job.lengths is not None:
         return _of_file(job, longest)
     if job.mean_seq is None:
         return Earlier()
     if job.mean_seq > longest:
         raise InputError(f"mean-seq {job.mean_seq} is more than the longest length, seq {longest}")
-    return typical_run(job, longest, quick, good)
+    return typical_run(job, longest, measure)
 
 
 def batches_of(job: Job) -> int:
     return BATCHES if job.samples is None else max(job.samples // job.batch, 1)
 
 
-def typical_run(job: Job, longest: int, quick: Measure, good: Measure) -> Earlier:
-    """Of many runs in random order one that reserves the middle amount: among those in the middle by the quick measure
-    the middle one by the good one."""
+def typical_run(job: Job, longest: int, measure: Measure) -> Earlier:
+    """Of many runs in random order one that reserves the middle amount: among those in the middle by the sum of their
+    lengths the middle one by the measure."""
     random = Random(0)
-    runs = sorted((_random_run(job, longest, random) for _ in range(RUNS)), key=quick)
+    runs = sorted((_random_run(job, longest, random) for _ in range(RUNS)), key=lambda run: sum(run.lengths))
     middle = (RUNS - MIDDLE) // 2
-    return sorted(runs[middle : middle + MIDDLE], key=good)[MIDDLE // 2]
+    return sorted(runs[middle : middle + MIDDLE], key=measure)[MIDDLE // 2]
 
 
 def _random_run(job: Job, longest: int, random: Random) -> Earlier:
@@ -86,6 +88,7 @@ def _lengths(job: Job, longest: int, shares: list[float]) -> tuple[int, ...]:
     return tuple(min(max(round(longest * part), 1), longest) for part in found)
 
 
+@cache
 def steepness_for(mean_share: float) -> float:
     """Where the mean lies, by halving: 1 / k - 1 / (e^k - 1) falls from 1 to 0 as k rises."""
     low, high = -STEEPEST, STEEPEST

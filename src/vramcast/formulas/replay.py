@@ -42,17 +42,15 @@ class Script:
     last_section: int = 0  # the loss, which multiplies nothing
 
     def largest(self) -> Script:
-        """The few largest tensors of a step alone: these decide what a cache grows by. Of more that are all alike the
-        first few order runs as all of them do."""
+        """The few largest tensors of a step alone, beside the optimizer's states: these decide what a cache grows by.
+        Of more that are all alike the first few order runs as all of them do."""
         least = _least([int(item.event.nbytes) for item in self.first if item.event.sign > 0])
         first, later = ([item for item in part if item.event.nbytes >= least] for part in (self.first, self.later))
         births = [item.key for item in first if item.event.sign > 0]
         if len(births) > LARGEST:
             few = set(births[:LARGEST])
             first, later = ([item for item in part if item.key in few] for part in (first, later))
-        return replace(
-            self, weights=(), small=(), workspaces=(), first=first, later=later, states=(), step_temporaries=()
-        )
+        return replace(self, weights=(), small=(), workspaces=(), first=first, later=later, step_temporaries=())
 
 
 def _least(sizes: list[int]) -> int:

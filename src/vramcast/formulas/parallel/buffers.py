@@ -96,26 +96,28 @@ def _ddp(job: Job, states: RankStates, place: str) -> Iterator[Entry]:
 def sent_vectors(states: RankStates) -> Iterator[int]:
     """In which DDP sends the model from rank 0; a parameter that fills a bucket alone is sent as it is
     (flatten_dense_tensors copies nothing)."""
-    for bucket in _buckets(states.weights.sizes, (BROADCAST,)):
-        yield sum(bucket) if len(bucket) > 1 else 0
+    for total, several in _buckets(states.weights.sizes, (BROADCAST,)):
+        yield total if several else 0
 
 
 def filled(sizes: Iterable[int], limits: tuple[int, ...]) -> Iterator[int]:
-    return map(sum, _buckets(sizes, limits))
+    return (total for total, _ in _buckets(sizes, limits))
 
 
-def _buckets(sizes: Iterable[int], limits: tuple[int, ...]) -> Iterator[list[int]]:
-    """compute_bucket_assignment_by_size in torch's reducer.cpp: a bucket is closed once it reaches its limit; the last
-    limit serves all further ones."""
-    bucket, total, number = list[int](), 0, 0
+def _buckets(sizes: Iterable[int], limits: tuple[int, ...]) -> Iterator[tuple[int, bool]]:
+    """Bytes of each, and whether there are several tensors in it: compute_bucket_assignment_by_size in torch's
+    reducer.cpp. A bucket is closed once it reaches its limit; the last limit serves all further ones."""
+    total = count = number = 0
+    limit = limits[0]
     for nbytes in sizes:
-        bucket.append(nbytes)
         total += nbytes
-        if total >= limits[min(number, len(limits) - 1)]:
-            yield bucket
-            bucket, total, number = [], 0, number + 1
-    if bucket:
-        yield bucket
+        count += 1
+        if total >= limit:
+            yield total, count > 1
+            total, count, number = 0, 0, number + 1
+            limit = limits[min(number, len(limits) - 1)]
+    if count:
+        yield total, count > 1
 
 
 def reduce_bucket(job: Job) -> int:

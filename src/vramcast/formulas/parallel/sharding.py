@@ -151,10 +151,14 @@ def shard_axis(param: Param, topology: Topology) -> int:
 def _cutter(topology: Topology) -> Shard:
     """FSDP2's rows, or an even cut of the flattened parameter."""
 
+    shapes: dict[tuple[tuple[int, ...], str], tuple[int, ...]] = {}  # layers are alike
+
     def rows(param: Param) -> Param:
-        n, axis = ranks_of(param, topology), shard_axis(param, topology)
-        shape = tuple(-(-int(size) // n) if at == axis else size for at, size in enumerate(param.shape))
-        return param.stored(param.dtype, shape, _share(param, n))
+        n, kind = ranks_of(param, topology), (param.shape, param.kind)
+        if kind not in shapes:
+            axis = shard_axis(param, topology)
+            shapes[kind] = tuple(-(-int(size) // n) if at == axis else size for at, size in enumerate(param.shape))
+        return param.stored(param.dtype, shapes[kind], _share(param, n))
 
     def flat(param: Param) -> Param:
         n = ranks_of(param, topology)
