@@ -17,6 +17,7 @@ from vramcast.formulas.parallel.windows import GATHERED, JOINED
 from vramcast.formulas.recorded import sizes_of
 from vramcast.formulas.timeline import Stamped
 from vramcast.job import job_from
+from vramcast.ledger import HOST
 from vramcast.models.read import read_model
 from vramcast.units import MiB
 
@@ -139,6 +140,11 @@ def test_statistics_of_4_bit_weights_stay_whole_on_every_rank() -> None:
         entries = estimate(job_from({**job, **values})).ledger.entries
         line = next(entry for entry in entries if entry.component.startswith("statistics"))
         assert line.nbytes == wanted
+
+
+def test_an_optimizer_with_nothing_to_update_on_the_gpu_makes_nothing_there() -> None:
+    found = estimate(job_from({**OFFLOADED, "strategy": "fsdp1", "optimizer": "adafactor"}), with_scaling=False)
+    assert not [entry for entry in found.ledger.entries if "adafactor" in entry.component and entry.place != HOST]
 
 
 @pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2"])

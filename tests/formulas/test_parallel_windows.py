@@ -180,6 +180,19 @@ def test_the_first_stage_holds_one_more_microbatch_than_the_second(tmp_path: Pat
     assert next(iter(others.values())) % 3 == 0
 
 
+@pytest.mark.parametrize(("framework", "sent"), [("megatron", 0), ("torchtitan", 1)])
+@pytest.mark.parametrize(("checkpointing", "kept"), [("full", 4), ("offload", 0)])
+def test_micro_batches_in_flight_hold_the_inputs_of_recomputed_blocks(
+    framework: str, sent: int, checkpointing: str, kept: int, tmp_path: Path
+) -> None:
+    """And what the stage has sent, which Megatron lets go; offloaded inputs are on the host."""
+    config = {**CONFIG, "num_hidden_layers": 16}
+    values = {"gpus": 4, "pp": 4, "accumulate": 8, "precision": "bf16-true", "checkpointing": checkpointing}
+    events = [item.event for item in stream_of(job(tmp_path, config=config, framework=framework, **values), config)]
+    others = [int(event.nbytes) for event in events if event.kind == "in flight" and event.sign > 0]
+    assert others == [(kept + sent) * 64 * 64 * 2] * 3
+
+
 @pytest.mark.parametrize(("strategy", "framework"), [("zero1", "plain"), ("zero2", "megatron")])
 def test_the_search_agrees_with_single_estimates(strategy: str, framework: str) -> None:
     values = {"model": "llama-3.2-1b", "gpus": 16, "precision": "bf16-master", "seq": 4096, "gpu": "h100-80gb"}

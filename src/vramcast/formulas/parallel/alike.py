@@ -1,69 +1,120 @@
-"""Peaks of a stage whose layers are alike, the first one perhaps apart, from those of two short stages.
+"""Peaks of a stage with many layers alike, from stages with few of them.
 
-Every such layer adds the same bytes to what is alive at the ends (the first layer, the last, the parts around them) and
-between them, and the fullest of the layers between is the one next to an end. So peaks at each of these places grow
-evenly with the number of layers, and two short stages give those of a long one. A program goes in whole; what a mode
-does to it must concern neighbours only, not all layers together (as ZeRO-3's reuse distance does).
+Every layer of a run of alike ones adds the same bytes to what is alive before, behind and between its layers, so that
+the peak at each place of a stage grows evenly with the number of layers; and of the layers between the ends of a run
+the fullest is next to an end. So a stage with all its runs cut short, and one more for each run with a layer more, tell
+the peaks of a long one. A run may be of groups: where every second block is recomputed, two blocks are alike together.
+What a mode does to a program must concern neighbours only, not all layers together (as ZeRO-3's reuse distance does).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from vramcast.formulas.fold import peak_by_phase, sums_of
-from vramcast.formulas.parallel.layout import stage_program
 from vramcast.formulas.timeline import Mode, passes
 from vramcast.models.dims import Number, maximum
 from vramcast.models.program import Program
+from vramcast.models.values import Placed
 
-MIDDLE = "layers between"
-SHORT = (4, 5)  # layers: two between the ends, each with another neighbour; more where a mode looks farther
+NEAR = 2  # groups next to each end of a run that differ from those between; more where a mode looks farther
+LONGEST_GROUP = 8
 
-Peaks = dict[tuple[str, str], Number]  # by phase and place
+Peaks = dict[tuple[str, Hashable], Number]  # by phase and place
 
 
-def peaks_by_place(program: Program, mode: Mode) -> Peaks:
-    """The largest sum in each phase at the first layer, at the last one, between them, and in the parts around."""
-    blocks = [index for index, placed in enumerate(program.placed) if placed.section.is_block]
-    places = {blocks[0]: "first layer", blocks[-1]: "last layer", **dict.fromkeys(blocks[1:-1], MIDDLE)}
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Sections from `start` on: groups of `length`, so many `times`."""
+
+    start: int
+    length: int
+    times: int
+
+
+def phase_peaks_of(
+    program: Program, recompute: Callable[[Placed], str], mode_of: Callable[[Program], Mode], farther: int
+) -> dict[str, Number]:  # fmt: skip
+    """What `peak_by_phase` says of the program. `farther`: how many layers beyond the next one a mode looks."""
+    near = NEAR + farther
+    kinds = [(id(placed.section), recompute(placed)) for placed in program.placed]
+    runs = [run for run in _runs(kinds) if run.times > 2 * near + 1]
+    cut = sum((run.times - 2 * near) * run.length for run in runs)
+    if (len(kinds) - cut) * (1 + len(runs)) >= len(kinds):
+        return peak_by_phase(program, mode_of(program))
+    few = [2 * near] * len(runs)
+    low = _peaks(program, mode_of, runs, few, near)
+    more = [_peaks(program, mode_of, runs, [*few[:at], 2 * near + 1, *few[at + 1 :]], near) for at in range(len(runs))]
+    found: dict[str, Number] = {}
+    for place, peak in low.items():
+        steps = ((run.times - 2 * near) * (high[place] - peak) for run, high in zip(runs, more, strict=True))
+        whole, phase = peak + sum(steps), place[0]
+        found[phase] = maximum(found[phase], whole) if phase in found else whole
+    return found
+
+
+def _runs(kinds: list[tuple[int, str]]) -> Iterator[_Run]:
+    """What is repeated, from left to right."""
+    at = 0
+    while at < len(kinds):
+        best = max((_Run(at, length, _times(kinds, at, length)) for length in range(1, LONGEST_GROUP + 1)),
+                   key=lambda run: run.length * run.times if run.times > 1 else 0)  # fmt: skip
+        yield best
+        at += best.length * best.times
+
+
+def _times(kinds: list[tuple[int, str]], at: int, length: int) -> int:
+    first, times = kinds[at : at + length], 1
+    while kinds[at + times * length : at + (times + 1) * length] == first:
+        times += 1
+    return times
+
+
+def _peaks(
+    program: Program, mode_of: Callable[[Program], Mode], runs: list[_Run], times: list[int], near: int
+) -> Peaks:
+    """Where the runs have so many groups."""
+    places = list(_places(len(program.placed), runs, times, near))
+    short = _shortened(program, [at for at, _ in places])
+    return peaks_at(short, mode_of(short), [name for _, name in places])
+
+
+def peaks_at(program: Program, mode: Mode, places: Sequence[Hashable | None]) -> Peaks:
+    """The largest sum in each phase at each place: one for every section, None where it is not asked for."""
     level: Number = 0
     peaks: Peaks = {}
     sums = sums_of(program)
     for chunk in passes(program, mode):
-        place = (chunk.phase, places.get(chunk.section, program.placed[chunk.section].name))
         above, net, _ = sums(chunk.events)
-        peaks[place] = maximum(peaks[place], level + above) if place in peaks else level + above
+        if places[chunk.section] is not None:
+            place = (chunk.phase, places[chunk.section])
+            peaks[place] = maximum(peaks[place], level + above) if place in peaks else level + above
         level = level + net
     return peaks
 
 
-def stretched(low: Peaks, high: Peaks, more: int) -> Peaks:
-    """To a stage with `more` layers than the shorter of two that differ by one."""
-    return {place: peak + (high[place] - peak) * more for place, peak in low.items()}
+def _places(sections: int, runs: list[_Run], times: list[int], near: int) -> Iterator[tuple[int, Hashable | None]]:
+    """The sections that stay, each with its place: counted from the nearer end of a run, None between."""
+    at = 0
+    for number, (run, count) in enumerate(zip(runs, times, strict=True)):
+        yield from ((own, own) for own in range(at, run.start))
+        for group in range(count):
+            place = group if group < near else group - count if group >= count - near else None
+            for offset in range(run.length):
+                name = None if place is None else ("run", number, place, offset)
+                yield run.start + group * run.length + offset, name
+        at = run.start + run.length * run.times
+    yield from ((own, own) for own in range(at, sections))
 
 
-def phase_peaks_of(program: Program, mode_of: Callable[[Program], Mode], farther: int = 0) -> dict[str, Number]:
-    """What `peak_by_phase` says of the program, from short ones where its layers are alike. `farther`: how many layers
-    beyond the next one a mode looks."""
-    blocks = [placed for placed in program.placed if placed.section.is_block]
-    few, more = (layers + farther for layers in SHORT)
-    if len(blocks) <= more or any(placed.section is not blocks[1].section for placed in blocks[1:]):
-        return peak_by_phase(program, mode_of(program))
-    programs = [_of_length(program, layers) for layers in (few, more)]
-    modes = [mode_of(short) for short in programs]
-    if len({modes[0].recompute(placed) for placed in blocks}) > 1:
-        return peak_by_phase(program, mode_of(program))
-    low, high = (peaks_by_place(short, mode) for short, mode in zip(programs, modes, strict=True))
-    found: dict[str, Number] = {}
-    for (phase, _), peak in stretched(low, high, len(blocks) - few).items():
-        found[phase] = maximum(found[phase], peak) if phase in found else peak
-    return found
-
-
-def _of_length(program: Program, layers: int) -> Program:
-    """Its first layers alone, cut once however often they are asked for."""
-    key = (_of_length, id(program.tape), layers)
+def _shortened(program: Program, sections: list[int]) -> Program:
+    """These sections alone, cut once however often they are asked for."""
+    key = (_shortened, id(program.tape), tuple(sections))
     if key not in program.folded:  # what has the id is kept with it
-        program.folded[key] = (program.tape, stage_program(program, [layers], (0,)))
+        tape = copy.copy(program.tape)
+        tape.placed = [program.placed[at] for at in sections]
+        program.folded[key] = (program.tape, replace(program, tape=tape))
     found: Program = program.folded[key][1]
     return found

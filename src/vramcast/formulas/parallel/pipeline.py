@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vramcast.formulas.events import Event, peak_above
+from vramcast.formulas.events import Event, kept_ids, peak_above
 from vramcast.formulas.parallel.topology import Topology
-from vramcast.formulas.timeline import Change, Chunk, Mode, passes
+from vramcast.formulas.timeline import KEEP, Change, Chunk, Mode, passes
 from vramcast.job import Job
 from vramcast.ledger import BACKWARD, FORWARD
 from vramcast.models.dims import Number, maximum
 from vramcast.models.program import Program
 
 IN_FLIGHT = "in flight"
+HELD = ("activation", "working", "pinned", "kv cache")  # not copies of weights, which all micro-batches share
 
 
 def chunks_in_flight(job: Job, topology: Topology, stage: int) -> int:
@@ -40,16 +41,20 @@ def stages_of_rank(job: Job, topology: Topology, stage: int) -> tuple[int, ...]:
     return tuple(stage + turn * topology.pp for turn in range(job.virtual_stages))
 
 
-def kept_bytes(program: Program, mode: Mode) -> Number:
+def kept_bytes(job: Job, program: Program, mode: Mode) -> Number:
     """What one micro-batch leaves behind between its forward and its backward, what follows the layers apart: backward
-    comes at once behind it."""
+    comes at once behind it. What a stage sends on stays where it is (torch/distributed/pipelining/stage.py fwd_cache),
+    but not with Megatron (pipeline_parallel/schedules.py deallocate_output_tensor)."""
     total: Number = 0
     for chunk in passes(program, mode):
         if chunk.phase == BACKWARD:
             break
         if program.placed[chunk.section].name not in ("mtp", "head", "loss"):
-            total = total + sum(event.sign * event.nbytes for event in chunk.events if event.kind == "activation")
-    return total
+            total = total + sum(event.sign * event.nbytes for event in chunk.events if event.kind in HELD)
+    sent = program.placed[-1].section
+    own = kept_ids(sent, KEEP[mode.recompute(program.placed[-1])])
+    is_dropped = job.framework == "megatron" and sent.is_block and id(sent.outputs[0].storage) not in own
+    return total - sent.outputs[0].nbytes if is_dropped else total
 
 
 def in_flight_change(others: int, each_bytes: Number) -> Change:

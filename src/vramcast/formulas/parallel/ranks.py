@@ -17,7 +17,7 @@ from vramcast.forecast import Forecast, ModelSummary, RankPeak
 from vramcast.formulas.alongside import played_with
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.buffers import buffers
-from vramcast.formulas.checkpointing import stashed_inputs
+from vramcast.formulas.checkpointing import recompute_rule, stashed_inputs
 from vramcast.formulas.contiguous import lay_out
 from vramcast.formulas.estimate import TooLarge, _slack, _within, assumptions, job_phases
 from vramcast.formulas.fold import peak_by_phase
@@ -51,6 +51,7 @@ from vramcast.formulas.parallel.layout import (
     split_of,
     stage_program,
 )
+from vramcast.formulas.parallel.megatron_fsdp import is_megatron_fsdp
 from vramcast.formulas.parallel.pipeline import (
     beside_change,
     chunks_in_flight,
@@ -117,7 +118,7 @@ class RankStep(Step):
             mode = replace(mode, changes=(*mode.changes, beside_change(forward_bytes(self.program, mode))))
         if not others:
             return mode
-        each = kept_bytes(self.program, mode) // self.job.virtual_stages
+        each = kept_bytes(self.job, self.program, mode) // self.job.virtual_stages
         return replace(mode, changes=(*mode.changes, in_flight_change(others, each)))
 
     @property
@@ -193,10 +194,14 @@ class Rank:
 
     def _passes(self, *, fresh: bool) -> dict[str, Number]:
         step = self.step
-        if step.topology.strategy == "zero3" or step.topology.pp > 1:
+        with_two = is_megatron_fsdp(step.job, step.topology)  # units gathered ahead
+        if step.topology.strategy == "zero3" and not with_two:
             return peak_by_phase(step.program, step.mode(fresh=fresh))
-        stash = stashed_inputs(step.job)
-        return phase_peaks_of(step.program, lambda program: replace(step, program=program).mode(fresh=fresh), stash)
+        farther = stashed_inputs(step.job) + with_two
+        return phase_peaks_of(
+            step.program, recompute_rule(step.job), lambda short: replace(step, program=short).mode(fresh=fresh),
+            farther,
+        )  # fmt: skip
 
     def peak(self) -> Number:
         """The largest allocated sum once optimizer states exist."""

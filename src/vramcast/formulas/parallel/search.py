@@ -10,7 +10,7 @@ chosen candidate comes from `estimate`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError, UnsupportedError, VramcastError
 from vramcast.formulas.overheads import context_entries
-from vramcast.formulas.parallel.alike import MIDDLE, SHORT, Peaks, peaks_by_place
+from vramcast.formulas.parallel.alike import Peaks, peaks_at
 from vramcast.formulas.parallel.buffers import nccl_entries
 from vramcast.formulas.parallel.layout import (
     layers_of_stages,
@@ -44,6 +44,8 @@ Grid = NDArray[numpy.int64]
 BATCHES = (1, 2, 4, 8)
 RECOMPUTE = ("none", "selective", "full")
 MOST_CP = 64
+MIDDLE = "layers between"
+SHORT = (4, 5)  # layers of the stages from which all others follow: two between the ends, each with another neighbour
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")  # the names configs have for their number
 
 
@@ -213,7 +215,7 @@ class _Slice:
         moments = [low[place] + (high[place] - low[place]) * (layers - SHORT[0]) for place in places]
         return functools.reduce(numpy.maximum, moments)
 
-    def _totals(self, job: Job, topology: Topology, layers: int, stage: int) -> dict[tuple[str, str], Grid]:
+    def _totals(self, job: Job, topology: Topology, layers: int, stage: int) -> dict[tuple[str, Hashable], Grid]:
         """The peaks of a short stage once optimizer states exist, all that lies there included."""
         last = topology.pp - 1
         kind = "only" if last == 0 else "first" if stage == 0 else "last" if stage == last else "middle"
@@ -242,7 +244,9 @@ class _Slice:
             here = on_device(job, states)
             step = RankStep(job=job, program=program, states=here, place=DEVICE, topology=topology, stage=last)
             mode = step.mode(fresh=not step.finds_gradients)
-            self.passes[key] = _Passes(peaks=peaks_by_place(program, mode), kept=kept_bytes(program, mode))
+            self.passes[key] = _Passes(
+                peaks=peaks_at(program, mode, _places(program)), kept=kept_bytes(job, program, mode)
+            )
         return self.passes[key]
 
     def _lying(self, job: Job, topology: Topology, kind: str, layers: int) -> tuple[AtRest, bool]:
@@ -255,3 +259,13 @@ class _Slice:
 
 def _divided(job: Job, cp: int, pp: int) -> Job:
     return replace(job, cp=cp, pp=pp, virtual_stages=1, schedule="1f1b", accumulate=max(job.accumulate, pp))
+
+
+def _places(program: Program) -> list[str]:
+    """The first layer, the last one, those between, and the parts around them."""
+    names = [placed.name for placed in program.placed]
+    blocks = [index for index, placed in enumerate(program.placed) if placed.section.is_block]
+    for index in blocks:
+        names[index] = MIDDLE
+    names[blocks[0]], names[blocks[-1]] = "first layer", "last layer"
+    return names
