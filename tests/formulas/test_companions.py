@@ -70,6 +70,11 @@ def test_a_teacher_leaves_its_logits_and_their_softmax() -> None:
     assert found["teacher's probabilities"] == 2 * 512 * VOCAB * 4
 
 
+def test_a_teacher_has_nothing_to_compare_with_where_logits_never_exist() -> None:
+    with pytest.raises(InputError, match="which loss fused never makes"):
+        estimate(job(teacher="same", loss="fused"))
+
+
 def test_a_larger_teacher_is_read_from_its_own_config() -> None:
     ledger = estimate(job(teacher="cuda:1", **{"teacher-model": "qwen3-1.7b", "companion-dtype": "bf16"})).ledger
     assert lines(ledger, "load", "cuda:1")["teacher, bf16"] > 2 * 1.5e9

@@ -225,6 +225,10 @@ def _trained(name: str, states: States, place: str) -> Iterator[Amounts]:
 def _teacher(setting: Setting) -> Beside:
     """Distillation: the teacher's logits and their softmax stay until backward, on the trained model's device."""
     job, out = setting.job, setting.program.output
+    if not out.shape:
+        raise InputError(
+            f"a teacher's logits are compared with the model's, which loss {job.loss} never makes: take full"
+        )
     place = _place(job.teacher, setting)
     dtype = DTYPES[job.companion_dtype] if job.companion_dtype else setting.program.regime.weights
     model = without_graph(setting, _config(setting, job.teacher_model), dtype=dtype)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 from vramcast.job import Job
@@ -188,7 +189,7 @@ def temporary_lists(trained: Iterable[Param], job: Job, states_dtype_bytes: int 
     if how in ("fused", "foreach"):
         return ()
     if how == "loop" and _torch_adafactor(job):  # a variable holds one parameter's matrix until the next one's is there
-        return tuple(zip([0, *sizes[:-1]], sizes, strict=True))
+        return tuple(pairwise((0, *sizes)))
     return tuple((size,) * _tensors(job) for size in sizes)
 
 
