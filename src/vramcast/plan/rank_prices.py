@@ -59,7 +59,7 @@ class RankPrices:
         self.config, self.gpu = config, gpu
         self._programs: dict[Hashable, Program] = {}
         self._passes: dict[Hashable, dict[str, Number]] = {}
-        self._resting: dict[Hashable, _Resting] = {}
+        self._resting: dict[Hashable, list[_Resting]] = {}
         self._small: dict[Hashable, Program] = {}
 
     def allocated_bytes(self, job: Job) -> int:
@@ -83,12 +83,13 @@ class RankPrices:
         _check_supported(job)
         job, sizes = _completed(job), plain(sizes_of(job, self.config))
         program = self._program(job, topology, sizes)
-        if topology.pp > 1 or job.framework == "megatron":  # where more lies than parameters tell
+        if job.framework == "megatron":  # where more lies than parameters tell
             ranks = [rank_of_stage(job, self.gpu, topology, program, stage) for stage in range(topology.pp)]
             resting = [rank.at_rest() for rank in ranks]
         else:
             alike = self._rests(job, topology)
-            ranks, resting = [rank_of_stage(job, self.gpu, topology, program, 0, alike.rank)], [alike.at_rest]
+            ranks = [rank_of_stage(job, self.gpu, topology, program, rests.rank.stage, rests.rank) for rests in alike]
+            resting = [rests.at_rest for rests in alike]
         return _Divided(program=program, ranks=ranks, resting=resting, tokens=int(sizes.batch * sizes.seq))
 
     def _program(self, job: Job, topology: Topology, sizes: Sizes) -> Program:
@@ -104,8 +105,8 @@ class RankPrices:
         """What a step makes does not ask which optimizer follows."""
         job = rank.step.job
         key = (
-            id(program), rank.stage, job.offload, job.keep_outputs, job.accumulate > 1,
-            implementation(job) == "in-backward",
+            id(program), rank.stage, job.offload, job.keep_outputs, implementation(job) == "in-backward",
+            job.accumulate if job.pp > 1 else job.accumulate > 1,
         )  # fmt: skip
         if key not in self._passes:
             self._passes[key] = rank.passes()
@@ -113,16 +114,16 @@ class RankPrices:
 
     def lying_bytes(self, job: Job) -> int:
         """What lies on a rank in the optimizer's step whatever the passes do: a lower bound, quickly."""
-        if job.pp > 1:
-            return 0
-        at_rest = self._rests(job, topology_of(job)).at_rest
-        return at_rest.gradient_bytes + at_rest.by_phase[STEP]
+        resting = (rests.at_rest for rests in self._rests(job, topology_of(job)))
+        return max(at_rest.gradient_bytes + at_rest.by_phase[STEP] for at_rest in resting)
 
-    def _rests(self, job: Job, topology: Topology) -> _Resting:
+    def _rests(self, job: Job, topology: Topology) -> list[_Resting]:
+        """Stage by stage."""
         key = (*_stored(job), job.strategy, job.tp, job.offload, job.optimizer, implementation(job))
         if key not in self._resting:
-            rank = rank_of_stage(job, self.gpu, topology, self._small_program(job, topology), 0)
-            self._resting[key] = _Resting(rank=rank, at_rest=rank.at_rest())
+            program = self._small_program(job, topology)
+            ranks = [rank_of_stage(job, self.gpu, topology, program, stage) for stage in range(topology.pp)]
+            self._resting[key] = [_Resting(rank=rank, at_rest=rank.at_rest()) for rank in ranks]
         return self._resting[key]
 
     def _small_program(self, job: Job, topology: Topology) -> Program:
