@@ -13,6 +13,7 @@ from vramcast.catalog.gpus import Gpu
 from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.parallel.ranks import (
     Rank,
+    _beside,
     _check_supported,
     _completed,
     divided_program,
@@ -61,6 +62,7 @@ class RankPrices:
         self._passes: dict[Hashable, dict[str, Number]] = {}
         self._resting: dict[Hashable, list[_Resting]] = {}
         self._small: dict[Hashable, Program] = {}
+        self._beside: dict[Hashable, int] = {}
 
     def allocated_bytes(self, job: Job) -> int:
         """Of the fullest rank."""
@@ -119,20 +121,37 @@ class RankPrices:
 
     def _rests(self, job: Job, topology: Topology) -> list[_Resting]:
         """Stage by stage."""
-        key = (*_stored(job), job.strategy, job.tp, job.offload, job.optimizer, implementation(job))
+        key = (*_stored(job), job.strategy, job.tp, job.offload, job.optimizer, implementation(job), *_beside_it(job))
         if key not in self._resting:
             program = self._small_program(job, topology)
             ranks = [rank_of_stage(job, self.gpu, topology, program, stage) for stage in range(topology.pp)]
-            self._resting[key] = [_Resting(rank=rank, at_rest=rank.at_rest()) for rank in ranks]
+            at_rest = [rank.at_rest().beside(self._companions(job, topology, rank)) for rank in ranks]
+            self._resting[key] = [_Resting(rank=rank, at_rest=at) for rank, at in zip(ranks, at_rest, strict=True)]
         return self._resting[key]
+
+    def _companions(self, job: Job, topology: Topology, rank: Rank) -> int:
+        """Weights of frozen models that lie beside the rank's."""
+        key = (job.precision, topology, *_beside_it(job))
+        if key not in self._beside:
+            on_gpu = "same" in (job.reference, job.reward, job.teacher)
+            made = _beside(job, self.config, self.gpu, topology, rank, _small_sizes(job)).resident if on_gpu else ()
+            self._beside[key] = sum(made)
+        return self._beside[key]
 
     def _small_program(self, job: Job, topology: Topology) -> Program:
         """The parameters of a rank, with as few activations as possible."""
         key = (*_stored(job), topology)
         if key not in self._small:
-            sizes = Sizes(batch=1, seq=64 * job.cp * job.tp, target_seq=64, images=1)
-            self._small[key] = divided_program(job, self.config, self.gpu, topology, sizes)
+            self._small[key] = divided_program(job, self.config, self.gpu, topology, _small_sizes(job))
         return self._small[key]
+
+
+def _small_sizes(job: Job) -> Sizes:
+    return Sizes(batch=1, seq=64 * job.cp * job.tp, target_seq=64, images=1)
+
+
+def _beside_it(job: Job) -> tuple[Hashable, ...]:
+    return (job.reference, job.reference_dtype, job.reward, job.teacher, job.companion_dtype)
 
 
 def _stored(job: Job) -> tuple[Hashable, ...]:

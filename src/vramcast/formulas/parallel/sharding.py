@@ -54,6 +54,10 @@ class AtRest:
     gradient_bytes: int
     temporary_bytes: int
 
+    def beside(self, nbytes: int) -> AtRest:
+        """With so much more that lies there all the time."""
+        return replace(self, by_phase={phase: lying + nbytes for phase, lying in self.by_phase.items()})
+
     def peak(self, passes: dict[str, Number], *, with_gradients: bool) -> Number:
         """The largest allocated sum. `with_gradients`: they exist in every pass."""
         held = self.gradient_bytes if with_gradients else 0
