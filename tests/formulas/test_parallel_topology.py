@@ -109,3 +109,10 @@ def test_adapters_that_a_framework_has_no_words_for_are_refused(framework: str, 
     values = {"model": "llama-3.2-1b", "framework": framework, "lora-rank": 8, "gpus": gpus, "strategy": "fsdp2"}
     with pytest.raises(UnsupportedError, match="name another framework"):
         estimate(job_from(values if gpus > 1 else {**values, "strategy": "none"}))
+
+
+@pytest.mark.parametrize("model", ["t5-base", "qwen2-vl-2b"])
+def test_a_model_with_parts_between_two_stacks_is_not_cut_into_stages(model: str) -> None:
+    values = {"model": model, "gpus": 4, "pp": 2, "strategy": "ddp", "seq": 256, "gpu": "h100-80gb"}
+    with pytest.raises(UnsupportedError, match="between two: take pp 1"):
+        estimate(job_from(values))

@@ -116,6 +116,18 @@ def test_a_layer_with_routed_experts(row: Row, attention: str, experts: str, pre
     check(row, precision, attention, experts)
 
 
+@pytest.mark.parametrize("experts", ["grouped", "loop"])
+def test_what_one_layer_turns_to_fp32_the_next_one_is_given(experts: str) -> None:
+    """16-bit weights under CUDA's autocast: a norm answers in fp32, and experts as the norm before them did."""
+    row = Row("phi-3.5-moe", changes={**NARROW, "num_local_experts": 4}, depth=4)
+    regime = Regime(weights=BF16, autocast=BF16, attention="flash", experts=experts)
+    layers = [
+        placed.section for placed in record(Config(row.data), regime, row.sizes).placed if placed.section.is_block
+    ]
+    assert [layer.inputs[0].dtype for layer in layers] == [BF16, F32, F32, F32]
+    assert len(set(map(id, layers))) == 2
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("experts", ["grouped", "loop"])
 def test_attention_with_sinks_and_experts_with_biases(experts: str, precision: str) -> None:

@@ -114,7 +114,7 @@ class Tape:
         with self.scope(name):
             for index, kind in enumerate(kinds):
                 self.mask = masks[index] if masks else "none"
-                before = recorded.setdefault((kind, self.mask, x.requires_grad), [])
+                before = recorded.setdefault((kind, self.mask, x.requires_grad, x.dtype), [])
                 section = self._alike(before, index) or self._record(body, x, kind, index)
                 before.append((index, section))
                 self.placed.append(Placed(section, index))

@@ -173,6 +173,11 @@ def stage_program(program: Program, stages: list[int], which: tuple[int, ...]) -
 def _stage_program(program: Program, stages: list[int], which: tuple[int, ...]) -> Program:
     blocks = [index for index, placed in enumerate(program.placed) if placed.section.is_block]
     first, last = blocks[0], blocks[-1]
+    between = [placed.name for placed in program.placed[first:last] if not placed.section.is_block]
+    if between:
+        raise UnsupportedError(
+            f"stages are cut from one stack of layers; this model has {', '.join(between)} between two: take pp 1"
+        )
     starts = [sum(stages[:index]) for index in range(len(stages) + 1)]
     chosen: list[Placed] = []
     if 0 in which:
