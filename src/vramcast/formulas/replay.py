@@ -144,7 +144,7 @@ class Run:
 
     def steps(self) -> None:
         script = self.script
-        zeroes = not (script.zero_grad_first or script.accumulates) and script.later is script.first  # every forward
+        zeroes = not (script.zero_grad_first or script.accumulates) and script.later is script.first  # behind forward
         for count, stream in enumerate(script.earlier, 1):
             self.play(stream, zeroes=zeroes)
             if count == script.stepped_after:
