@@ -25,6 +25,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "products kept": {"model": "qwen2.5-0.5b", "checkpointing": "selective"},
     "inputs on the host": {"model": "smollm2-135m", "checkpointing": "offload", "framework": "trl"},
     "a stream that turns to fp32": {"model": "phi-3.5-moe", "precision": "bf16-autocast", "checkpointing": "full"},
+    "adapters under autocast": {"model": "llama-3.2-1b", "lora-rank": 8, "checkpointing": "full"},
     "encoder and decoder": {"model": "t5-small", "checkpointing": "full"},
     "pictures": {"model": "qwen2-vl-2b", "images": 1, "seq": 512, "checkpointing": "full"},
     "layers of two kinds": {"model": "gemma-3-1b", "loss": "chunked"},
@@ -33,6 +34,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "fetched": {"model": "qwen2.5-0.5b", "gpus": 4, "strategy": "fsdp2", "offload": "params"},
     "kept for a while": {"model": "gpt2", "gpus": 4, "strategy": "zero3", "framework": "deepspeed"},
     "divided matrices": {"model": "llama-3.2-1b", "gpus": 4, "strategy": "ddp", "tp": 2},
+    "a tied head in a unit of its own": {"model": "gpt2", "gpus": 4, "strategy": "fsdp2", "units": "ends"},
     "a stage": {"model": "llama-3.2-1b", "gpus": 4, "strategy": "ddp", "pp": 2, "accumulate": 4},
     "a recomputed stage": {
         "model": "llama-3.2-1b", "gpus": 4, "strategy": "fsdp2", "pp": 2, "accumulate": 4, "checkpointing": "full",
@@ -66,11 +68,15 @@ def streams(values: dict[str, Any]) -> Iterator[list[Stamped]]:
 @pytest.mark.parametrize("name", JOBS)
 def test_what_dies_was_born_in_the_same_size(name: str) -> None:
     for stream in streams(JOBS[name]):
-        alive: dict[object, int] = {}
+        alive: dict[object, Stamped] = {}
         for item in stream:
             if item.event.sign > 0:
                 assert item.key not in alive, item
                 assert int(item.event.nbytes) >= 0, item
-                alive[item.key] = int(item.event.nbytes)
+                alive[item.key] = item
             else:
-                assert alive.pop(item.key, None) == int(item.event.nbytes), item
+                born = alive.pop(item.key, None)
+                assert born is not None, item
+                assert int(born.event.nbytes) == int(item.event.nbytes), item
+        left = {item.event.kind for item in alive.values()}  # a stage sends its output on; `outputs` holds the logits
+        assert left <= {"gradient", "whole gradient", "working", "kv cache"}, left

@@ -297,7 +297,8 @@ def _pinned(held: bool, how: str, back: Backward) -> list[Event]:
 def _recompute(
     section: Section, how: str, input_kept: bool, exported: frozenset[int], stops_early: bool
 ) -> list[Event]:
-    """Forward again, this time keeping; what was kept the first time is not made twice."""
+    """Forward again, this time keeping; what was kept the first time is not made twice. Autocast's cache goes with it,
+    as behind any forward."""
     there = {*(kept_ids(section, "products") if how == "selective" else ()), *exported}
     used = used_again(section) - exported if how == "selective" else frozenset()
     out = section.outputs[0].storage
@@ -311,7 +312,8 @@ def _recompute(
         events.append(event)
         if event.key == OUT and event.sign > 0 and not needed:
             events.append(_death(event))
-    return events
+    made = {event.key for event in events if event.sign > 0} - {event.key for event in events if event.sign < 0}
+    return [*events, *(copy for copy in _cached_copies(section, "none") if copy.key in made)]
 
 
 def _clean_up(section: Section, how: str, input_kept: bool, exported: frozenset[int]) -> list[Event]:

@@ -183,7 +183,7 @@ def _stage_program(program: Program, stages: list[int], which: tuple[int, ...]) 
     if 0 in which:
         chosen += program.placed[:first]
     else:
-        chosen.append(_received(program.placed[first]))
+        chosen.append(_received(program.placed[blocks[starts[which[0]]]]))
     for stage in which:
         chosen += [program.placed[index] for index in blocks[starts[stage] : starts[stage + 1]]]
     if len(stages) - 1 in which:

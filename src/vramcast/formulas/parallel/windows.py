@@ -10,7 +10,7 @@ released unless they are used again within `max_reuse_distance`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -369,6 +369,7 @@ class _Weaver:
         self.strategy, self.last = strategy, last
         self.unit_of = {section: unit for unit in units for section in unit.sections}
         self.gradients: dict[int, list[Event]] = {unit.number: [] for unit in units}
+        self.unreduced: set[Hashable] = set()
         self.at: tuple[str, int] | None = None
         self.forward_over = self.backward_begun = False
 
@@ -410,6 +411,7 @@ class _Weaver:
             yield self._chunk(phase, section, self.strategy.after_forward(unit))
         elif section == unit.sections[0]:  # the unit's first section is the last to run backward
             grads, self.gradients[unit.number] = self.gradients[unit.number], []
+            self.unreduced.difference_update(event.key for event in grads)
             yield self._chunk(BACKWARD, section, self.strategy.after_backward(unit, grads))
         self.at = None
 
@@ -420,17 +422,23 @@ class _Weaver:
         """Gradients of parameters are not there to stay."""
         if not any(event.kind == "gradient" for event in chunk.events):
             return chunk
-        events = [self._marked(event, chunk.section) if event.kind == "gradient" else event for event in chunk.events]
-        return Chunk(chunk.phase, chunk.section, events, chunk.incoming, chunk.again)
+        marked = (self._marked(event, chunk.section) if event.kind == "gradient" else event for event in chunk.events)
+        return Chunk(chunk.phase, chunk.section, list(filter(None, marked)), chunk.incoming, chunk.again)
 
-    def _marked(self, event: Event, section: int) -> Event:
-        """A tied parameter's first share is made in one section and goes in another, where it is added."""
+    def _marked(self, event: Event, section: int) -> Event | None:
+        """A tied parameter's first share is made in one section and goes in another, where it is added, unless a unit
+        of its own has reduced it by then."""
         is_share = isinstance(event.key, tuple) and event.key[0] == "outer"
         key = ("outer", "unsharded", None if is_share else section, event.key)
         made, unit = Event(event.sign, key, event.nbytes, UNSHARDED, LABELS[UNSHARDED]), self.unit_of.get(section)
-        if made.sign < 0:
-            for number, births in self.gradients.items():
-                self.gradients[number] = [birth for birth in births if birth.key != key]
-        elif unit is not None:
-            self.gradients[unit.number].append(made)
+        if made.sign > 0:
+            self.unreduced.add(key)
+            if unit is not None:
+                self.gradients[unit.number].append(made)
+            return made
+        if key not in self.unreduced:
+            return None
+        self.unreduced.discard(key)
+        for number, births in self.gradients.items():
+            self.gradients[number] = [birth for birth in births if birth.key != key]
         return made
