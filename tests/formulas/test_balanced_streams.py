@@ -1,4 +1,5 @@
-"""A step's stream adds up: what dies was born, in the same size, and nothing is there twice.
+"""A step's stream adds up: what dies was born, in the same size, and nothing is there twice; a replay asks for what
+the bill says.
 
 A replay goes by the tensors' names and would not notice; sums of births and deaths, which price plans, would.
 """
@@ -12,11 +13,15 @@ import pytest
 
 from vramcast.catalog.gpus import find_gpu
 from vramcast.formulas.drafts import Drafts
+from vramcast.formulas.estimate import estimate
 from vramcast.formulas.parallel.ranks import rank_of_stage, rank_program
+from vramcast.formulas.parallel.sharding import wrapped_vectors
 from vramcast.formulas.parallel.topology import topology_of
 from vramcast.formulas.recorded import is_divided, sizes_of
+from vramcast.formulas.replay import replay
 from vramcast.formulas.timeline import Stamped
 from vramcast.job import job_from
+from vramcast.ledger import PHASES, Category, Level
 from vramcast.models.read import read_model
 
 JOBS: dict[str, dict[str, Any]] = {
@@ -80,3 +85,43 @@ def test_what_dies_was_born_in_the_same_size(name: str) -> None:
                 assert int(born.event.nbytes) == int(item.event.nbytes), item
         left = {item.event.kind for item in alive.values()}  # a stage sends its output on; `outputs` holds the logits
         assert left <= {"gradient", "whole gradient", "working", "kv cache"}, left
+
+
+BESIDE: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "micro-batches": {"accumulate": 4},
+    "states that come with a checkpoint": {"resume": "cpu"},
+    "states that come with a checkpoint, micro-batches": {"resume": "cpu", "accumulate": 2},
+    "evaluation": {"evaluate": True, "eval-batch": 4},
+    "evaluation, micro-batches": {"evaluate": True, "eval-batch": 4, "accumulate": 2},
+    "an averaged copy": {"ema": "same"},
+    "a reference, micro-batches": {"reference": "same", "accumulate": 2},
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+@pytest.mark.parametrize("precision", ["bf16-true", "fp32"])
+def test_a_replay_asks_for_what_the_bill_says(name: str, precision: str) -> None:
+    job = job_from({"model": "smollm2-135m", "gpu": "h100-80gb", "seq": 512, "precision": precision, **BESIDE[name]})
+    config = read_model("smollm2-135m").config
+    assert config is not None
+    script = Drafts(config, find_gpu("h100-80gb")).of(job).script
+    asked = replay(script, capacity_bytes=None, conf="").peak_requested_bytes
+    bill = [
+        entry for entry in estimate(job, with_scaling=False).ledger.entries
+        if entry.place == "cuda:0" and entry.level is Level.ALLOCATED and entry.category is not Category.SLACK
+    ]  # fmt: skip
+    assert asked == max(sum(entry.nbytes for entry in bill if phase in entry.phases) for phase in PHASES)
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_what_fsdp1_wraps_is_what_its_ranks_hold(tp: int) -> None:
+    """Experts are shared by more ranks than the rest where tensor parallelism does not divide them."""
+    values = {"model": "phi-3.5-moe", "gpus": 8, "tp": tp, "strategy": "fsdp1", "seq": 128, "gpu": "h100-80gb"}
+    job, gpu, config = job_from(values), find_gpu("h100-80gb"), read_model("phi-3.5-moe").config
+    assert config is not None
+    topology = topology_of(job)
+    program = rank_program(job, config, gpu, topology, sizes_of(job, config))
+    held = rank_of_stage(job, gpu, topology, program, 0).states.weights.nbytes
+    cut = sum(-(-sum(sizes) // ranks) for sizes, ranks in wrapped_vectors(job, program, topology))
+    assert cut == pytest.approx(held, rel=1e-6)

@@ -38,21 +38,26 @@ Played = TypeVar("Played", bound=Script)
 
 
 def played_with(script: Played, extra: Beside, device: str) -> Played:
-    """The script with what happens beside both of its steps."""
+    """The script with what happens beside both of its steps. What comes between steps comes before the first
+    micro-batch of a later one."""
     if not extra.passes and not extra.blocks:
         return script
+    accumulates = script.accumulates
     return replace(
         script, first=with_beside(script.first, extra, device, later=False),
-        later=with_beside(script.later, extra, device, later=True),
+        again=with_beside(script.first, extra, device, later=True) if accumulates else None,
+        later=with_beside(script.later, extra, device, later=True, begins=not accumulates),
     )  # fmt: skip
 
 
-def with_beside(stream: Sequence[Stamped], extra: Beside, device: str, *, later: bool) -> list[Stamped]:
-    """The first step's stream, or a `later` one's."""
+def with_beside(
+    stream: Sequence[Stamped], extra: Beside, device: str, *, later: bool, begins: bool = True
+) -> list[Stamped]:  # fmt: skip
+    """The stream of the first step, or of a `later` one, if it `begins` one."""
     blocks = Blocks((line for line in extra.blocks if line.place == device), STEP if later else None)
     passes = [(run.phase, run.stream()) for run in extra.passes if run.place == device]
     found: list[Stamped] = []
-    for phase in BETWEEN if later else (RESUME,):
+    for phase in (BETWEEN if later else (RESUME,)) if begins else ():
         found += blocks.at(phase)
         found += (item for name, made in passes if name == phase for item in alone(made, name))
     seen = ""

@@ -30,8 +30,8 @@ def step_script(
     weights = tuple(param.nbytes for param in states.params)
     if step.accumulates_apart:
         weights += tuple(gradient_bytes(param, states.recipe) for param in states.trained)
-    if states.recipe.master:
-        weights += tuple(4 * param.numel for param in states.trained)
+    for held in (states.recipe.master, job.ema == "same"):
+        weights += tuple(4 * param.numel for param in states.trained) if held else ()
     return Script(
         weights=(*weights, *resident), first=first, later=later, states=tuple(chain.from_iterable(made)),
         step_temporaries=temporary_lists(states.trained, job, item),

@@ -35,6 +35,7 @@ class Script:
     zero_grad_first: bool  # gradients are dropped before the next forward
     zero_grad_behind: bool = False  # behind the forward of a step's first micro-batch
     accumulates: bool = False  # further micro-batches come before the first optimizer step
+    again: list[Stamped] | None = None  # the first micro-batch of a later step, where it is not like the very first
     earlier: tuple[list[Stamped], ...] = ()  # batches of other lengths, before the longest
     stepped_after: int | None = None  # of those; None: the optimizer's first step comes behind the longest
     small: tuple[int, ...] = ()  # inputs
@@ -158,7 +159,7 @@ class Run:
         self.optimizer_step()
         self.end_step(gradients=script.zero_grad_first)
         if script.accumulates and (script.zero_grad_first or script.zero_grad_behind):
-            self.play(script.first, zeroes=script.zero_grad_behind)
+            self.play(script.again or script.first, zeroes=script.zero_grad_behind)
             self.end_step(gradients=False)
             if self.state() == second:  # from here on all goes as it did
                 return

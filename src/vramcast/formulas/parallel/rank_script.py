@@ -69,10 +69,11 @@ def _weights(step: Step, states: RankStates) -> Iterator[int]:
 
 
 def _beside(step: Step, states: RankStates, lying: Iterable[Entry], *, bucketed: bool) -> Iterator[int]:
-    """What lies there all the time beside weights: statistics, master weights, buffers, gradients' own buffer."""
+    """What lies there all the time beside weights: statistics, master weights, an average, buffers, gradients' own."""
     yield states.statistics_bytes
-    always = (Category.MASTER,) if bucketed else (Category.MASTER, Category.COMMUNICATION)
-    yield from (entry.nbytes for entry in lying if entry.category in always and entry.phases == PHASES)
+    always = (Category.MASTER, Category.COMPANION, *(() if bucketed else (Category.COMMUNICATION,)))
+    here = (entry for entry in lying if entry.place == step.place and entry.phases == PHASES)
+    yield from (entry.nbytes for entry in here if entry.category in always)
     if step.accumulates_apart and not bucketed:
         yield states.gradient_bytes
 
@@ -81,8 +82,8 @@ def _wrapping(step: Step, states: RankStates, topology: Topology) -> Iterator[Wr
     """FSDP1 wraps a model with data in it, a plain loop calls fully_shard or parallelize_module on one."""
     job, stays = step.job, not offloads_params(step.job)
     if topology.strategy == "fsdp1":
-        for sizes in wrapped_vectors(job, step.program, topology):
-            yield Wrapping(params=sizes, shards=(-(-sum(sizes) // topology.shard),), stays=stays)
+        for sizes, ranks in wrapped_vectors(job, step.program, topology):
+            yield Wrapping(params=sizes, shards=(-(-sum(sizes) // ranks),), stays=stays)
     elif topology.strategy == "fsdp2" and job.framework not in ON_META:
         shares = {param.name: param.nbytes for param in states.weights}
         for unit in sorted(units_of(job, step.program, topology), key=lambda unit: (unit.is_root, unit.number)):
@@ -104,7 +105,8 @@ def _tried(step: Step, topology: Topology, wrapping: tuple[Wrapping, ...]) -> It
     for unit in (*wrapping[-1:], *wrapping[:-1]) if topology.strategy == "fsdp1" else ():
         whole = sum(unit.params)
         cast = whole * low // recipe.weights.nbytes
-        yield from (cast // topology.shard, cast, whole) if recipe.autocast else (whole,)
+        shard = sum(unit.shards) * low // recipe.weights.nbytes
+        yield from (shard, cast, whole) if recipe.autocast else (whole,)
 
 
 def _pieces(step: Step, topology: Topology) -> dict[object, tuple[int, ...]]:

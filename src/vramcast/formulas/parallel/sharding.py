@@ -216,8 +216,10 @@ def _units(program: Program, stored: tuple[Param, ...]) -> Iterable[list[Param]]
     yield root
 
 
-def wrapped_vectors(job: Job, program: Program, topology: Topology) -> list[tuple[int, ...]]:
-    """Bytes of the parameters that FSDP1 joins into each of its vectors, in the order they are wrapped."""
+def wrapped_vectors(job: Job, program: Program, topology: Topology) -> list[tuple[tuple[int, ...], int]]:
+    """Bytes of the parameters that FSDP1 joins into each of its vectors, in the order they are wrapped, and how many
+    ranks share it."""
     whole = (_stored(param, job, topology) for param in unique(program.params()))
     packed = tuple(_packed(param) for param in whole)
-    return [tuple(param.nbytes for param in group) for unit in _units(program, packed) for group in _groups(unit)]
+    groups = (group for unit in _units(program, packed) for group in _groups(unit))
+    return [(tuple(param.nbytes for param in group), ranks_of(group[0], topology)) for group in groups]
