@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from vramcast.models.config import Config
 from vramcast.models.dims import Dim, Number
 from vramcast.models.tape import BOOL, F32, Param, Placed, Regime, Tape, Value
 from vramcast.models.windows import NO_MASKS, Masks, is_beyond, masks_of, window_of
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,15 @@ class Program:
         """Does a kernel keep the very mask for backward?"""
         padding = self.regime.mask and not self.regime.boolean_masks and not self.regime.autocast
         return self.regime.attention != "eager" and (padding or "shared" in self.masks.layers)
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """Made once for these sections, however often it is asked for. Stages share what folds found, so that the tape
+        tells them apart; it is kept, so that no other can have its id."""
+        own = (id(self.tape), key)
+        if own not in self.folded:
+            self.folded[own] = (self.tape, make())
+        found: Made = self.folded[own][1]
+        return found
 
     def params(self, *, tied: bool = False) -> Iterator[Param]:
         """Every parameter tensor in order; tied names only when asked for."""

@@ -110,11 +110,11 @@ def _places(sections: int, runs: list[_Run], times: list[int], near: int) -> Ite
 
 
 def _shortened(program: Program, sections: list[int]) -> Program:
-    """These sections alone, cut once however often they are asked for."""
-    key = (_shortened, id(program.tape), tuple(sections))
-    if key not in program.folded:  # what has the id is kept with it
+    """These sections alone."""
+
+    def cut() -> Program:
         tape = copy.copy(program.tape)
         tape.placed = [program.placed[at] for at in sections]
-        program.folded[key] = (program.tape, replace(program, tape=tape))
-    found: Program = program.folded[key][1]
-    return found
+        return replace(program, tape=tape)
+
+    return program.once((_shortened, *sections), cut)

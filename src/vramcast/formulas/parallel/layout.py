@@ -162,12 +162,8 @@ def _given_ends(layers: int, stages: int, job: Job) -> list[int]:
 
 def stage_program(program: Program, stages: list[int], which: tuple[int, ...]) -> Program:
     """The sections of one rank: those of stages `which` (several when interleaved). A stage that does not begin the
-    model gets its input from another rank, and backward hands a gradient on. Cut once, however often asked for."""
-    key = (stage_program, id(program.tape), tuple(stages), which)
-    if key not in program.folded:  # what has the id is kept with it
-        program.folded[key] = (program.tape, _stage_program(program, stages, which))
-    found: Program = program.folded[key][1]
-    return found
+    model gets its input from another rank, and backward hands a gradient on."""
+    return program.once((stage_program, *stages, which), lambda: _stage_program(program, stages, which))
 
 
 def _stage_program(program: Program, stages: list[int], which: tuple[int, ...]) -> Program:

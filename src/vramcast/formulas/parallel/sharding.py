@@ -83,10 +83,8 @@ Shard = Callable[[Param], Param]
 
 def rank_states(job: Job, program: Program, topology: Topology) -> RankStates:
     """Made once for a stage's program, however many optimizers a search puts beside it."""
-    key = (rank_states, id(program.tape), topology, job.precision)
-    if key not in program.folded:  # stages share it; the tape is kept, so that no other can have its id
-        program.folded[key] = (program.tape, _rank_states(job, program, topology))
-    found: RankStates = program.folded[key][1]
+    key = (rank_states, topology, job.precision)
+    found = program.once(key, lambda: _rank_states(job, program, topology))
     return replace(found, job=job)
 
 

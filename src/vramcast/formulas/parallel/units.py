@@ -60,11 +60,8 @@ class Unit:
 def units_of(job: Job, program: Program, topology: Topology) -> list[Unit]:
     """One unit per block; embedding, last norm and head are one root unit, or units of their own."""
     asked = (job.precision, job.lora_dtype, job.offload, job.framework, job.torch_version, job.reshard, job.units)
-    key = (units_of, id(program.tape), topology, *asked, accumulates_unsharded(job))
-    if key not in program.folded:  # a search asks hundreds of times; the tape is kept, so that no other can have its id
-        program.folded[key] = (program.tape, _units(job, program, topology))
-    found: list[Unit] = program.folded[key][1]
-    return found
+    key = (units_of, topology, *asked, accumulates_unsharded(job))
+    return program.once(key, lambda: _units(job, program, topology))
 
 
 def _units(job: Job, program: Program, topology: Topology) -> list[Unit]:
