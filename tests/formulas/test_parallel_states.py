@@ -13,7 +13,7 @@ from vramcast.formulas.estimate import estimate
 from vramcast.formulas.parallel.estimators import zero2_needs, zero3_needs
 from vramcast.formulas.parallel.host import pinned_bytes
 from vramcast.job import job_from
-from vramcast.ledger import NEXT_STEP, PINNED, SAVE, Category
+from vramcast.ledger import NEXT_FORWARD, NEXT_STEP, PINNED, SAVE, Category
 from vramcast.units import GiB
 
 TINY = {
@@ -83,6 +83,16 @@ def test_zero_shards_stage_by_stage(tmp_path: Path, strategy: str, weights: int,
     assert held(result, Category.GRADIENTS) == gradients
     assert held(result, Category.OPTIMIZER) == 8 * share
     assert held(result, Category.MASTER) == 4 * share
+
+
+@pytest.mark.parametrize(("strategy", "gradients"), [("zero1", 2 * WHOLE), ("zero2", 0)])
+def test_zero1_keeps_whole_gradients_between_micro_batches_with_the_optimizer_on_the_host(
+    tmp_path: Path, strategy: str, gradients: int
+) -> None:
+    """Stage 2 reduces gradients as they come and sends its share to the host; stage 1 reduces with the last one."""
+    result = forecast(tmp_path, gpus=4, strategy=strategy, precision="bf16-master", framework="deepspeed",
+                      offload="optimizer", accumulate=4)  # fmt: skip
+    assert held(result, Category.GRADIENTS, NEXT_FORWARD) == gradients
 
 
 def test_zero3_keeps_small_parameters_whole_beside_their_shares(tmp_path: Path) -> None:

@@ -303,7 +303,7 @@ def forecast_counts(whole: States, gpu: Gpu | None, name: str, notes: tuple[str,
     """A rank's states where only a number of parameters is known: a lower bound."""
     job, topology = whole.job, topology_of(whole.job)
     states = count_states(job, whole.params, topology)
-    here = on_device(job, states)
+    here = on_device(job, states, topology)
     entries = list(lying_entries(job, gpu, topology, states))
     line = Amounts(
         category=Category.GRADIENTS, component="of trained parameters", place=DEVICE, source=states.recipe.whose
@@ -387,7 +387,7 @@ def rank_of_program(
 ) -> Rank:
     """Of a stage's own program."""
     states = replace(alike.states, job=job) if alike else rank_states(job, program, topology)
-    here = on_device(job, states)
+    here = on_device(job, states, topology)
     step = RankStep(job=job, program=program, states=here, place=DEVICE, topology=topology, stage=stage)
     if alike:
         return Rank(stage=stage, step=step, states=states, lying=alike.lying)
@@ -395,9 +395,12 @@ def rank_of_program(
     return Rank(stage=stage, step=step, states=states, lying=lying)
 
 
-def on_device(job: Job, states: RankStates) -> RankStates:
-    """With an offloaded optimizer the rank's gradients and what updates them are on the host."""
-    return replace(states, params=Params(), gradients=Params()) if offloads_optimizer(job) else states
+def on_device(job: Job, states: RankStates, topology: Topology) -> RankStates:
+    """With an offloaded optimizer what updates a rank's share is on the host, and so are its gradients, except those
+    that ZeRO-1 leaves whole until the last micro-batch (stage_1_and_2.py reduce_ready_partitions_and_remove_grads)."""
+    if not offloads_optimizer(job):
+        return states
+    return replace(states, params=Params(), gradients=states.gradients if topology.strategy == "zero1" else Params())
 
 
 def lying_entries(job: Job, gpu: Gpu | None, topology: Topology, states: RankStates) -> list[Entry]:
@@ -436,7 +439,7 @@ def _replayed(
     rank: Rank, streams: Streams, extra: Beside, gpu: Gpu | None, outside_bytes: int, most_bytes: int | None
 ) -> Replayed:
     """`most_bytes`: what must do, if the card is all that matters."""
-    step, states = rank.step, on_device(rank.step.job, rank.states)
+    step, states = rank.step, on_device(rank.step.job, rank.states, rank.step.topology)
     script = rank_script(step, states, step.topology, rank.lying, streams, extra.resident, gpu)
     script = played_with(script, extra, DEVICE)
     capacity = gpu.total_bytes - outside_bytes if gpu and gpu.total_bytes else None

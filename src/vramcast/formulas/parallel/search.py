@@ -241,7 +241,7 @@ class _Slice:
         if key not in self.passes:
             program, last = self._stage(kind, layers), topology.pp - 1  # where no other micro-batch is in flight
             states = rank_states(job, program, topology)
-            here = on_device(job, states)
+            here = on_device(job, states, topology)
             step = RankStep(job=job, program=program, states=here, place=DEVICE, topology=topology, stage=last)
             mode = step.mode(fresh=not step.finds_gradients)
             self.passes[key] = _Passes(
