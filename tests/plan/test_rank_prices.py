@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from vramcast.catalog.gpus import find_gpu
+from vramcast.errors import VramcastError
 from vramcast.formulas.estimate import estimate
 from vramcast.job import Job, job_from
 from vramcast.models.read import read_model
+from vramcast.plan.cluster import _besides_size, _Made, in_order
+from vramcast.plan.order import Limits
 from vramcast.plan.rank_prices import RankPrices
 
 GPU = "a100-80gb"
@@ -20,6 +24,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "weights on the host": {"strategy": "fsdp2", "offload": "params", "accumulate": 2},
     "Megatron's": {"strategy": "zero1", "framework": "megatron", "tp": 2, "precision": "megatron-bf16"},
 }
+KEPT = Limits(keep=frozenset({"optimizer", "optimizer-impl", "precision", "adapter", "loss", "keep-outputs"}))
 
 
 def job(**values: Any) -> Job:
@@ -56,3 +61,42 @@ def test_what_lies_on_a_rank_includes_a_frozen_companion(strategy: str, share: i
     )
     assert alone == away
     assert accompanied - alone == pytest.approx(4 * 1_235_814_400 / share, rel=1e-3)
+
+
+@pytest.mark.parametrize("framework", ["plain", "megatron"])
+def test_a_price_includes_a_frozen_companion(framework: str) -> None:
+    alone, accompanied = (
+        prices().allocated_bytes(job(framework=framework, strategy="ddp", reference=where))
+        for where in ("none", "same")
+    )
+    assert accompanied - alone > 2 * 1_235_814_400
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"batch": 8, "strategy": "ddp"},
+        {
+            "batch": 4,
+            "strategy": "fsdp2",
+            "loss": "chunked",
+            "seq": 8192,
+            "framework": "accelerate",
+        },  # of a single sample nothing is copied
+        {"batch": 6, "strategy": "zero1", "framework": "deepspeed", "seq": 64},  # whole gradients between micro-batches
+        {"batch": 4, "strategy": "zero2", "framework": "megatron", "reference": "same"},
+    ],
+    ids=str,
+)
+def test_smaller_micro_batches_and_matrices_make_at_least_their_part(values: dict[str, Any]) -> None:
+    """By this a search rules combinations out without a look at them."""
+    table, made, bounds = prices(), dict[Any, list[_Made]](), list[float]()
+    for moves, changed in in_order(job(**values), KEPT):
+        with suppress(VramcastError):  # what is not modelled has no price
+            allocated, resting = table.allocated_bytes(changed), table.resting_bytes(changed)
+            known = made.setdefault(_besides_size(moves, changed), [])
+            least = max((each.at_least(changed) for each in known), default=0)
+            assert resting + least <= allocated, [move.name for move in moves]
+            bounds += [(resting + least) / allocated] if least else []
+            known.append(_Made(nbytes=allocated - resting, batch=changed.batch, tp=changed.tp))
+    assert max(bounds) > 0.9  # and it is worth something

@@ -7,7 +7,7 @@ which fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -15,6 +15,7 @@ from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
 from vramcast.formulas.estimate import TooLarge, estimate_if_it_may_fit
 from vramcast.formulas.overheads import context_entries
+from vramcast.formulas.parallel.topology import topology_of
 from vramcast.formulas.recorded import DEVICE
 from vramcast.job import Job
 from vramcast.ledger import Category, Ledger, Level
@@ -124,6 +125,30 @@ class Refused:
         return (self.cost is None, self.nbytes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """What a step made beside what rests: no tensor of half a micro-batch, or of matrices divided by two, is smaller
+    than half of what it was. A single sample is a case of its own: slices of it are not copied (`contiguous`)."""
+
+    nbytes: int
+    batch: int
+    tp: int
+
+    def at_least(self, job: Job) -> int:
+        """Of a job that differs in these two alone."""
+        comparable = job.batch == self.batch or 1 < job.batch < self.batch
+        if not comparable or job.tp < self.tp:
+            return 0
+        return self.nbytes * job.batch * self.tp // (self.batch * job.tp)
+
+
+def _besides_size(moves: Moves, job: Job) -> tuple[Hashable, ...]:
+    """What jobs share that differ in micro-batch and tensor parallelism alone; units of one rank are not gathered."""
+    topology = topology_of(job)
+    names = (move.name for move in moves if move.axis not in ("batch", "tp"))
+    return (topology.shard > 1, topology.expert_shard > 1, topology.replicas > 1, *names)
+
+
 def moves_for(job: Job, limits: Limits) -> list[Move]:
     """What applies, fewer than on one GPU. Offload applies to sharded jobs, so it is asked of one."""
     sharded = job.changed(strategy=job.strategy if job.strategy in SHARDED else "fsdp2") if job.gpus > 1 else job
@@ -170,6 +195,7 @@ class Search:
         self.useless: set[str] = set()
         self.num_priced = 0
         self.smallest: Refused | None = None
+        self._made: dict[Hashable, list[_Made]] = {}
 
     def fitting(self, skip: Callable[[Moves], bool]) -> Iterator[Tried]:
         """Each that fits surely, is fast enough and is not to be skipped; at most TRIED of at most PRICED are
@@ -214,8 +240,18 @@ class Search:
         if self._too_large(self.prices.lying_bytes(job) + outside, moves, job):
             return None
         self.num_priced += 1
+        if self._surely_too_large(moves, job, outside):
+            return None
         allocated = self.prices.allocated_bytes(job)
+        made = allocated - self.prices.resting_bytes(job)
+        self._made.setdefault(_besides_size(moves, job), []).append(_Made(nbytes=made, batch=job.batch, tp=job.tp))
         return None if self._too_large(allocated + outside, moves, job) else self.prices.cost(job)
+
+    def _surely_too_large(self, moves: Moves, job: Job, outside: int) -> bool:
+        """By what a step of larger micro-batches or matrices makes; nor is it the smallest of those refused."""
+        least = (made.at_least(job) for made in self._made.get(_besides_size(moves, job), ()))
+        nbytes = max(least, default=0) + self.prices.resting_bytes(job) + outside
+        return nbytes > self.most and self.smallest is not None and self.smallest.order <= (True, nbytes)
 
     def _too_large(self, nbytes: int, moves: Moves, job: Job) -> bool:
         if nbytes > self.capacity:

@@ -87,7 +87,7 @@ class RankPrices:
         program = self._program(job, topology, sizes)
         if job.framework == "megatron":  # where more lies than parameters tell
             ranks = [rank_of_stage(job, self.gpu, topology, program, stage) for stage in range(topology.pp)]
-            resting = [rank.at_rest() for rank in ranks]
+            resting = [self._at_rest(job, topology, rank) for rank in ranks]
         else:
             alike = self._rests(job, topology)
             ranks = [rank_of_stage(job, self.gpu, topology, program, rests.rank.stage, rests.rank) for rests in alike]
@@ -119,15 +119,21 @@ class RankPrices:
         resting = (rests.at_rest for rests in self._rests(job, topology_of(job)))
         return max(at_rest.gradient_bytes + at_rest.by_phase[STEP] for at_rest in resting)
 
+    def resting_bytes(self, job: Job) -> int:
+        """What lies on every rank in every phase."""
+        return min(min(rests.at_rest.by_phase.values()) for rests in self._rests(job, topology_of(job)))
+
     def _rests(self, job: Job, topology: Topology) -> list[_Resting]:
         """Stage by stage."""
         key = (*_stored(job), job.strategy, job.tp, job.offload, job.optimizer, implementation(job), *_beside_it(job))
         if key not in self._resting:
             program = self._small_program(job, topology)
             ranks = [rank_of_stage(job, self.gpu, topology, program, stage) for stage in range(topology.pp)]
-            at_rest = [rank.at_rest().beside(self._companions(job, topology, rank)) for rank in ranks]
-            self._resting[key] = [_Resting(rank=rank, at_rest=at) for rank, at in zip(ranks, at_rest, strict=True)]
+            self._resting[key] = [_Resting(rank=rank, at_rest=self._at_rest(job, topology, rank)) for rank in ranks]
         return self._resting[key]
+
+    def _at_rest(self, job: Job, topology: Topology, rank: Rank) -> AtRest:
+        return rank.at_rest().beside(self._companions(job, topology, rank))
 
     def _companions(self, job: Job, topology: Topology, rank: Rank) -> int:
         """Weights of frozen models that lie beside the rank's."""
