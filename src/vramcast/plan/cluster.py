@@ -14,9 +14,7 @@ from itertools import product
 from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
 from vramcast.formulas.estimate import TooLarge, estimate_if_it_may_fit
-from vramcast.formulas.overheads import context_entries
 from vramcast.formulas.parallel.topology import topology_of
-from vramcast.formulas.recorded import DEVICE
 from vramcast.job import Job
 from vramcast.ledger import Category, Ledger, Level
 from vramcast.plan.cost import StepCost, slowdown_of
@@ -117,12 +115,13 @@ class Refused:
     nbytes: int
     moves: Moves
     job: Job
+    has_passes: bool  # or are its other bytes not known?
     cost: StepCost | None = None  # where its price did not rule it out already
 
     @property
-    def order(self) -> tuple[bool, int]:
-        """What was tried comes before what was ruled out, whose other bytes are not known."""
-        return (self.cost is None, self.nbytes)
+    def order(self) -> tuple[bool, bool, int]:
+        """What was tried comes first, then what was priced."""
+        return (self.cost is None, not self.has_passes, self.nbytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +190,7 @@ class Search:
         assert base.job is not None
         self.base, self.cost, self.prices, self.limits = base, cost, prices, limits
         self.job = base.job
-        self.capacity = self.most = prices.gpu.capacity_bytes()
+        self.most = prices.gpu.capacity_bytes()
         self.useless: set[str] = set()
         self.num_priced = 0
         self.smallest: Refused | None = None
@@ -215,7 +214,8 @@ class Search:
                     if isinstance(forecast, Forecast) and fits_surely(forecast):
                         yield Tried(moves=moves, job=changed, forecast=forecast, cost=cost)
                     else:
-                        self._refuse(Refused(nbytes=asked_bytes(forecast), moves=moves, job=changed, cost=cost))
+                        nbytes = asked_bytes(forecast)
+                        self._refuse(Refused(nbytes=nbytes, moves=moves, job=changed, has_passes=True, cost=cost))
             except VramcastError:  # a combination that the engine does not model is no plan
                 continue
 
@@ -225,8 +225,7 @@ class Search:
             if len(moves) == 1 and asked > asked_bytes(self.base) - LEAST:
                 self.useless.add(moves[0].name)
         elif isinstance(forecast, TooLarge) or not fits_surely(forecast):
-            outside = sum(entry.nbytes for entry in context_entries(self.job, self.prices.gpu, DEVICE))
-            self.most = min(self.most, asked + outside - LEAST)
+            self.most = min(self.most, asked - LEAST)
 
     def _refuse(self, found: Refused) -> None:
         if self.smallest is None or found.order < self.smallest.order:
@@ -236,27 +235,28 @@ class Search:
         if job.gpus == 1:
             self.num_priced += 1
             return edit_cost(job, self.prices.config, self.prices.gpu)
-        outside = sum(entry.nbytes for entry in context_entries(job, self.prices.gpu, DEVICE))
-        if self._too_large(self.prices.lying_bytes(job) + outside, moves, job):
+        left, lying = self.prices.least_left(job), self.prices.lying_bytes(job)
+        if lying > min(left, self.most):
+            self._refuse(Refused(nbytes=lying, moves=moves, job=job, has_passes=False))
             return None
         self.num_priced += 1
-        if self._surely_too_large(moves, job, outside):
+        loaded = self.prices.loaded_bytes(job)
+        if self._surely_too_large(moves, job, left, loaded):
             return None
         allocated = self.prices.allocated_bytes(job)
-        made = allocated - self.prices.resting_bytes(job)
-        self._made.setdefault(_besides_size(moves, job), []).append(_Made(nbytes=made, batch=job.batch, tp=job.tp))
-        return None if self._too_large(allocated + outside, moves, job) else self.prices.cost(job)
+        made = _Made(nbytes=allocated - self.prices.resting_bytes(job), batch=job.batch, tp=job.tp)
+        self._made.setdefault(_besides_size(moves, job), []).append(made)
+        if loaded > left or allocated > min(left, self.most):
+            self._refuse(Refused(nbytes=max(loaded, allocated), moves=moves, job=job, has_passes=True))
+            return None
+        return self.prices.cost(job)
 
-    def _surely_too_large(self, moves: Moves, job: Job, outside: int) -> bool:
+    def _surely_too_large(self, moves: Moves, job: Job, left: int, loaded: int) -> bool:
         """By what a step of larger micro-batches or matrices makes; nor is it the smallest of those refused."""
-        least = (made.at_least(job) for made in self._made.get(_besides_size(moves, job), ()))
-        nbytes = max(least, default=0) + self.prices.resting_bytes(job) + outside
-        return nbytes > self.most and self.smallest is not None and self.smallest.order <= (True, nbytes)
-
-    def _too_large(self, nbytes: int, moves: Moves, job: Job) -> bool:
-        if nbytes > self.capacity:
-            self._refuse(Refused(nbytes=nbytes, moves=moves, job=job))
-        return nbytes > self.most
+        made = (made.at_least(job) for made in self._made.get(_besides_size(moves, job), ()))
+        least = max(made, default=0) + self.prices.resting_bytes(job)
+        refused = loaded > left or least > min(left, self.most)
+        return refused and self.smallest is not None and self.smallest.order <= (True, False, max(loaded, least))
 
     def _fast_enough(self, cost: StepCost) -> bool:
         return self.limits.max_slowdown is None or max(slowdown_of(cost, self.cost)) <= self.limits.max_slowdown

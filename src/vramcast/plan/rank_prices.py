@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.formulas.optimizers import implementation
+from vramcast.formulas.parallel.buffers import least_left
 from vramcast.formulas.parallel.ranks import (
     Rank,
     _beside,
@@ -118,6 +119,13 @@ class RankPrices:
         """What lies on a rank in the optimizer's step whatever the passes do: a lower bound, quickly."""
         resting = (rests.at_rest for rests in self._rests(job, topology_of(job)))
         return max(at_rest.gradient_bytes + at_rest.by_phase[STEP] for at_rest in resting)
+
+    def loaded_bytes(self, job: Job) -> int:
+        """Of weights that are there whole before they are partitioned."""
+        return max(rests.rank.loaded_bytes for rests in self._rests(job, topology_of(job)))
+
+    def least_left(self, job: Job) -> int:
+        return least_left(job, self.gpu, topology_of(job))
 
     def resting_bytes(self, job: Job) -> int:
         """What lies on every rank in every phase."""

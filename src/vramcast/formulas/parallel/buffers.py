@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
+from vramcast.catalog.gpus import Gpu
+from vramcast.formulas.overheads import context_entries
 from vramcast.formulas.parallel.sharding import RankStates
 from vramcast.formulas.parallel.topology import Topology
 from vramcast.formulas.parallel.zero3 import REDUCE_BUCKET
@@ -181,3 +183,14 @@ def nccl_entries(job: Job, topology: Topology, place: str) -> Iterator[Entry]:
         formula=f"{groups} communicators × {NCCL_FIRST // MiB} MiB",
         range_bytes=(groups * 91 * MiB, groups * 1640 * MiB),
     )  # fmt: skip
+
+
+def outside_entries(job: Job, gpu: Gpu | None, topology: Topology, place: str) -> tuple[Entry, ...]:
+    """What a process has on the card beside torch's."""
+    return (*context_entries(job, gpu, place), *nccl_entries(job, topology, place)) if gpu else ()
+
+
+def least_left(job: Job, gpu: Gpu, topology: Topology) -> int:
+    """Of the card, where what is outside torch takes the most that is assumed."""
+    outside = outside_entries(job, gpu, topology, "")
+    return gpu.capacity_bytes() - sum(entry.range_bytes[1] if entry.range_bytes else entry.nbytes for entry in outside)

@@ -8,7 +8,7 @@ side; the fullest stage gets a whole bill, the others their peak.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import Gpu
@@ -22,16 +22,17 @@ from vramcast.formulas.contiguous import lay_out
 from vramcast.formulas.estimate import TooLarge, _slack, _within, assumptions, job_phases
 from vramcast.formulas.fold import peak_by_phase
 from vramcast.formulas.inputs import input_lines
-from vramcast.formulas.optimizers import implementation, temporaries, version
-from vramcast.formulas.overheads import context_entries, workspace_entries
+from vramcast.formulas.optimizers import version
+from vramcast.formulas.overheads import workspace_entries
 from vramcast.formulas.parallel.accompany import RankSetting, accompany
 from vramcast.formulas.parallel.alike import phase_peaks_of
 from vramcast.formulas.parallel.buffers import (
     buffer_entries,
     is_bucket_view,
+    least_left,
     loading_entry,
     loads_whole,
-    nccl_entries,
+    outside_entries,
     statistics_entry,
 )
 from vramcast.formulas.parallel.dtensor import copied_rows
@@ -216,8 +217,14 @@ class Rank:
                 phase: sum(entry.nbytes for entry in here if later in entry.phases)
                 for phase, later in (*NEXT.items(), (STEP, NEXT_STEP))
             },
-            gradient_bytes=states.gradient_bytes, temporary_bytes=temporary_bytes(states),
+            gradient_bytes=states.gradient_bytes, temporary_bytes=states.temporary_bytes,
         )  # fmt: skip
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Of weights that are there whole before they are partitioned."""
+        whole = loads_whole(self.step.job, self.step.topology)
+        return unique(self.step.program.params()).nbytes if whole else 0
 
 
 def forecast_ranks(job: Job, gpu: Gpu | None, source: ModelSource, config: Config) -> Forecast:
@@ -240,14 +247,13 @@ def forecast_fitting(
     peaks = [int(rank.peak()) for rank in ranks]
     fullest = ranks[max(range(topology.pp), key=peaks.__getitem__)]
     too_large = TooLarge(asked_bytes=peaks[fullest.stage])
-    outside = (*context_entries(job, gpu, DEVICE), *nccl_entries(job, topology, DEVICE)) if gpu else ()
-    most = _least_left(gpu, outside) if gpu is not None and must_fit else None
+    outside = outside_entries(job, gpu, topology, DEVICE)
+    most = least_left(job, gpu, topology) if gpu is not None and must_fit else None
     if most is not None and most < too_large.asked_bytes:
         return too_large
+    if most is not None and most < fullest.loaded_bytes:
+        return TooLarge(asked_bytes=fullest.loaded_bytes)
     whole = _whole_model(job, config, gpu)
-    loaded = whole.params.nbytes if loads_whole(job, topology) else 0
-    if most is not None and gpu is not None and loaded > gpu.capacity_bytes():
-        return TooLarge(asked_bytes=loaded)
     extra, stream = _beside(job, config, gpu, topology, fullest, sizes), fullest.step.stream()
     streams = (stream, fullest.step.later(stream))
     replayed = _replayed(fullest, streams, extra, gpu, sum(entry.nbytes for entry in outside), most)
@@ -261,7 +267,7 @@ def forecast_fitting(
                            job.virtual_stages),
     )  # fmt: skip
     entries = (*_made(fullest, streams), *host, *_of_node(extra, topology), *outside)
-    ledger = _ledger(fullest, entries, replayed, gpu, whole)
+    ledger = _ledger(fullest, entries, replayed, gpu)
     if extra.resident:
         peaks[fullest.stage] = ledger.peak(DEVICE).allocated_bytes
     return Forecast(
@@ -272,11 +278,6 @@ def forecast_fitting(
         ranks=tuple(_rank_peak(topology, rank.stage, peak) for rank, peak in zip(ranks, peaks, strict=True)),
         nodes=topology.nodes,
     )  # fmt: skip
-
-
-def _least_left(gpu: Gpu, outside: Iterable[Entry]) -> int:
-    """Of the card, where what is outside torch takes the most that is assumed."""
-    return gpu.capacity_bytes() - sum(entry.range_bytes[1] if entry.range_bytes else entry.nbytes for entry in outside)
 
 
 def _beside(job: Job, config: Config, gpu: Gpu | None, topology: Topology, rank: Rank, sizes: Sizes) -> Beside:
@@ -423,12 +424,12 @@ def _made(rank: Rank, streams: Streams) -> Iterator[Entry]:
     yield from entries_of(lines)
 
 
-def _ledger(rank: Rank, others: tuple[Entry, ...], replayed: Replayed, gpu: Gpu | None, whole: States) -> Ledger:
+def _ledger(rank: Rank, others: tuple[Entry, ...], replayed: Replayed, gpu: Gpu | None) -> Ledger:
     job, topology = rank.step.job, rank.step.topology
     slack = _slack(replayed)
     if loads_whole(job, topology):  # and empties the cache when it has been partitioned (zero/utils.py defragment)
         slack = [replace(entry, phases=PHASES[1:]) for entry in slack]
-        slack.append(loading_entry(whole.params.nbytes, rank.lying, DEVICE))
+        slack.append(loading_entry(rank.loaded_bytes, rank.lying, DEVICE))
     entries = (*rank.lying, *others, *slack)
     ledger = Ledger(entries=_within(entries, job_phases(job)), top_level=Level.PROCESS if gpu else Level.RESERVED)
     ledger.check()
@@ -447,16 +448,6 @@ def _replayed(
     if most_bytes is not None or not replayed.out_of_memory:
         return replayed
     return replay_rank(script, capacity_bytes=None, conf=step.job.alloc_conf)
-
-
-def temporary_bytes(states: RankStates) -> int:
-    item = states.recipe.states.nbytes if states.recipe.states else None
-    rows = max((sum(made) for made in copied_rows(states.job, states.tables)), default=0)
-    return (
-        0
-        if implementation(states.job) == "in-backward"
-        else max(temporaries(states.trained, states.job, item)[0], rows)
-    )
 
 
 def _whole_model(job: Job, config: Config, gpu: Gpu | None) -> States:

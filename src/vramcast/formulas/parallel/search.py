@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError, UnsupportedError, VramcastError
-from vramcast.formulas.overheads import context_entries
 from vramcast.formulas.parallel.alike import Peaks, peaks_at
-from vramcast.formulas.parallel.buffers import nccl_entries
+from vramcast.formulas.parallel.buffers import outside_entries
 from vramcast.formulas.parallel.layout import (
     layers_of_stages,
     rank_config,
@@ -205,7 +204,7 @@ class _Slice:
         """Capacity less context and NCCL; fragmentation is not in it."""
         if self.gpu is None or self.gpu.total_bytes is None:
             return None
-        outside = (*context_entries(job, self.gpu, DEVICE), *nccl_entries(job, topology, DEVICE))
+        outside = outside_entries(job, self.gpu, topology, DEVICE)
         return self.gpu.total_bytes - sum(entry.nbytes for entry in outside)
 
     def _peak(self, job: Job, topology: Topology, layers: int, stage: int) -> Grid:

@@ -16,7 +16,8 @@ import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from vramcast.formulas.parallel.dtensor import held_whole, whole_tables
+from vramcast.formulas.optimizers import implementation, temporaries
+from vramcast.formulas.parallel.dtensor import copied_rows, held_whole, whole_tables
 from vramcast.formulas.parallel.topology import GATHERING, Topology
 from vramcast.formulas.recipe import RECIPES
 from vramcast.formulas.regime import adapter_dtype
@@ -44,6 +45,15 @@ class RankStates(States):
     @property
     def gradient_bytes(self) -> int:
         return self.gradients.trained.total(lambda param: gradient_bytes(param, self.recipe))
+
+    @property
+    def temporary_bytes(self) -> int:
+        """What the update adds."""
+        if implementation(self.job) == "in-backward":
+            return 0
+        item = self.recipe.states.nbytes if self.recipe.states else None
+        rows = max((sum(made) for made in copied_rows(self.job, self.tables)), default=0)
+        return max(temporaries(self.trained, self.job, item)[0], rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
