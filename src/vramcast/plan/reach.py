@@ -19,6 +19,7 @@ from vramcast.formulas.positions import DEFAULT_SEQ
 from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.program import Sizes
+from vramcast.plan.ahead import Here, started
 from vramcast.plan.order import fits_surely, peak_bytes
 
 Grid = NDArray[numpy.int64]
@@ -36,16 +37,19 @@ class Reach:
     longest_seq: int | None  # None where the job gives a padded length, or none at all
 
 
-def reach_of(forecast: Forecast, config: Config, room: int) -> Reach:
+def reach_of(forecast: Forecast, config: Config, room: int) -> Here[Reach]:
+    """Sought from now on, if there are cores for it."""
     job = forecast.job
     assert job is not None
-    batch = _farthest(forecast, config, room, "batch", job.batch + numpy.arange(POINTS))
+    batches = job.batch + numpy.arange(POINTS)
+    batch = started(lambda: _farthest(forecast, config, room, "batch", batches))
     if job.seq is None or job.longest_seq is not None:
-        return Reach(largest_batch=batch, longest_seq=None)
+        return Here(lambda: Reach(largest_batch=batch.result(), longest_seq=None))
     most = int(config.dim(*POSITIONS, default=DEFAULT_SEQ))
     lengths = job.seq + LENGTH_STEP * numpy.arange(POINTS)
     lengths = lengths[lengths <= max(most, job.seq)]
-    return Reach(largest_batch=batch, longest_seq=_farthest(forecast, config, room, "seq", lengths))
+    seq = started(lambda: _farthest(forecast, config, room, "seq", lengths))
+    return Here(lambda: Reach(largest_batch=batch.result(), longest_seq=seq.result()))
 
 
 def _farthest(forecast: Forecast, config: Config, room: int, key: str, values: Grid) -> int:

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import tee
 from typing import TYPE_CHECKING
 
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError
 from vramcast.forecast import Forecast
 from vramcast.formulas.drafts import Drafts
-from vramcast.formulas.estimate import estimate, estimate_if_it_may_fit
+from vramcast.formulas.estimate import TooLarge, estimate, estimate_if_it_may_fit
 from vramcast.formulas.on_card import replayed_on_card
 from vramcast.formulas.overheads import context_entries
 from vramcast.formulas.recorded import DEVICE, sizes_of
 from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.read import read_model
+from vramcast.plan.ahead import Guesses, Here, started
 from vramcast.plan.cost import StepCost, slowdown_of
 from vramcast.plan.moves import EXPANDABLE, Kind, Move
 from vramcast.plan.order import (
@@ -39,6 +42,7 @@ if TYPE_CHECKING:  # one kind of job needs NumPy, the other what is known of man
     from vramcast.plan.reach import Reach
     from vramcast.plan.table import Candidate, Table
 
+Estimated = Forecast | TooLarge
 WANTED = 4  # plans shown
 EXACT = (
     24  # candidates estimated in their order; from then on, those that allocate as much as a refused one are skipped
@@ -91,37 +95,35 @@ class Plans:
 def plan(job: Job, limits: Limits | None = None) -> Plans:
     gpu, config = about(job)
     job = _with_length(job, config)
-    room = gpu.capacity_bytes() - sum(entry.nbytes for entry in context_entries(job, gpu, DEVICE))
     drafts = Drafts(config, gpu)
     base = estimate(job, with_scaling=False, drafts=drafts)
     if job.gpus > 1 or job.edit:
         return _by_estimates(job, base, gpu, config, limits or Limits())
+    return _by_table(job, base, gpu, drafts, limits or Limits())
+
+
+def _by_table(job: Job, base: Forecast, gpu: Gpu, drafts: Drafts, limits: Limits) -> Plans:
+    """For jobs on one GPU: all combinations are priced together."""
+    cached_less = started(lambda: _cached_less(base, drafts))
     from vramcast.plan.reach import reach_of
     from vramcast.plan.table import Table
 
-    table = Table(job, config, gpu, limits or Limits(), most_bytes=room)
-    if base.verdict().fits:
-        return _fits_already(base, table, room, drafts)
-    fitting = tuple(_cheapest(job, table, room, drafts))
-    if not fitting:  # then what the weights forbid is of interest too: how close can it get?
-        table = Table(job, config, gpu, limits or Limits(), known=table)
-    smallest = table.smallest()
+    config, fits = drafts.config, base.verdict().fits
+    room = gpu.capacity_bytes() - sum(entry.nbytes for entry in context_entries(job, gpu, DEVICE))
+    table = Table(job, config, gpu, limits, most_bytes=room)
+    reach = reach_of(base, config, room) if fits else None
+    fitting: list[Plan] = []
+    for found in () if fits else _cheapest(job, table, room, drafts):
+        reach = reach or reach_of(found.forecast, config, room)
+        fitting.append(found)
+    nothing = not (fits or fitting)
+    if nothing:  # then what the weights forbid is of interest too: how close can it get?
+        table = Table(job, config, gpu, limits, known=table)
     return Plans(
-        base=base, cost=table.base, fitting=fitting, num_candidates=table.num_candidates,
+        base=base, cost=table.base, fitting=tuple(fitting), num_candidates=table.num_candidates,
         fewest=min(fitting, key=lambda found: len(found.moves), default=None),
-        closest=None if fitting else _smallest(job, smallest),
-        singles=_singles(base, table, drafts), front=tuple(table.front(room)),
-        reach=reach_of(fitting[0].forecast, config, room) if fitting else None,
-    )  # fmt: skip
-
-
-def _fits_already(base: Forecast, table: Table, room: int, drafts: Drafts) -> Plans:
-    from vramcast.plan.reach import reach_of
-
-    return Plans(
-        base=base, cost=table.base, fitting=(), fewest=None, singles=_singles(base, table, drafts),
-        front=tuple(table.front(room)), closest=None, reach=reach_of(base, table.config, room),
-        num_candidates=table.num_candidates,
+        closest=_smallest(job, table.smallest()) if nothing else None, singles=_singles(table, cached_less),
+        front=tuple(table.front(room)), reach=reach.result() if reach else None,
     )  # fmt: skip
 
 
@@ -134,7 +136,11 @@ def _by_estimates(job: Job, base: Forecast, gpu: Gpu, config: Config, limits: Li
     cost = prices.cost(job) if job.gpus > 1 else edit_cost(job, config, gpu)
     search = Search(base, cost, prices, limits)
     found: list[Plan] = []
-    for tried in () if base.verdict().fits else search.fitting(lambda moves: _covered(moves, found)):
+
+    def is_known(moves: Moves) -> bool:
+        return _covered(moves, [made.moves for made in found])
+
+    for tried in () if base.verdict().fits else search.fitting(is_known):
         slowdown = slowdown_of(tried.cost, cost)
         found.append(Plan(moves=tried.moves, job=tried.job, forecast=tried.forecast, slowdown=slowdown))
         if len(found) >= WANTED:
@@ -155,7 +161,7 @@ def _closest(search: Search) -> Plan | None:
     return Plan(moves=moves, job=job, forecast=estimate(job, with_scaling=False), slowdown=slowdown)
 
 
-def _singles(base: Forecast, table: Table, drafts: Drafts) -> tuple[Single, ...]:
+def _singles(table: Table, cached_less: Here[int]) -> tuple[Single, ...]:
     whole = table.at(0).allocated_bytes
     found = [
         Single(move=alone.moves[0], frees_bytes=max(whole - alone.allocated_bytes, 0), slowdown=alone.slowdown)
@@ -163,7 +169,8 @@ def _singles(base: Forecast, table: Table, drafts: Drafts) -> tuple[Single, ...]
     ]
     for number, single in enumerate(found):
         if single.move is EXPANDABLE:
-            found[number] = replace(single, frees_bytes=_cached_less(base, drafts))
+            found[number] = replace(single, frees_bytes=cached_less.result())
+    cached_less.drop()
     return tuple(sorted(found, key=lambda one: (KINDS.index(one.move.kind), -one.frees_bytes)))
 
 
@@ -197,31 +204,58 @@ def _with_length(job: Job, config: Config) -> Job:
 
 def _cheapest(job: Job, table: Table, room: int, drafts: Drafts) -> Iterator[Plan]:
     """The first in the table's order that fit when estimated whole, each with changes of its own."""
-    found: list[Plan] = []
+    found: list[Moves] = []
+    order, coming = tee(_changed(job, table.ranked(room)))
     tried, most = 0, room
-    for candidate in table.ranked(room):
-        if not candidate.moves or candidate.allocated_bytes > most or _covered(candidate.moves, found):
-            continue
-        changed = applied(job, candidate.moves)
-        if changed is None:
-            continue
-        forecast = estimate_if_it_may_fit(changed, candidate.allocated_bytes, drafts)
-        tried += 1
-        if isinstance(forecast, Forecast) and fits_surely(forecast):
-            found.append(Plan(moves=candidate.moves, job=changed, forecast=forecast, slowdown=candidate.slowdown))
-            yield found[-1]
-        elif tried > EXACT:
-            most = min(most, candidate.allocated_bytes - 1)
-        if len(found) >= WANTED or tried >= TRIED:
-            return
+    with Guesses(partial(_Changed.estimated, drafts=drafts)) as guesses:
+        for candidate in order:
+            if candidate.allocated_bytes > most or _covered(candidate.moves, found):
+                continue
+            _look_ahead(guesses, coming, [*found, candidate.moves])
+            forecast = guesses.result(candidate)
+            tried += 1
+            if isinstance(forecast, Forecast) and fits_surely(forecast):
+                found.append(candidate.moves)
+                yield Plan(moves=found[-1], job=candidate.job, forecast=forecast, slowdown=candidate.slowdown)
+            elif tried > EXACT:
+                most = min(most, candidate.allocated_bytes - 1)
+            if len(found) >= WANTED or tried >= TRIED:
+                return
 
 
-def _covered(moves: Moves, found: Iterable[Plan]) -> bool:
+def _look_ahead(guesses: Guesses[_Changed, Estimated], coming: Iterator[_Changed], known: list[Moves]) -> None:
+    """Begin with what will be asked for if all that is at work fits."""
+    while guesses.has_room and (candidate := next(coming, None)) is not None:
+        if not _covered(candidate.moves, [*known, *(begun.moves for begun in guesses)]):
+            guesses.begin(candidate)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Changed:
+    """A candidate and its job."""
+
+    moves: Moves
+    allocated_bytes: int
+    slowdown: tuple[float, float]
+    job: Job
+
+    def estimated(self, drafts: Drafts) -> Estimated:
+        return estimate_if_it_may_fit(self.job, self.allocated_bytes, drafts)
+
+
+def _changed(job: Job, candidates: Iterable[Candidate]) -> Iterator[_Changed]:
+    for candidate in candidates:
+        changed = applied(job, candidate.moves) if candidate.moves else None
+        if changed is not None:
+            yield _Changed(candidate.moves, candidate.allocated_bytes, candidate.slowdown, changed)
+
+
+def _covered(moves: Moves, found: Iterable[Moves]) -> bool:
     """A plan that contains a fitting plan's changes, or those that decide its class, is no news."""
     names, own = {move.name for move in moves}, _deciding(moves)
     for known in found:
-        theirs = {move.name for move in known.moves} - {EXPANDABLE.name}
-        if theirs <= names or _deciding(known.moves) <= own:
+        theirs = {move.name for move in known} - {EXPANDABLE.name}
+        if theirs <= names or _deciding(known) <= own:
             return True
     return False
 
