@@ -374,7 +374,7 @@ def parse_value(name: str, value: Any) -> Any:
     kind = field.metadata["kind"]
     try:
         parsed = _PARSERS[kind](value)
-    except (TypeError, ValueError, InputError):
+    except (KeyError, TypeError, ValueError, InputError):
         raise InputError(f"{name} must be {_WANTED[kind]}, not {value!r}") from None
     if name == "precision" and isinstance(parsed, str):
         check_value(field, parsed)

@@ -77,6 +77,7 @@ def test_a_line_that_the_engine_refuses_says_why(capsys: pytest.CaptureFixture[s
     [
         ("batchsize=1", "unknown --try: job key 'batchsize'. Did you mean"),
         ("batch=one", "batch must be a whole number"),
+        ("keep-outputs=perhaps", "keep-outputs must be true or false, not 'perhaps'"),
         ("fused optimiser", "Did you mean fused optimizer"),
         ("optimizer=adam8", "adamw-8bit"),
         ("SDPA attention", "does not apply"),

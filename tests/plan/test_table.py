@@ -59,6 +59,15 @@ def test_a_price_is_what_an_estimate_allocates(name: str) -> None:
         assert candidate.allocated_bytes == want, [move.name for move in candidate.moves]
 
 
+@pytest.mark.parametrize(
+    "values", [JOBS["rollouts"], {**JOBS["litgpt"], "reference": "same"}], ids=["rollouts", "litgpt"]
+)
+def test_prices_do_not_ask_what_was_priced_before(values: dict[str, Any]) -> None:
+    first, other = table_of(values), table_of(values)
+    last_first = {flat: other.at(flat).allocated_bytes for flat in reversed(range(first.allocated.size))}
+    assert [last_first[flat] for flat in range(len(last_first))] == first.allocated.ravel().tolist()
+
+
 def test_what_must_stay_stays() -> None:
     limits = Limits(keep=frozenset({"optimizer", "precision", "seq"}))
     table = table_of(JOBS["plain"], limits)

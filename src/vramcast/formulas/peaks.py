@@ -109,7 +109,7 @@ class Recording:
     def _beside_of(self, job: Job) -> ByPhase:
         key = (
             job.reference, job.reference_dtype, job.reward, job.critic, job.teacher, job.evaluate, job.checkpointing,
-            (job.optimizer, implementation(job)) if job.resume != "none" else None,
+            keeps_outputs(job), (job.optimizer, implementation(job)) if job.resume != "none" else None,
         )  # fmt: skip
         if key not in self._beside:
             self._beside[key] = _by_moment(line for line in self._lines(job) if line.component not in CRITIC_STATES)
