@@ -51,6 +51,7 @@ def test_experts_are_shared_by_fewer_ranks() -> None:
     ("values", "message"),
     [
         ({"gpus": 48, "tp": 48}, "heads 32 does not divide by tp 48"),
+        ({"gpus": 4, "tp": 4, "model": "flan-t5-small", "framework": "megatron"}, "heads 6 does not divide by tp 4"),
         ({"gpus": 64, "pp": 64}, "32 layers cannot fill pp 64"),
         ({"gpus": 8, "pp": 4, "virtual_stages": 2}, "virtual-stages 2 needs schedule interleaved"),
         ({"gpus": 8, "pp": 4, "schedule": "interleaved"}, "schedule interleaved needs virtual-stages"),

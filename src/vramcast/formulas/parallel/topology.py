@@ -206,7 +206,7 @@ def _multiples(gpus: int, model: int) -> str:
 def _divisions(
     topology: Topology, config: Config, *, ulysses: bool
 ) -> Iterator[tuple[str, int | None, int, str]]:  # fmt: skip
-    heads = _first(config, "num_attention_heads", "n_head", "n_heads")
+    heads = _first(config, "num_attention_heads", "n_head", "n_heads", "num_heads")
     kv = _first(config, "num_key_value_heads")
     yield "heads", heads, topology.tp, f"tp {topology.tp}"
     if kv is not None and kv % topology.tp and topology.tp % kv:
