@@ -57,7 +57,7 @@ def test_one_table_of_prices_serves_jobs_that_differ_in_anything() -> None:
 def test_what_lies_on_a_rank_includes_a_frozen_companion(strategy: str, share: int) -> None:
     table = prices()
     alone, accompanied, away = (
-        table.lying_bytes(job(strategy=strategy, reference=where)) for where in ("none", "same", "cpu")
+        table.resting(job(strategy=strategy, reference=where)).lying_bytes for where in ("none", "same", "cpu")
     )
     assert alone == away
     assert accompanied - alone == pytest.approx(4 * 1_235_814_400 / share, rel=1e-3)
@@ -93,8 +93,8 @@ def test_smaller_micro_batches_and_matrices_make_at_least_their_part(values: dic
     table, made, bounds = prices(), dict[Any, list[_Made]](), list[float]()
     for moves, changed in in_order(job(**values), KEPT):
         with suppress(VramcastError):  # what is not modelled has no price
-            allocated, resting = table.allocated_bytes(changed), table.resting_bytes(changed)
-            known = made.setdefault(_besides_size(moves, changed), [])
+            allocated, rests = table.allocated_bytes(changed), table.resting(changed)
+            known, resting = made.setdefault(_besides_size(moves, rests.topology), []), rests.least_bytes
             least = max((each.at_least(changed) for each in known), default=0)
             assert resting + least <= allocated, [move.name for move in moves]
             bounds += [(resting + least) / allocated] if least else []

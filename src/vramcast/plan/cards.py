@@ -83,7 +83,7 @@ def _on(job: Job, gpu: Gpu, count: int) -> Job:
 
 def _is_too_much(job: Job, prices: RankPrices) -> bool:
     try:
-        return prices.lying_bytes(job) > prices.gpu.capacity_bytes()
+        return prices.resting(job).lying_bytes > prices.gpu.capacity_bytes()
     except VramcastError:
         return False  # the estimate will say why
 

@@ -14,13 +14,13 @@ from itertools import product
 from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
 from vramcast.formulas.estimate import TooLarge, estimate_if_it_may_fit
-from vramcast.formulas.parallel.topology import topology_of
+from vramcast.formulas.parallel.topology import Topology
 from vramcast.job import Job
 from vramcast.ledger import Category, Ledger, Level
 from vramcast.plan.cost import StepCost, slowdown_of
 from vramcast.plan.moves import Kind, Move, available
 from vramcast.plan.order import KINDS, Applied, Limits, Moves, fits_surely, move_effort
-from vramcast.plan.rank_prices import RankPrices, edit_cost
+from vramcast.plan.rank_prices import RankPrices, Resting, edit_cost
 from vramcast.units import MiB
 
 PRICED = 400
@@ -141,9 +141,8 @@ class _Made:
         return self.nbytes * job.batch * self.tp // (self.batch * job.tp)
 
 
-def _besides_size(moves: Moves, job: Job) -> tuple[Hashable, ...]:
+def _besides_size(moves: Moves, topology: Topology) -> tuple[Hashable, ...]:
     """What jobs share that differ in micro-batch and tensor parallelism alone; units of one rank are not gathered."""
-    topology = topology_of(job)
     names = (move.name for move in moves if move.axis not in ("batch", "tp"))
     return (topology.shard > 1, topology.expert_shard > 1, topology.replicas > 1, *names)
 
@@ -235,28 +234,26 @@ class Search:
         if job.gpus == 1:
             self.num_priced += 1
             return edit_cost(job, self.prices.config, self.prices.gpu)
-        left, lying = self.prices.least_left(job), self.prices.lying_bytes(job)
-        if lying > min(left, self.most):
-            self._refuse(Refused(nbytes=lying, moves=moves, job=job, has_passes=False))
+        rests = self.prices.resting(job)
+        most = min(rests.left_bytes, self.most)
+        if rests.lying_bytes > most:
+            self._refuse(Refused(nbytes=rests.lying_bytes, moves=moves, job=job, has_passes=False))
             return None
         self.num_priced += 1
-        loaded = self.prices.loaded_bytes(job)
-        if self._surely_too_large(moves, job, left, loaded):
+        made = self._made.setdefault(_besides_size(moves, rests.topology), [])
+        least = max((each.at_least(job) for each in made), default=0) + rests.least_bytes
+        if self._is_no_smaller(least, rests) and (rests.loaded_bytes > rests.left_bytes or least > most):
             return None
         allocated = self.prices.allocated_bytes(job)
-        made = _Made(nbytes=allocated - self.prices.resting_bytes(job), batch=job.batch, tp=job.tp)
-        self._made.setdefault(_besides_size(moves, job), []).append(made)
-        if loaded > left or allocated > min(left, self.most):
-            self._refuse(Refused(nbytes=max(loaded, allocated), moves=moves, job=job, has_passes=True))
+        made.append(_Made(nbytes=allocated - rests.least_bytes, batch=job.batch, tp=job.tp))
+        if rests.loaded_bytes > rests.left_bytes or allocated > most:
+            self._refuse(Refused(nbytes=max(rests.loaded_bytes, allocated), moves=moves, job=job, has_passes=True))
             return None
         return self.prices.cost(job)
 
-    def _surely_too_large(self, moves: Moves, job: Job, left: int, loaded: int) -> bool:
-        """By what a step of larger micro-batches or matrices makes; nor is it the smallest of those refused."""
-        made = (made.at_least(job) for made in self._made.get(_besides_size(moves, job), ()))
-        least = max(made, default=0) + self.prices.resting_bytes(job)
-        refused = loaded > left or least > min(left, self.most)
-        return refused and self.smallest is not None and self.smallest.order <= (True, False, max(loaded, least))
+    def _is_no_smaller(self, least: int, rests: Resting) -> bool:
+        """Than the smallest of those refused."""
+        return self.smallest is not None and self.smallest.order <= (True, False, max(rests.loaded_bytes, least))
 
     def _fast_enough(self, cost: StepCost) -> bool:
         return self.limits.max_slowdown is None or max(slowdown_of(cost, self.cost)) <= self.limits.max_slowdown

@@ -39,11 +39,16 @@ BASE_FORWARDS = 2  # of an editing step: the unedited model on what must stay as
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Resting:
-    """A rank without its passes."""
+class Resting:
+    """What a job has on its ranks, one of each pipeline stage, whatever its passes do: bounds, quickly."""
 
-    rank: Rank
-    at_rest: AtRest
+    topology: Topology
+    ranks: list[Rank]
+    at_rest: list[AtRest]
+    lying_bytes: int  # on the fullest rank in the optimizer's step
+    least_bytes: int  # on every rank in every phase
+    loaded_bytes: int  # of weights that are there whole before they are partitioned
+    left_bytes: int  # of the card, for all of this and the passes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +66,7 @@ class RankPrices:
         self.config, self.gpu = config, gpu
         self._programs: dict[Hashable, Program] = {}
         self._passes: dict[Hashable, dict[str, Number]] = {}
-        self._resting: dict[Hashable, list[_Resting]] = {}
+        self._resting: dict[Hashable, Resting] = {}
         self._small: dict[Hashable, Program] = {}
         self._beside: dict[Hashable, int] = {}
 
@@ -90,9 +95,9 @@ class RankPrices:
             ranks = [rank_of_stage(job, self.gpu, topology, program, stage) for stage in range(topology.pp)]
             resting = [self._at_rest(job, topology, rank) for rank in ranks]
         else:
-            alike = self._rests(job, topology)
-            ranks = [rank_of_stage(job, self.gpu, topology, program, rests.rank.stage, rests.rank) for rests in alike]
-            resting = [rests.at_rest for rests in alike]
+            alike = self.resting(job)
+            ranks = [rank_of_stage(job, self.gpu, topology, program, rank.stage, rank) for rank in alike.ranks]
+            resting = alike.at_rest
         return _Divided(program=program, ranks=ranks, resting=resting, tokens=int(sizes.batch * sizes.seq))
 
     def _program(self, job: Job, topology: Topology, sizes: Sizes) -> Program:
@@ -115,30 +120,22 @@ class RankPrices:
             self._passes[key] = rank.passes()
         return self._passes[key]
 
-    def lying_bytes(self, job: Job) -> int:
-        """What lies on a rank in the optimizer's step whatever the passes do: a lower bound, quickly."""
-        resting = (rests.at_rest for rests in self._rests(job, topology_of(job)))
-        return max(at_rest.gradient_bytes + at_rest.by_phase[STEP] for at_rest in resting)
-
-    def loaded_bytes(self, job: Job) -> int:
-        """Of weights that are there whole before they are partitioned."""
-        return max(rests.rank.loaded_bytes for rests in self._rests(job, topology_of(job)))
-
-    def least_left(self, job: Job) -> int:
-        return least_left(job, self.gpu, topology_of(job))
-
-    def resting_bytes(self, job: Job) -> int:
-        """What lies on every rank in every phase."""
-        return min(min(rests.at_rest.by_phase.values()) for rests in self._rests(job, topology_of(job)))
-
-    def _rests(self, job: Job, topology: Topology) -> list[_Resting]:
-        """Stage by stage."""
+    def resting(self, job: Job) -> Resting:
         key = (*_stored(job), job.strategy, job.tp, job.offload, job.optimizer, implementation(job), *_beside_it(job))
         if key not in self._resting:
-            program = self._small_program(job, topology)
-            ranks = [rank_of_stage(job, self.gpu, topology, program, stage) for stage in range(topology.pp)]
-            self._resting[key] = [_Resting(rank=rank, at_rest=self._at_rest(job, topology, rank)) for rank in ranks]
+            self._resting[key] = self._rests(job, topology_of(job))
         return self._resting[key]
+
+    def _rests(self, job: Job, topology: Topology) -> Resting:
+        program = self._small_program(job, topology)
+        ranks = [rank_of_stage(job, self.gpu, topology, program, stage) for stage in range(topology.pp)]
+        at_rest = [self._at_rest(job, topology, rank) for rank in ranks]
+        return Resting(
+            topology=topology, ranks=ranks, at_rest=at_rest, loaded_bytes=max(rank.loaded_bytes for rank in ranks),
+            lying_bytes=max(lying.gradient_bytes + lying.by_phase[STEP] for lying in at_rest),
+            least_bytes=min(nbytes for lying in at_rest for nbytes in lying.by_phase.values()),
+            left_bytes=least_left(job, self.gpu, topology),
+        )  # fmt: skip
 
     def _at_rest(self, job: Job, topology: Topology, rank: Rank) -> AtRest:
         return rank.at_rest().beside(self._companions(job, topology, rank))
