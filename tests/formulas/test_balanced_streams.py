@@ -87,6 +87,14 @@ def test_what_dies_was_born_in_the_same_size(name: str) -> None:
         assert left <= {"gradient", "whole gradient", "working", "kv cache"}, left
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "zero1"])
+def test_a_tied_head_on_a_stage_of_its_own_has_a_gradient_of_its_own(strategy: str) -> None:
+    """A share would wait for an embedding that is not there."""
+    _, _, *last = streams({**JOBS["a stage"], "strategy": strategy})
+    keys = {item.event.key for stream in last for item in stream}
+    assert not [key for key in keys if isinstance(key, tuple) and key[:2] == ("outer", "gradient")]
+
+
 BESIDE: dict[str, dict[str, Any]] = {
     "nothing": {},
     "micro-batches": {"accumulate": 4},

@@ -183,21 +183,24 @@ def _stage_program(program: Program, stages: list[int], which: tuple[int, ...]) 
     for stage in which:
         chosen += [program.placed[index] for index in blocks[starts[stage] : starts[stage + 1]]]
     if len(stages) - 1 in which:
-        chosen += program.placed[last + 1 :] if 0 in which else _untied(program.placed[last + 1 :])
+        behind = program.placed[last + 1 :]
+        chosen += behind if 0 in which else _untied(behind, program)
     tape = copy.copy(program.tape)
     tape.placed = chosen
     return replace(program, tape=tape)
 
 
-def _untied(behind: list[Placed]) -> Iterator[Placed]:
-    """What is tied to an embedding on another stage has one copy here, which all sections behind the layers share."""
+def _untied(behind: list[Placed], program: Program) -> Iterator[Placed]:
+    """What is tied to an embedding on another stage has one copy here, which all sections behind the layers share. Its
+    own gradient comes of it, not a share of the embedding's."""
+    originals = {param.name: param for param in program.params()}
     here = {param.name for placed in behind for param in placed.section.params if param.tied_to is None}
     for placed in behind:
         section = copy.copy(placed.section)
         section.params = []
         for param in placed.section.params:
             apart = param.tied_to is not None and param.tied_to not in here
-            section.params.append(replace(param, tied_to=None) if apart else param)
+            section.params.append(originals[param.tied_to] if apart and param.tied_to else param)
             here.add(param.tied_to or param.name)
         yield Placed(section, placed.index)
 
