@@ -80,6 +80,7 @@ print(multiprocessing.active_children())
 
 
 @FORKS
+@pytest.mark.slow
 @pytest.mark.parametrize("job", ["gpt2-xl --gpu rtx3060 --batch 8", "opt-1.3b --gpu t4 --seq 1024 --mean-seq 200"])
 def test_plans_are_the_same_on_one_core(job: str) -> None:
     command = [sys.executable, "-m", "vramcast", "plan", *job.split(), "--json"]

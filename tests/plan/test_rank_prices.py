@@ -72,6 +72,7 @@ def test_a_price_includes_a_frozen_companion(framework: str) -> None:
     assert accompanied - alone > 2 * 1_235_814_400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [

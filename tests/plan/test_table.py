@@ -59,6 +59,7 @@ def test_a_price_is_what_an_estimate_allocates(name: str) -> None:
         assert candidate.allocated_bytes == want, [move.name for move in candidate.moves]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values", [JOBS["rollouts"], {**JOBS["litgpt"], "reference": "same"}], ids=["rollouts", "litgpt"]
 )

@@ -235,6 +235,7 @@ def test_wrong_placements_are_refused(tmp_path):
         ReferenceModel(cache, "precomputed").logits(next(iter(batches(1))))
 
 
+@pytest.mark.slow
 def test_unlearning_with_a_reference_raises_the_loss_on_forgotten_text_and_lowers_npo():
     torch.manual_seed(0)
     policy = language_model().train()

@@ -164,17 +164,22 @@ def _reward(setting: Setting) -> Beside:
     """Scores the rollout: runs over whole sequences without graph, with one number as output."""
     job = setting.job
     place = _place(job.reward, setting)
-    dtype = DTYPES[job.companion_dtype] if job.companion_dtype else setting.program.regime.weights
-    model = without_graph(setting, _config(setting, job.reward_model), dtype=dtype)
-    params = _headless(model)
+    weights, dtype, model, peak = once(setting, _reward_model, job.reward_model, job.companion_dtype)
     when = (ROLLOUT,) if job.rollout_tokens else _behind_forward(setting.program)
     text = NO_GRAPH if job.rollout_tokens else BEHIND_LOSS
     forward = line("reward model's forward (no graph)", place, text, "torch.no_grad")
-    peak = peak_of(backbone(model))
     during(forward, when, peak if job.rollout_tokens else _beyond_loss(setting, peak, place))
-    return _frozen("reward model", params, dtype, place, setting) + Beside(
+    return _frozen("reward model", weights, dtype, place, setting) + Beside(
         lines=(forward,), passes=(passing(when[0], place, model),)
     )
+
+
+def _reward_model(setting: Setting) -> tuple[list[Param], Dtype, Program, Number]:
+    """Its parameters, how they are stored, its pass without the head's section, and that one's peak."""
+    job = setting.job
+    dtype = DTYPES[job.companion_dtype] if job.companion_dtype else setting.program.regime.weights
+    model = without_graph(setting, _config(setting, job.reward_model), dtype=dtype)
+    return _headless(model), dtype, model, peak_of(backbone(model))
 
 
 def _critic(setting: Setting) -> Beside:

@@ -60,10 +60,6 @@ class Ahead(Here[Made]):
         self.drop()
         return made
 
-    @property
-    def is_at_work(self) -> bool:
-        return not self._receiver.poll()
-
     def drop(self) -> None:
         self._process.kill()
         self._process.join()
@@ -83,7 +79,7 @@ def started(make: Callable[[], Made]) -> Here[Made]:
 
 
 class Guesses(Generic[Task, Made]):
-    """What will probably be asked for, at work on all cores but this one."""
+    """What will probably be asked for: as many at work, or done and waiting, as there are other cores."""
 
     def __init__(self, make: Callable[[Task], Made]) -> None:
         self._make, self._most = make, processes() - 1
@@ -101,7 +97,7 @@ class Guesses(Generic[Task, Made]):
 
     @property
     def has_room(self) -> bool:
-        return sum(guess.is_at_work for guess in self._begun.values()) < self._most
+        return len(self._begun) < self._most
 
     def begin(self, task: Task) -> None:
         self._begun[task] = Ahead(partial(self._make, task))
