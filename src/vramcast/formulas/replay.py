@@ -193,8 +193,8 @@ class Run:
         self.flash(self.script.step_temporaries)
 
     def hold_states(self) -> None:
+        self.has_states = True  # some of them, if there is no room for all
         self.hold("states", self.script.states)
-        self.has_states = True
 
     def take(self, key: Hashable, nbytes: int) -> None:
         if nbytes:
