@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 
 from vramcast.errors import InputError
 from vramcast.formulas.amounts import Amounts
-from vramcast.formulas.fold import sums_of
 from vramcast.formulas.optimizers import KNOWN, implementation, state_bytes, temporaries
 from vramcast.formulas.setting import (
     Beside,
@@ -24,7 +23,6 @@ from vramcast.formulas.setting import (
 )
 from vramcast.formulas.states import AFTER_STEP, States
 from vramcast.formulas.step import Step, keeps_outputs
-from vramcast.formulas.timeline import passes
 from vramcast.ledger import (
     BACKWARD,
     FORWARD,
@@ -113,17 +111,8 @@ def _beyond_loss(setting: Setting, peak: Number, place: str) -> Number:
     job, program = setting.job, setting.program
     if place != setting.device:
         return peak
-    step = Step(job=job, program=program, states=setting.states, place=place)
-    sums, phase = sums_of(program), _behind_forward(program)[0]
-    level: Number = 0
-    top: Number = 0
-    for chunk in passes(program, step.mode(fresh=True)):
-        if chunk.phase not in (FORWARD, LOSS):
-            break
-        above, net, _ = sums(chunk.events)
-        top = maximum(top, level + above) if chunk.phase == phase else top
-        level = level + net
-    return maximum(level + peak - top, 0)
+    folded = Step(job=job, program=program, states=setting.states, place=place).fold(fresh=True)
+    return maximum(folded.over + peak - folded.peaks_until_over.get(_behind_forward(program)[0], 0), 0)
 
 
 def _reference(setting: Setting) -> Beside:

@@ -12,16 +12,20 @@ from functools import partial
 
 from vramcast.formulas.events import Event
 from vramcast.formulas.timeline import Memo, Mode, passes
+from vramcast.ledger import FORWARD, LOSS
 from vramcast.models.dims import Dim, Number, maximum
 from vramcast.models.program import Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
-    """The largest sum in each phase, and what is left at the end beside gradients; for number-like sizes."""
+    """The largest sum in each phase, and what is left at the end beside gradients; for number-like sizes. Forward and
+    loss are over where anything else begins: what is alive there, and the largest sums until then."""
 
     peaks: dict[str, Number]
     left: Number
+    over: Number
+    peaks_until_over: dict[str, Number]
 
 
 Sums = tuple[Number, Number, Number]  # how far above the start, what is added in all, and beside gradients
@@ -32,16 +36,20 @@ def fold(program: Program, mode: Mode) -> Fold:
     level: Number = 0
     left: Number = 0
     peaks: dict[str, Number] = {}
+    over: tuple[Number, dict[str, Number]] | None = None
     sums = sums_of(program)
     made = list(passes(program, mode))
     for at, length, times in repetitions([(chunk.phase, id(chunk.events)) for chunk in made]):
         above, net, beside = _joined([sums(chunk.events) for chunk in made[at : at + length]])
         top, phase = level + above, made[at].phase
+        if over is None and phase not in (FORWARD, LOSS):
+            over = level, dict(peaks)
         if times > 1:  # alike layers change the level evenly, so that the first or the last of them is the highest
             top = maximum(top, top + (times - 1) * net)
         peaks[phase] = maximum(peaks[phase], top) if phase in peaks else top
         level, left = level + times * net, left + times * beside
-    return Fold(peaks=peaks, left=left)
+    level, until = over or (level, peaks)
+    return Fold(peaks=peaks, left=left, over=level, peaks_until_over=until)
 
 
 def repetitions(keys: Sequence[tuple[str, int]]) -> Iterator[tuple[int, int, int]]:

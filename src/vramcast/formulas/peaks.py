@@ -15,7 +15,6 @@ from vramcast.errors import UnsupportedError
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.beside import beside
 from vramcast.formulas.estimate import job_phases
-from vramcast.formulas.fold import Fold, fold
 from vramcast.formulas.optimizers import implementation, temporaries
 from vramcast.formulas.overheads import workspace_entries
 from vramcast.formulas.recorded import DEVICE, recorded
@@ -63,7 +62,6 @@ class Recording:
         self.config, self.gpu, self.sizes = config, gpu, sizes
         self.program = recorded(job, config, gpu, sizes)
         self.params = unique(self.program.params())
-        self._folds: dict[Hashable, Fold] = {}
         self._lying: dict[Hashable, dict[str, int]] = {}
         self._beside: dict[Hashable, ByPhase] = {}
 
@@ -83,20 +81,13 @@ class Recording:
         return {phase: choose(self._beyond, nbytes, within[phase]) for phase, nbytes in beyond.items()}
 
     def _passes(self, job: Job) -> ByPhase:
-        folded, step = self._fold(job), self._step(job)
+        step = self._step(job)
+        folded = step.fold(fresh=job.accumulate == 1 and not step.zeroed_in_place)
         kept = folded.left if keeps_outputs(job) else 0
         found = {OF_PASSES[phase]: peak + (kept if phase in _with_old_outputs(job) else 0)
                  for phase, peak in folded.peaks.items()}  # fmt: skip
         between = (phase for phase in (RESUME, ROLLOUT, EVAL) if phase in job_phases(step.job))
         return {**found, NEXT_STEP: kept, **{phase: 0 if phase == RESUME else kept for phase in between}}
-
-    def _fold(self, job: Job) -> Fold:
-        step = self._step(job)
-        mode = step.mode(fresh=job.accumulate == 1 and not step.zeroed_in_place)
-        key = (job.checkpointing, job.reentrant, job.framework, job.loop, mode.fresh_grads, mode.keep_logits)
-        if key not in self._folds:
-            self._folds[key] = fold(self.program, mode)
-        return self._folds[key]
 
     def _step(self, job: Job) -> Step:
         return Step(job=job, program=self.program, states=States(params=self.params, job=job), place=DEVICE)

@@ -9,6 +9,7 @@ from vramcast.errors import InputError
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.checkpointing import recompute_rule, stops_early
 from vramcast.formulas.events import Event, kept_ids
+from vramcast.formulas.fold import Fold, fold
 from vramcast.formulas.kept import kept
 from vramcast.formulas.loops import changes_of
 from vramcast.formulas.optimizers import implementation, temporaries, version
@@ -77,6 +78,12 @@ class Step:
             stops_early=stops_early(self.job),
             changes=(*changes_of(self.job), *((held_cache,) if keeps_outputs(self.job) else ())),
         )  # fmt: skip
+
+    def fold(self, *, fresh: bool) -> Fold:
+        """Once for all jobs of a search that run these passes alike."""
+        job, mode = self.job, self.mode(fresh=fresh)
+        key = (job.checkpointing, job.recompute, job.reentrant, job.framework, job.loop, mode.fresh_grads)
+        return self.program.once((fold, *key, mode.keep_logits), lambda: fold(self.program, mode))
 
     @property
     def accumulates_apart(self) -> bool:
