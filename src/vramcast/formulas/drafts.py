@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.formulas.alongside import played_with
 from vramcast.formulas.beside import beside
-from vramcast.formulas.lengths import Measure, earlier_lengths
+from vramcast.formulas.lengths import Measure, earlier_lengths, has_many_lengths
 from vramcast.formulas.on_card import of_same, roughly_reserved, step_script
 from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.positions import check_positions
@@ -53,6 +54,10 @@ class Drafts:
         self._refused: dict[Hashable, Replayed] = {}
 
     def of(self, job: Job) -> Draft:
+        return self.after_others(self.of_longest(job))
+
+    def of_longest(self, job: Job) -> Draft:
+        """Where batches are of many lengths: the longest alone."""
         sizes = sizes_of(job, self.config)
         program = self._program(job, sizes)
         states = States(params=unique(program.params()), job=job)
@@ -62,23 +67,38 @@ class Drafts:
         )
         extra, first = beside(setting), self._stream(step, fresh=True)
         later = first if step.repeats else self._stream(step, fresh=False)
-        script = self._after_others(step_script(step, first, later, extra.resident, self.gpu), step, sizes)
+        script = step_script(step, first, later, extra.resident, self.gpu)
         return Draft(
             setting=setting, step=step, stream=first, later=later, extra=extra,
             script=played_with(script, extra, DEVICE),
         )  # fmt: skip
 
-    def replayed(self, draft: Draft, *, capacity_bytes: int, most_bytes: int) -> Replayed:
-        """Out of memory too where more than `most_bytes` are reserved."""
-        job, script = draft.step.job, draft.script
+    def after_others(self, draft: Draft) -> Draft:
+        """With whole steps of the shorter batches that a run meets before its longest."""
+        step, longest = draft.step, draft.setting.sizes
+        if not has_many_lengths(step.job):
+            return draft
+        earlier = earlier_lengths(step.job, int(longest.seq), self._measure(draft))
+        streams = (self._shorter(step, replace(longest, seq=length, target_seq=length)) for length in earlier.lengths)
+        script = replace(draft.script, earlier=tuple(streams), stepped_after=earlier.stepped_after)
+        return replace(draft, script=script)
+
+    def replayed(self, job: Job, *, capacity_bytes: int, most_bytes: int) -> tuple[Draft, Replayed]:
+        """Out of memory too where more than `most_bytes` are reserved. A run of many lengths is not played where it
+        would be out of memory if it met the longest first."""
+        draft = self.of_longest(job)
         key = (_but(OF_STEPPING, job), capacity_bytes, most_bytes)
         if key in self._refused and _is_shared(draft):
-            return self._refused[key]
-        run = Run(script, capacity_bytes=capacity_bytes, conf=job.alloc_conf, most_bytes=most_bytes)
+            return draft, self._refused[key]
+        bounded = partial(Run, capacity_bytes=capacity_bytes, conf=job.alloc_conf, most_bytes=most_bytes)
+        run = bounded(draft.script)
         found = run.whole()
         if found.out_of_memory and not run.has_states and _is_shared(draft):
             self._refused[key] = found
-        return found
+        if has_many_lengths(job) and not found.out_of_memory:
+            draft = self.after_others(draft)
+            found = bounded(draft.script).whole()
+        return draft, found
 
     def _program(self, job: Job, sizes: Sizes) -> Program:
         key = (_but(OF_RUNNING, job), kv_cache(job, self.config), needs_input_grads(job, self.config))
@@ -94,19 +114,11 @@ class Drafts:
             self._streams[key] = step.stream(fresh=fresh)
         return self._streams[key]
 
-    def _after_others(self, script: Script, step: Step, longest: Sizes) -> Script:
-        """With whole steps of the shorter batches that a run meets before its longest."""
-        job = step.job
-        if job.lengths is None and job.mean_seq is None:
-            return script
-        earlier = earlier_lengths(job, int(longest.seq), self._measure(script, job, int(longest.seq)))
-        streams = (self._shorter(step, replace(longest, seq=length, target_seq=length)) for length in earlier.lengths)
-        return replace(script, earlier=tuple(streams), stepped_after=earlier.stepped_after)
-
-    def _measure(self, script: Script, job: Job, longest: int) -> Measure:
-        key = _but(("alloc_conf",), job)
+    def _measure(self, draft: Draft) -> Measure:
+        key = _but(("alloc_conf",), draft.step.job)
         if key not in self._measures:
-            self._measures[key] = roughly_reserved(script.largest(), longest)
+            own = replace(draft.script, first=draft.stream, later=draft.later, again=None)  # nothing beside it
+            self._measures[key] = roughly_reserved(own.largest(), int(draft.setting.sizes.seq))
         return self._measures[key]
 
     def _shorter(self, step: Step, sizes: Sizes) -> list[Stamped]:
@@ -120,9 +132,8 @@ class Drafts:
 
 
 def _is_shared(draft: Draft) -> bool:
-    """Is nothing of an optimizer in it before the first step is taken: states, a critic's, lengths chosen by states?"""
-    script = draft.script
-    return script.first is draft.stream and not script.earlier and not script.states_from_start
+    """Is nothing of an optimizer in it before the first step is taken: states, a critic's?"""
+    return draft.script.first is draft.stream and not draft.script.states_from_start
 
 
 def _but(names: tuple[str, ...], job: Job) -> Hashable:

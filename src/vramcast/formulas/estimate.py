@@ -114,8 +114,8 @@ def estimate_if_it_may_fit(job: Job, at_least_bytes: int = 0, drafts: Drafts | N
     if at_least_bytes + most > gpu.capacity_bytes():
         return TooLarge(asked_bytes=at_least_bytes)
     drafts = drafts or Drafts(source.config, gpu)
-    draft, capacity = drafts.of(job), gpu.capacity_bytes()
-    replayed = drafts.replayed(draft, capacity_bytes=capacity - usual, most_bytes=capacity - most)
+    capacity = gpu.capacity_bytes()
+    draft, replayed = drafts.replayed(job, capacity_bytes=capacity - usual, most_bytes=capacity - most)
     if replayed.out_of_memory:
         return TooLarge(asked_bytes=max(at_least_bytes, replayed.peak_requested_bytes))
     return _billed(draft, replayed, source)

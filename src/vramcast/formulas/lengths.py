@@ -42,6 +42,10 @@ class Earlier:
 Measure = Callable[[Earlier], int]
 
 
+def has_many_lengths(job: Job) -> bool:
+    return job.lengths is not None or job.mean_seq is not None
+
+
 def earlier_lengths(job: Job, longest: int, measure: Measure) -> Earlier:
     """What a run meets before its longest batch; nothing where all batches are alike. The measure says roughly what
     torch reserves after such batches."""

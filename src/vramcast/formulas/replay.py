@@ -157,6 +157,8 @@ class Run:
             second = self.state()
             self.play(script.later)
         self.optimizer_step()
+        if script.stepped_after:  # the longest batch comes once, and the optimizer's states were there
+            return
         self.end_step(gradients=script.zero_grad_first)
         if script.accumulates and (script.zero_grad_first or script.zero_grad_behind):
             self.play(script.again or script.first, zeroes=script.zero_grad_behind)
