@@ -65,18 +65,40 @@ except InputError as error:
     assert python(code) == "of no use\n"
 
 
+FORESEEN = """
+import multiprocessing, os, time
+from vramcast.plan.ahead import Foreseen
+"""
+
+
 @FORKS
-def test_guesses_that_nobody_asks_for_are_ended() -> None:
+def test_what_another_process_has_begun_with_is_waited_for_and_the_rest_made_here() -> None:
     code = """
-import multiprocessing, time
-from vramcast.plan.ahead import Guesses
-with Guesses(lambda seconds: time.sleep(seconds) or seconds) as guesses:
-    print(guesses.result(0), guesses.has_room)
-    guesses.begin(60)
-    print(list(guesses), len(multiprocessing.active_children()))
+def work(asked):
+    asked(7, lambda: time.sleep(0.3) or os.getpid())
+    asked(8, lambda: time.sleep(60))
+with Foreseen() as foreseen:
+    foreseen.begin(work)
+    time.sleep(0.1)
+    print(foreseen.result(5, os.getpid) == os.getpid())
+    print(foreseen.result(7, os.getpid) == os.getpid())
+    print(len(multiprocessing.active_children()))
 print(multiprocessing.active_children())
 """
-    assert python(code) == "0 True\n[60] 1\n[]\n"
+    assert python(FORESEEN + code) == "True\nFalse\n1\n[]\n"
+
+
+@FORKS
+def test_what_fails_in_another_process_is_made_here() -> None:
+    code = """
+def work(asked):
+    asked(7, lambda: [][0])
+with Foreseen() as foreseen:
+    foreseen.begin(work)
+    time.sleep(0.1)
+    print(foreseen.result(7, lambda: "here"))
+"""
+    assert python(FORESEEN + code) == "here\n"
 
 
 @FORKS

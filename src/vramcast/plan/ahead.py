@@ -9,23 +9,23 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterator
-from functools import partial
+from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Generic, TypeVar
+from multiprocessing.context import ForkProcess
+from typing import Generic, Protocol, TypeVar
 
-Task = TypeVar("Task", bound=Hashable)
 Made = TypeVar("Made")
 
 
-MOST = 4  # processes: of more guesses few are asked for
+class Asked(Protocol[Made]):
+    def __call__(self, number: int, make: Callable[[], Made]) -> Made: ...
 
 
 def processes() -> int:
     if sys.platform != "linux" or threading.active_count() > 1 or "torch" in sys.modules:
         return 1
-    return min(len(os.sched_getaffinity(0)), MOST)
+    return len(os.sched_getaffinity(0))
 
 
 class Here(Generic[Made]):
@@ -78,30 +78,58 @@ def started(make: Callable[[], Made]) -> Here[Made]:
     return Ahead(make) if processes() > 1 else Here(make)
 
 
-class Guesses(Generic[Task, Made]):
-    """What will probably be asked for: as many at work, or done and waiting, as there are other cores."""
+class Foreseen(Generic[Made]):
+    """Answers to questions, by number, that will probably be asked: another process makes them one after the other.
+    What it has not begun with when it is asked for is made here."""
 
-    def __init__(self, make: Callable[[Task], Made]) -> None:
-        self._make, self._most = make, processes() - 1
-        self._begun: dict[Task, Ahead[Made]] = {}
+    def __init__(self) -> None:
+        self._made: dict[int, Made] = {}
+        self._under_way: int | None = None
+        self._process: ForkProcess | None = None
 
-    def __enter__(self) -> Guesses[Task, Made]:
+    def __enter__(self) -> Foreseen[Made]:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for guess in self._begun.values():
-            guess.drop()
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._receiver.close()
+            self._process = None
 
-    def __iter__(self) -> Iterator[Task]:
-        return iter(self._begun)
+    def begin(self, work: Callable[[Asked[Made]], None]) -> None:
+        """Once, if there is a second core: the other process does the work, which calls what it is given for each
+        question, with its number and how to answer it."""
+        if self._process is None and processes() > 1:
+            context = get_context("fork")
+            self._receiver, sender = context.Pipe(duplex=False)
+            self._process = context.Process(target=_answer, args=(work, sender), daemon=True)
+            self._process.start()
+            sender.close()
 
-    @property
-    def has_room(self) -> bool:
-        return len(self._begun) < self._most
+    def result(self, number: int, make: Callable[[], Made]) -> Made:
+        while self._process is not None and number not in self._made and self._has_news(number):
+            try:
+                self._under_way, *made = self._receiver.recv()
+            except EOFError:
+                self.__exit__()
+                break
+            if made and self._under_way is not None:
+                self._made[self._under_way], self._under_way = made[0], None
+        return self._made.pop(number) if number in self._made else make()
 
-    def begin(self, task: Task) -> None:
-        self._begun[task] = Ahead(partial(self._make, task))
+    def _has_news(self, number: int) -> bool:
+        return self._under_way == number or self._receiver.poll()
 
-    def result(self, task: Task) -> Made:
-        guess = self._begun.pop(task, None)
-        return self._make(task) if guess is None else guess.result()
+
+def _answer(work: Callable[[Asked[Made]], None], sender: Connection) -> None:
+    def asked(number: int, make: Callable[[], Made]) -> Made:
+        sender.send((number,))
+        made = make()
+        sender.send((number, made))
+        return made
+
+    try:
+        work(asked)
+    except BaseException:
+        os._exit(1)  # in silence

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import tee
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError
@@ -23,7 +23,7 @@ from vramcast.formulas.recorded import DEVICE, sizes_of
 from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.read import read_model
-from vramcast.plan.ahead import Guesses, Here, started
+from vramcast.plan.ahead import Asked, Foreseen, Here, started
 from vramcast.plan.cost import StepCost, slowdown_of
 from vramcast.plan.moves import EXPANDABLE, Kind, Move
 from vramcast.plan.order import (
@@ -205,16 +205,16 @@ def _with_length(job: Job, config: Config) -> Job:
 def _cheapest(job: Job, table: Table, room: int, drafts: Drafts) -> Iterator[Plan]:
     """The first in the table's order that fit when estimated whole, each with changes of its own."""
     found: list[Moves] = []
-    order, coming = tee(_changed(job, table.ranked(room)))
+    order, coming = tee(_changed(job, table.ranked(room, lambda moves: _covered(moves, found))))
     tried, most = 0, room
-    with Guesses(partial(_Changed.estimated, drafts=drafts)) as guesses:
+    with Foreseen[Estimated]() as foreseen:
         for candidate in order:
             if candidate.allocated_bytes > most or _covered(candidate.moves, found):
                 continue
-            _look_ahead(guesses, coming, [*found, candidate.moves])
-            forecast = guesses.result(candidate)
+            foreseen.begin(partial(_look_ahead, coming, found, candidate, drafts))
+            forecast = foreseen.result(candidate.cell, partial(candidate.estimated, drafts))
             tried += 1
-            if isinstance(forecast, Forecast) and fits_surely(forecast):
+            if _fits(forecast):
                 found.append(candidate.moves)
                 yield Plan(moves=found[-1], job=candidate.job, forecast=forecast, slowdown=candidate.slowdown)
             elif tried > EXACT:
@@ -223,17 +223,32 @@ def _cheapest(job: Job, table: Table, room: int, drafts: Drafts) -> Iterator[Pla
                 return
 
 
-def _look_ahead(guesses: Guesses[_Changed, Estimated], coming: Iterator[_Changed], known: list[Moves]) -> None:
-    """Begin with what will be asked for if all that is at work fits."""
-    while guesses.has_room and (candidate := next(coming, None)) is not None:
-        if not _covered(candidate.moves, [*known, *(begun.moves for begun in guesses)]):
-            guesses.begin(candidate)
+def _fits(forecast: Estimated) -> TypeGuard[Forecast]:
+    return isinstance(forecast, Forecast) and fits_surely(forecast)
+
+
+def _look_ahead(
+    coming: Iterable[_Changed], found: list[Moves], first: _Changed, drafts: Drafts, asked: Asked[Estimated]
+) -> None:  # fmt: skip
+    """In another process, which has a list of its own: the half of what will be asked for if the first fits and all
+    that is left to this process does."""
+    found.append(first.moves)
+    left = False
+    for candidate in coming:
+        if len(found) >= WANTED:
+            return
+        if _covered(candidate.moves, found):
+            continue
+        if left or _fits(asked(candidate.cell, partial(candidate.estimated, drafts))):
+            found.append(candidate.moves)
+            left = not left
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Changed:
     """A candidate and its job."""
 
+    cell: int
     moves: Moves
     allocated_bytes: int
     slowdown: tuple[float, float]
@@ -247,7 +262,7 @@ def _changed(job: Job, candidates: Iterable[Candidate]) -> Iterator[_Changed]:
     for candidate in candidates:
         changed = applied(job, candidate.moves) if candidate.moves else None
         if changed is not None:
-            yield _Changed(candidate.moves, candidate.allocated_bytes, candidate.slowdown, changed)
+            yield _Changed(candidate.cell, candidate.moves, candidate.allocated_bytes, candidate.slowdown, changed)
 
 
 def _covered(moves: Moves, found: Iterable[Moves]) -> bool:

@@ -6,7 +6,7 @@ of running it; optimizers are added on top, so a combination costs a few additio
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -19,6 +19,7 @@ from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.peaks import MOMENTS, ByPhase, Recording
 from vramcast.formulas.recorded import sizes_of
 from vramcast.formulas.regime import kv_cache, needs_input_grads
+from vramcast.formulas.step import keeps_outputs
 from vramcast.job import Job
 from vramcast.ledger import NEXT_BACKWARD, NEXT_FORWARD, NEXT_STEP
 from vramcast.models.config import Config
@@ -40,6 +41,7 @@ LAST_AXES = ("optimizer", "optimizer-impl", "alloc-conf", "batch", "seq")  # che
 class Candidate:
     """A combination of moves with its price, not yet estimated."""
 
+    cell: int  # of the table
     moves: Moves
     allocated_bytes: int
     slowdown: tuple[float, float]  # time per token against the job as given, at both ends of the assumptions
@@ -91,6 +93,7 @@ class Table:
         self.slowdown: tuple[Floats, Floats] = (numpy.zeros(self.shape), numpy.zeros(self.shape))
         self._bytes: Bytes = numpy.full(self.shape, IMPOSSIBLE, numpy.int64)  # at least so many; the peak once priced
         self._unpriced: dict[int, tuple[Index, Recording, Job]] = {}  # by the number of the grid
+        self._bounded: set[int] = set()  # of those, grids that hold what `_lightest` takes
         self._fill()
         if limits.max_slowdown is not None:
             self._bytes[numpy.maximum(*self.slowdown) > limits.max_slowdown] = IMPOSSIBLE
@@ -158,9 +161,33 @@ class Table:
 
     def _price(self, cells: NDArray[numpy.int64]) -> Bytes:
         """The peaks of these cells. What is folded for one of them is there for its whole grid."""
-        for number in self._unpriced.keys() & (cells // self._cells).tolist():
+        for number in self._numbers_unpriced(cells):
             self._price_grid(*self._unpriced.pop(number))
         return self._bytes.ravel()[cells]
+
+    def _price_up_to(self, cells: NDArray[numpy.int64], most_bytes: int) -> Bytes:
+        """The peaks of those cells that take at most so many bytes; more than that for the others."""
+        nbytes = self._bytes.ravel()
+        while self._approach(cells[nbytes[cells] <= most_bytes]):
+            pass
+        return nbytes[cells]
+
+    def _approach(self, cells: NDArray[numpy.int64]) -> bool:
+        """From what lies there to what `_lightest` takes, and from that to the peak. False: they are priced already."""
+        numbers = self._numbers_unpriced(cells)
+        for number in numbers:
+            at, recording, job = self._unpriced[number]
+            lightest = job if number in self._bounded else _lightest(job)
+            self._price_grid(at, recording, lightest)
+            if lightest is job:
+                del self._unpriced[number]
+            else:
+                self._bounded.add(number)
+        return bool(numbers)
+
+    def _numbers_unpriced(self, cells: NDArray[numpy.int64]) -> set[int]:
+        numbers: list[int] = (cells // self._cells).tolist()
+        return self._unpriced.keys() & numbers
 
     def _price_grid(self, at: Index, recording: Recording, job: Job) -> None:
         peaks: dict[bool, Bytes] = {}
@@ -240,15 +267,20 @@ class Table:
     def num_candidates(self) -> int:
         return int((self._bytes != IMPOSSIBLE).sum())
 
+    def _index(self, flat: int) -> Index:
+        return tuple(int(i) for i in numpy.unravel_index(flat, self.shape))
+
+    def _moves_at(self, flat: int) -> Moves:
+        return self._chosen(self.axes, self._index(flat))
+
     def at(self, flat: int) -> Candidate:
-        index = numpy.unravel_index(flat, self.shape)
-        where = tuple(int(i) for i in index)
+        where = self._index(flat)
         return Candidate(
-            moves=self._chosen(self.axes, where), allocated_bytes=int(self._price(numpy.array([flat]))[0]),
+            cell=flat, moves=self._chosen(self.axes, where), allocated_bytes=int(self._price(numpy.array([flat]))[0]),
             slowdown=(float(self.slowdown[0][where]), float(self.slowdown[1][where])),
         )  # fmt: skip
 
-    def ranked(self, most_bytes: int) -> Iterator[Candidate]:
+    def ranked(self, most_bytes: int, skip: Callable[[Moves], bool] = lambda moves: False) -> Iterator[Candidate]:
         """Combinations of at most so many bytes: free before slower before a changed training, then by effort. What is
         much slower comes with what changes the training (see `rank_of`). Priced as they are asked for."""
         found = numpy.flatnonzero(self._bytes <= most_bytes)
@@ -256,10 +288,11 @@ class Table:
         order = numpy.lexsort((effort, rank))
         ends = numpy.flatnonzero(numpy.diff(rank[order]) | (numpy.diff(effort[order]) != 0)) + 1
         for alike in numpy.split(found[order], ends):
-            peaks = self._price(alike)
+            asked = numpy.array([cell for cell in alike.tolist() if not skip(self._moves_at(cell))], numpy.int64)
+            peaks = self._price_up_to(asked, most_bytes)
             for position in numpy.argsort(peaks, kind="stable"):
                 if peaks[position] <= most_bytes:
-                    yield self.at(int(alike[position]))
+                    yield self.at(int(asked[position]))
 
     @property
     def kind(self) -> NDArray[numpy.int64]:
@@ -330,9 +363,8 @@ class Table:
         nbytes = self._bytes.ravel()
         while (low := nbytes[cells].min(initial=IMPOSSIBLE)) < below_bytes:
             found: NDArray[numpy.int64] = cells[nbytes[cells] == low]
-            if self._unpriced.keys().isdisjoint((found // self._cells).tolist()):
+            if not self._approach(found):
                 return found
-            self._price(found)
         return cells[:0]
 
 
@@ -350,6 +382,13 @@ def _stored(job: Job) -> tuple[Hashable, ...]:
 
 def _after(move: Move | None, job: Job) -> Job:
     return job if move is None else move.apply(job) or job
+
+
+def _lightest(job: Job) -> Job:
+    """Without what only ever adds: outputs that a variable holds, a reference."""
+    if not keeps_outputs(job) and job.reference in ("none", "precomputed"):
+        return job
+    return job.changed(keep_outputs=False, reference="none")
 
 
 def _accumulating(job: Job) -> Job:
