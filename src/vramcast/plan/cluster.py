@@ -125,6 +125,12 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Price:
+    cost: StepCost
+    allocated_bytes: int  # not known of editing jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Made:
     """What a step made beside what rests: no tensor of half a micro-batch, or of matrices divided by two, is smaller
     than half of what it was. A single sample is a case of its own: slices of it are not copied (`contiguous`)."""
@@ -194,6 +200,7 @@ class Search:
         self.num_priced = 0
         self.smallest: Refused | None = None
         self._made: dict[Hashable, list[_Made]] = {}
+        self._beyond: dict[Hashable, int] = {}  # what refused ones asked for beyond their price
 
     def fitting(self, skip: Callable[[Moves], bool]) -> Iterator[Tried]:
         """Each that fits surely, is fast enough and is not to be skipped; at most TRIED of at most PRICED are
@@ -205,11 +212,11 @@ class Search:
             if skip(moves) or _divides_nothing(moves, changed) or any(move.name in self.useless for move in moves):
                 continue
             try:
-                cost = self._cost_if_it_may_fit(moves, changed)
-                if cost is not None and self._fast_enough(cost):
+                price = self._price_if_it_may_fit(moves, changed)
+                if price is not None and self._fast_enough(price.cost):
                     left -= 1
-                    forecast = estimate_if_it_may_fit(changed)
-                    self._learn(moves, forecast)
+                    cost, forecast = price.cost, estimate_if_it_may_fit(changed)
+                    self._learn(moves, changed, price, forecast)
                     if isinstance(forecast, Forecast) and fits_surely(forecast):
                         yield Tried(moves=moves, job=changed, forecast=forecast, cost=cost)
                     else:
@@ -218,24 +225,26 @@ class Search:
             except VramcastError:  # a combination that the engine does not model is no plan
                 continue
 
-    def _learn(self, moves: Moves, forecast: Forecast | TooLarge) -> None:
+    def _learn(self, moves: Moves, job: Job, price: _Price, forecast: Forecast | TooLarge) -> None:
         asked = asked_bytes(forecast)
         if self.job.gpus == 1:
             if len(moves) == 1 and asked > asked_bytes(self.base) - LEAST:
                 self.useless.add(moves[0].name)
         elif isinstance(forecast, TooLarge) or not fits_surely(forecast):
             self.most = min(self.most, asked - LEAST)
+            beyond = self._beyond.get(_way(job), 0)
+            self._beyond[_way(job)] = max(beyond, asked - price.allocated_bytes)
 
     def _refuse(self, found: Refused) -> None:
         if self.smallest is None or found.order < self.smallest.order:
             self.smallest = found
 
-    def _cost_if_it_may_fit(self, moves: Moves, job: Job) -> StepCost | None:
+    def _price_if_it_may_fit(self, moves: Moves, job: Job) -> _Price | None:
         if job.gpus == 1:
             self.num_priced += 1
-            return edit_cost(job, self.prices.config, self.prices.gpu)
+            return _Price(cost=edit_cost(job, self.prices.config, self.prices.gpu), allocated_bytes=0)
         rests = self.prices.resting(job)
-        most = min(rests.left_bytes, self.most)
+        most = min(rests.left_bytes, self.most - self._beyond.get(_way(job), 0))
         if rests.lying_bytes > most:
             self._refuse(Refused(nbytes=rests.lying_bytes, moves=moves, job=job, has_passes=False))
             return None
@@ -249,7 +258,7 @@ class Search:
         if rests.loaded_bytes > rests.left_bytes or allocated > most:
             self._refuse(Refused(nbytes=max(rests.loaded_bytes, allocated), moves=moves, job=job, has_passes=True))
             return None
-        return self.prices.cost(job)
+        return _Price(cost=self.prices.cost(job), allocated_bytes=allocated)
 
     def _is_no_smaller(self, least: int, rests: Resting) -> bool:
         """Than the smallest of those refused."""
@@ -257,6 +266,11 @@ class Search:
 
     def _fast_enough(self, cost: StepCost) -> bool:
         return self.limits.max_slowdown is None or max(slowdown_of(cost, self.cost)) <= self.limits.max_slowdown
+
+
+def _way(job: Job) -> Hashable:
+    """How weights come and go: wrapping, loading and companions may ask for more than the passes, which are priced."""
+    return (job.strategy, job.offload)
 
 
 def asked_bytes(forecast: Forecast | TooLarge) -> int:
