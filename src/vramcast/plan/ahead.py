@@ -91,32 +91,44 @@ class Foreseen(Generic[Made]):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.join()
             self._receiver.close()
-            self._process = None
+        self._process = self._under_way = None
 
     def begin(self, work: Callable[[Asked[Made]], None]) -> None:
-        """Once, if there is a second core: the other process does the work, which calls what it is given for each
-        question, with its number and how to answer it."""
-        if self._process is None and processes() > 1:
+        """If there is a second core: the other process leaves what it was at and does this work, which calls what it
+        is given for each question, with its number and how to answer it."""
+        if processes() > 1:
+            self._end()
             context = get_context("fork")
             self._receiver, sender = context.Pipe(duplex=False)
             self._process = context.Process(target=_answer, args=(work, sender), daemon=True)
             self._process.start()
             sender.close()
 
-    def result(self, number: int, make: Callable[[], Made]) -> Made:
+    @property
+    def is_at_work(self) -> bool:
+        return self._process is not None
+
+    def has(self, number: int) -> bool:
+        """Once the other process has begun with it, its answer is waited for."""
         while self._process is not None and number not in self._made and self._has_news(number):
             try:
                 self._under_way, *made = self._receiver.recv()
             except EOFError:
-                self.__exit__()
+                self._end()
                 break
             if made and self._under_way is not None:
                 self._made[self._under_way], self._under_way = made[0], None
-        return self._made.pop(number) if number in self._made else make()
+        return number in self._made
+
+    def result(self, number: int, make: Callable[[], Made]) -> Made:
+        return self._made.pop(number) if self.has(number) else make()
 
     def _has_news(self, number: int) -> bool:
         return self._under_way == number or self._receiver.poll()

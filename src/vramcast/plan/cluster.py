@@ -13,13 +13,13 @@ from itertools import product
 
 from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
-from vramcast.formulas.estimate import TooLarge, estimate_if_it_may_fit
+from vramcast.formulas.estimate import TooLarge
 from vramcast.formulas.parallel.topology import Topology
 from vramcast.job import Job
 from vramcast.ledger import Category, Ledger, Level
 from vramcast.plan.cost import StepCost, slowdown_of
 from vramcast.plan.moves import Kind, Move, available
-from vramcast.plan.order import KINDS, Applied, Limits, Moves, fits_surely, move_effort
+from vramcast.plan.order import KINDS, Applied, Limits, Moves, Question, Questions, is_plan, move_effort
 from vramcast.plan.rank_prices import RankPrices, Resting, edit_cost
 from vramcast.units import MiB
 
@@ -100,14 +100,6 @@ ACROSS = (
         for size in (2, 4, 8)
     ),
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
-    moves: Moves
-    job: Job
-    forecast: Forecast
-    cost: StepCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,38 +194,39 @@ class Search:
         self._made: dict[Hashable, list[_Made]] = {}
         self._beyond: dict[Hashable, int] = {}  # what refused ones asked for beyond their price
 
-    def fitting(self, skip: Callable[[Moves], bool]) -> Iterator[Tried]:
-        """Each that fits surely, is fast enough and is not to be skipped; at most TRIED of at most PRICED are
-        estimated."""
+    def questions(self, found: list[Moves], skip: Callable[[Moves], bool]) -> Questions:
+        """Of those that are fast enough and not to be skipped; what fits is added to what was found. At most TRIED of
+        at most PRICED are asked about."""
         left = TRIED
-        for moves, changed in in_order(self.job, self.limits):
+        for number, (moves, changed) in enumerate(in_order(self.job, self.limits)):
             if not left or self.num_priced >= PRICED:
                 return
             if skip(moves) or _divides_nothing(moves, changed) or any(move.name in self.useless for move in moves):
                 continue
             try:
                 price = self._price_if_it_may_fit(moves, changed)
-                if price is not None and self._fast_enough(price.cost):
-                    left -= 1
-                    cost, forecast = price.cost, estimate_if_it_may_fit(changed)
-                    self._learn(moves, changed, price, forecast)
-                    if isinstance(forecast, Forecast) and fits_surely(forecast):
-                        yield Tried(moves=moves, job=changed, forecast=forecast, cost=cost)
-                    else:
-                        nbytes = asked_bytes(forecast)
-                        self._refuse(Refused(nbytes=nbytes, moves=moves, job=changed, has_passes=True, cost=cost))
             except VramcastError:  # a combination that the engine does not model is no plan
                 continue
+            if price is not None and self._fast_enough(price.cost):
+                left -= 1
+                slowdown = slowdown_of(price.cost, self.cost)
+                answer = yield Question(number=number, moves=moves, job=changed, slowdown=slowdown)
+                if is_plan(answer):
+                    found.append(moves)
+                if isinstance(answer, Forecast | TooLarge):
+                    self._learn(moves, changed, price, answer)
 
     def _learn(self, moves: Moves, job: Job, price: _Price, forecast: Forecast | TooLarge) -> None:
         asked = asked_bytes(forecast)
         if self.job.gpus == 1:
             if len(moves) == 1 and asked > asked_bytes(self.base) - LEAST:
                 self.useless.add(moves[0].name)
-        elif isinstance(forecast, TooLarge) or not fits_surely(forecast):
+        elif not is_plan(forecast):
             self.most = min(self.most, asked - LEAST)
             beyond = self._beyond.get(_way(job), 0)
             self._beyond[_way(job)] = max(beyond, asked - price.allocated_bytes)
+        if not is_plan(forecast):
+            self._refuse(Refused(nbytes=asked, moves=moves, job=job, has_passes=True, cost=price.cost))
 
     def _refuse(self, found: Refused) -> None:
         if self.smallest is None or found.order < self.smallest.order:

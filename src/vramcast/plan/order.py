@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
+from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
+from vramcast.formulas.estimate import TooLarge
 from vramcast.job import Job
 from vramcast.plan.moves import Kind, Move
 
@@ -24,6 +27,22 @@ class Limits:
     keep: frozenset[str] = frozenset()
     max_slowdown: float | None = None
     second_gpu: bool = False  # another card of the same kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Does this combination fit? Asked by a search, which goes on with the answer."""
+
+    number: int  # in the search's order
+    moves: Moves
+    job: Job
+    slowdown: tuple[float, float]  # time per token against the job as given, at both ends of the assumptions
+    allocated_bytes: int = 0  # at least, as far as it is known
+
+
+# None: it is taken to fit. An error: the engine does not model it.
+Answer = Forecast | TooLarge | VramcastError | None
+Questions = Generator[Question, Answer, None]
 
 
 class Applied:
@@ -72,6 +91,10 @@ def fits_surely(forecast: Forecast) -> bool:
     if verdict.process_bytes is None:
         return verdict.fits is not False and peak_bytes(forecast) <= KEPT_FREE * capacity
     return verdict.fits is True and forecast.assumed_most_bytes() <= capacity
+
+
+def is_plan(answer: Answer) -> bool:
+    return answer is None or (isinstance(answer, Forecast) and fits_surely(answer))
 
 
 def peak_bytes(forecast: Forecast) -> int:

@@ -6,17 +6,16 @@ before they are called fitting. What is skipped without an estimate allocates mo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import tee
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 from vramcast.catalog.gpus import Gpu, find_gpu
-from vramcast.errors import InputError
+from vramcast.errors import InputError, VramcastError
 from vramcast.forecast import Forecast
 from vramcast.formulas.drafts import Drafts
-from vramcast.formulas.estimate import TooLarge, estimate, estimate_if_it_may_fit
+from vramcast.formulas.estimate import estimate, estimate_if_it_may_fit
 from vramcast.formulas.on_card import replayed_on_card
 from vramcast.formulas.overheads import context_entries
 from vramcast.formulas.recorded import DEVICE, sizes_of
@@ -28,11 +27,15 @@ from vramcast.plan.cost import StepCost, slowdown_of
 from vramcast.plan.moves import EXPANDABLE, Kind, Move
 from vramcast.plan.order import (
     KINDS,
+    Answer,
     Limits,
     Moves,
+    Question,
+    Questions,
     applied,
     effort_of,
     fits_surely,
+    is_plan,
     kind_of,
     rank_of,
 )
@@ -42,7 +45,6 @@ if TYPE_CHECKING:  # one kind of job needs NumPy, the other what is known of man
     from vramcast.plan.reach import Reach
     from vramcast.plan.table import Candidate, Table
 
-Estimated = Forecast | TooLarge
 WANTED = 4  # plans shown
 EXACT = (
     24  # candidates estimated in their order; from then on, those that allocate as much as a refused one are skipped
@@ -113,7 +115,7 @@ def _by_table(job: Job, base: Forecast, gpu: Gpu, drafts: Drafts, limits: Limits
     table = Table(job, config, gpu, limits, most_bytes=room)
     reach = reach_of(base, config, room) if fits else None
     fitting: list[Plan] = []
-    for found in () if fits else _cheapest(job, table, room, drafts):
+    for found in () if fits else _fitting(_cheapest(job, table, room), drafts):
         reach = reach or reach_of(found.forecast, config, room)
         fitting.append(found)
     nothing = not (fits or fitting)
@@ -135,16 +137,9 @@ def _by_estimates(job: Job, base: Forecast, gpu: Gpu, config: Config, limits: Li
     prices = RankPrices(config, gpu)
     cost = prices.cost(job) if job.gpus > 1 else edit_cost(job, config, gpu)
     search = Search(base, cost, prices, limits)
-    found: list[Plan] = []
-
-    def is_known(moves: Moves) -> bool:
-        return _covered(moves, [made.moves for made in found])
-
-    for tried in () if base.verdict().fits else search.fitting(is_known):
-        slowdown = slowdown_of(tried.cost, cost)
-        found.append(Plan(moves=tried.moves, job=tried.job, forecast=tried.forecast, slowdown=slowdown))
-        if len(found) >= WANTED:
-            break
+    moves: list[Moves] = []
+    questions = search.questions(moves, lambda more: _covered(more, moves))
+    found = [] if base.verdict().fits else list(_fitting(questions))
     found.sort(key=lambda made: (rank_of(made.kind, made.slowdown), effort_of(made.moves, made.slowdown)))
     return Plans(
         base=base, cost=cost, fitting=tuple(found), singles=(), front=(), reach=None,
@@ -202,67 +197,67 @@ def _with_length(job: Job, config: Config) -> Job:
 # ---- the cheapest that fit
 
 
-def _cheapest(job: Job, table: Table, room: int, drafts: Drafts) -> Iterator[Plan]:
-    """The first in the table's order that fit when estimated whole, each with changes of its own."""
-    found: list[Moves] = []
-    order, coming = tee(_changed(job, table.ranked(room, lambda moves: _covered(moves, found))))
-    tried, most = 0, room
-    with Foreseen[Estimated]() as foreseen:
-        for candidate in order:
-            if candidate.allocated_bytes > most or _covered(candidate.moves, found):
-                continue
-            foreseen.begin(partial(_look_ahead, coming, found, candidate, drafts))
-            forecast = foreseen.result(candidate.cell, partial(candidate.estimated, drafts))
-            tried += 1
-            if _fits(forecast):
-                found.append(candidate.moves)
-                yield Plan(moves=found[-1], job=candidate.job, forecast=forecast, slowdown=candidate.slowdown)
-            elif tried > EXACT:
-                most = min(most, candidate.allocated_bytes - 1)
-            if len(found) >= WANTED or tried >= TRIED:
-                return
+def _fitting(questions: Questions, drafts: Drafts | None = None) -> Iterator[Plan]:
+    """The first that fit when estimated whole."""
+    answer = partial(_answer, drafts=drafts)
+    with Foreseen[Answer]() as foreseen:
+        question, num_found, foreseen_from = next(questions, None), 0, 0
+        while question is not None:
+            if not foreseen.has(question.number) and not (foreseen.is_at_work and foreseen_from == num_found):
+                foreseen_from = num_found  # plans that are known by now say more of what will be asked
+                foreseen.begin(partial(_look_ahead, questions, answer, WANTED - num_found))
+            forecast = foreseen.result(question.number, partial(answer, question))
+            if isinstance(forecast, Forecast) and is_plan(forecast):
+                yield Plan(moves=question.moves, job=question.job, forecast=forecast, slowdown=question.slowdown)
+                num_found += 1
+            question = _next(questions, forecast) if num_found < WANTED else None
 
 
-def _fits(forecast: Estimated) -> TypeGuard[Forecast]:
-    return isinstance(forecast, Forecast) and fits_surely(forecast)
+def _answer(question: Question, drafts: Drafts | None) -> Answer:
+    try:
+        return estimate_if_it_may_fit(question.job, question.allocated_bytes, drafts)
+    except VramcastError as error:
+        return error
+
+
+def _next(questions: Questions, answer: Answer) -> Question | None:
+    try:
+        return questions.send(answer)
+    except StopIteration:
+        return None
 
 
 def _look_ahead(
-    coming: Iterable[_Changed], found: list[Moves], first: _Changed, drafts: Drafts, asked: Asked[Estimated]
+    questions: Questions, answer: Callable[[Question], Answer], wanted: int, asked: Asked[Answer]
 ) -> None:  # fmt: skip
-    """In another process, which has a list of its own: the half of what will be asked for if the first fits and all
-    that is left to this process does."""
-    found.append(first.moves)
-    left = False
-    for candidate in coming:
-        if len(found) >= WANTED:
-            return
-        if _covered(candidate.moves, found):
-            continue
-        if left or _fits(asked(candidate.cell, partial(candidate.estimated, drafts))):
-            found.append(candidate.moves)
-            left = not left
+    """In another process, which has questions of its own: if the one at hand fits, and every second plan to come is
+    left to this process, the others."""
+    made: Answer = None
+    left = True
+    while (wanted := wanted - is_plan(made)) and (question := _next(questions, made)) is not None:
+        left = not left if is_plan(made) else left
+        made = None if left else asked(question.number, partial(answer, question))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Changed:
-    """A candidate and its job."""
-
-    cell: int
-    moves: Moves
-    allocated_bytes: int
-    slowdown: tuple[float, float]
-    job: Job
-
-    def estimated(self, drafts: Drafts) -> Estimated:
-        return estimate_if_it_may_fit(self.job, self.allocated_bytes, drafts)
-
-
-def _changed(job: Job, candidates: Iterable[Candidate]) -> Iterator[_Changed]:
-    for candidate in candidates:
+def _cheapest(job: Job, table: Table, room: int) -> Questions:
+    """In the table's order, each with changes of its own."""
+    found: list[Moves] = []
+    tried, most = 0, room
+    for candidate in table.ranked(room, lambda moves: _covered(moves, found)):
         changed = applied(job, candidate.moves) if candidate.moves else None
-        if changed is not None:
-            yield _Changed(candidate.cell, candidate.moves, candidate.allocated_bytes, candidate.slowdown, changed)
+        if changed is None or candidate.allocated_bytes > most or _covered(candidate.moves, found):
+            continue
+        answer = yield Question(
+            number=candidate.cell, moves=candidate.moves, job=changed, slowdown=candidate.slowdown,
+            allocated_bytes=candidate.allocated_bytes,
+        )  # fmt: skip
+        tried += 1
+        if is_plan(answer):
+            found.append(candidate.moves)
+        elif tried > EXACT:
+            most = min(most, candidate.allocated_bytes - 1)
+        if tried >= TRIED:
+            return
 
 
 def _covered(moves: Moves, found: Iterable[Moves]) -> bool:
