@@ -51,6 +51,19 @@ def test_json_has_what_a_program_needs(capsys: pytest.CaptureFixture[str]) -> No
     assert classes == sorted(classes)
 
 
+def test_with_a_plan_in_hand_a_search_looks_no_further_than_it_may(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("plan", *SMALL, "--gpu", "6GiB", "--json", "--seconds")
+    whole, short = (json.loads(answered(capsys, *words, seconds)[1]) for seconds in ("inf", "0"))
+    assert whole["complete"]
+    assert not short["complete"]
+    assert short["plans"] == whole["plans"][:1]
+    assert len(whole["plans"]) > 1
+    assert "--seconds 10" in answered(capsys, "plan", *SMALL, "--gpu", "6GiB", "--seconds", "0")[1]
+    code, _, err = answered(capsys, *words, "nan")
+    assert code == 2
+    assert "--seconds must be at least 0" in err
+
+
 def test_what_must_stay_is_kept_and_slow_plans_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("plan", *SMALL, "--gpu", "4GiB", "--json", "--keep", "optimizer,precision,lora-rank,seq,freeze")
     _, out, _ = answered(capsys, *words, "--max-slowdown", "1.5")

@@ -15,6 +15,8 @@ from vramcast.formulas.parallel.topology import topology_of
 from vramcast.job import Job, fields
 from vramcast.plan.order import Limits
 
+SECONDS = 1.5  # the rest of two seconds: start, the candidate under way, the report
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", help="catalog name, HF config.json or folder")
@@ -37,6 +39,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--try", action="append", default=[], metavar="CHANGE", dest="advice",
         help="price this change alone instead of searching: a change's name or key=value,key=value; "
         "a + in front adds it to the one before; may be given several times",
+    )  # fmt: skip
+    group.add_argument(
+        "--seconds", type=float, default=SECONDS, metavar="X",
+        help=f"with a plan in hand, look no further after X seconds (default {SECONDS:g}; inf: for all that are shown)",
     )  # fmt: skip
     group.add_argument("--write", type=Path, metavar="FILE", help="write the first plan as a job file")
     add_output_flags(parser)
@@ -104,7 +110,9 @@ def _limits(args: argparse.Namespace) -> Limits:
         raise InputError(f"--keep: {', '.join(sorted(unknown))} is no job key. Known: {', '.join(fields())}")
     if args.max_slowdown is not None and not args.max_slowdown > 0:
         raise InputError(f"--max-slowdown must be above 0, not {args.max_slowdown:g}")
-    return Limits(keep=keep, max_slowdown=args.max_slowdown, second_gpu=args.second_gpu)
+    if not args.seconds >= 0:
+        raise InputError(f"--seconds must be at least 0, not {args.seconds:g}")
+    return Limits(keep=keep, max_slowdown=args.max_slowdown, second_gpu=args.second_gpu, seconds=args.seconds)
 
 
 def _with_global_batch(job: Job, samples: int | None) -> Job:

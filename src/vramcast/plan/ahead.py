@@ -107,7 +107,7 @@ class Foreseen(Generic[Made]):
             self._end()
             context = get_context("fork")
             self._receiver, sender = context.Pipe(duplex=False)
-            self._process = context.Process(target=_answer, args=(work, sender), daemon=True)
+            self._process = context.Process(target=_answer, args=(work, self._made, sender), daemon=True)
             self._process.start()
             sender.close()
 
@@ -134,8 +134,10 @@ class Foreseen(Generic[Made]):
         return self._under_way == number or self._receiver.poll()
 
 
-def _answer(work: Callable[[Asked[Made]], None], sender: Connection) -> None:
+def _answer(work: Callable[[Asked[Made]], None], known: dict[int, Made], sender: Connection) -> None:
     def asked(number: int, make: Callable[[], Made]) -> Made:
+        if number in known:
+            return known[number]
         sender.send((number,))
         made = make()
         sender.send((number, made))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator
 from dataclasses import dataclass
 
@@ -27,6 +28,20 @@ class Limits:
     keep: frozenset[str] = frozenset()
     max_slowdown: float | None = None
     second_gpu: bool = False  # another card of the same kind
+    seconds: float | None = None  # after which a search that has found a plan ends; None: it goes on
+
+
+class Clock:
+    """When a search that has found a plan asks no further. Counts the processor's time, so that other work on the
+    machine ends nothing."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._end = None if seconds is None else time.process_time() + seconds
+        self.stopped = False
+
+    def stops(self) -> bool:
+        self.stopped = self._end is not None and time.process_time() > self._end
+        return self.stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

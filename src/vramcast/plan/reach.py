@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 
 from vramcast.errors import InputError
 from vramcast.forecast import Forecast
-from vramcast.formulas.estimate import estimate
+from vramcast.formulas.estimate import TooLarge, estimate_if_it_may_fit
 from vramcast.formulas.peaks import Recording
 from vramcast.formulas.positions import DEFAULT_SEQ
 from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.program import Sizes
 from vramcast.plan.ahead import Here, started
-from vramcast.plan.order import fits_surely, peak_bytes
+from vramcast.plan.order import is_plan, peak_bytes
 
 Grid = NDArray[numpy.int64]
 POINTS = 4096  # looked at above what is known to fit
-TRIES = 3
-CAUTION = 1.03  # after a miss: cached blocks grow with what is allocated, and in jumps
+TRIES = 5
+CAUTION = 0.03  # after a miss, twice as much after each more: cached blocks grow with what is allocated, and in jumps
 LENGTH_STEP = 64
 # The longest that a config allows; speech models count the decoder's tokens.
 POSITIONS = ("max_position_embeddings", "", "n_positions", "n_ctx", "max_target_positions")
@@ -58,18 +58,19 @@ def _farthest(forecast: Forecast, config: Config, room: int, key: str, values: G
     assert job is not None
     peaks = _peaks(job, config, forecast, key, values)
     ratio, below = _ratio(forecast, int(peaks[0])), len(peaks)
-    for _ in range(TRIES):
+    for missed in range(TRIES):
         at = min(int((peaks * ratio <= room).sum()), below) - 1
         if at <= 0:
             break
         try:
-            seen = estimate(_with(job, key, int(values[at])), with_scaling=False)
+            seen = estimate_if_it_may_fit(_with(job, key, int(values[at])))
         except InputError:  # longer than the model's table of positions
             below = at
             continue
-        if fits_surely(seen):
+        if is_plan(seen):
             return int(values[at])
-        ratio, below = max(ratio, _ratio(seen, int(peaks[at]))) * CAUTION, at
+        more = room / seen.asked_bytes if isinstance(seen, TooLarge) else _ratio(seen, int(peaks[at]))
+        ratio, below = max(ratio, more) * (1 + CAUTION * 2**missed), at
     return int(values[0])
 
 

@@ -28,6 +28,7 @@ from vramcast.plan.moves import EXPANDABLE, Kind, Move
 from vramcast.plan.order import (
     KINDS,
     Answer,
+    Clock,
     Limits,
     Moves,
     Question,
@@ -92,19 +93,22 @@ class Plans:
     closest: Plan | None  # where nothing fits: the smallest that was found
     reach: Reach | None
     num_candidates: int
+    complete: bool  # or did the time for the search end before as many were found as are shown?
 
 
 def plan(job: Job, limits: Limits | None = None) -> Plans:
+    limits = limits or Limits()
+    clock = Clock(limits.seconds)
     gpu, config = about(job)
     job = _with_length(job, config)
     drafts = Drafts(config, gpu)
     base = estimate(job, with_scaling=False, drafts=drafts)
     if job.gpus > 1 or job.edit:
-        return _by_estimates(job, base, gpu, config, limits or Limits())
-    return _by_table(job, base, gpu, drafts, limits or Limits())
+        return _by_estimates(job, base, gpu, config, limits, clock)
+    return _by_table(job, base, gpu, drafts, limits, clock)
 
 
-def _by_table(job: Job, base: Forecast, gpu: Gpu, drafts: Drafts, limits: Limits) -> Plans:
+def _by_table(job: Job, base: Forecast, gpu: Gpu, drafts: Drafts, limits: Limits, clock: Clock) -> Plans:
     """For jobs on one GPU: all combinations are priced together."""
     cached_less = started(lambda: _cached_less(base, drafts))
     from vramcast.plan.reach import reach_of
@@ -115,7 +119,7 @@ def _by_table(job: Job, base: Forecast, gpu: Gpu, drafts: Drafts, limits: Limits
     table = Table(job, config, gpu, limits, most_bytes=room)
     reach = reach_of(base, config, room) if fits else None
     fitting: list[Plan] = []
-    for found in () if fits else _fitting(_cheapest(job, table, room), drafts):
+    for found in () if fits else _fitting(_cheapest(job, table, room), clock, drafts):
         reach = reach or reach_of(found.forecast, config, room)
         fitting.append(found)
     nothing = not (fits or fitting)
@@ -125,11 +129,11 @@ def _by_table(job: Job, base: Forecast, gpu: Gpu, drafts: Drafts, limits: Limits
         base=base, cost=table.base, fitting=tuple(fitting), num_candidates=table.num_candidates,
         fewest=min(fitting, key=lambda found: len(found.moves), default=None),
         closest=_smallest(job, table.smallest()) if nothing else None, singles=_singles(table, cached_less),
-        front=tuple(table.front(room)), reach=reach.result() if reach else None,
+        front=tuple(table.front(room)), reach=reach.result() if reach else None, complete=not clock.stopped,
     )  # fmt: skip
 
 
-def _by_estimates(job: Job, base: Forecast, gpu: Gpu, config: Config, limits: Limits) -> Plans:
+def _by_estimates(job: Job, base: Forecast, gpu: Gpu, config: Config, limits: Limits, clock: Clock) -> Plans:
     """For jobs on many GPUs and for editing: one combination after the other, in the order of the changes' prices."""
     from vramcast.plan.cluster import Search
     from vramcast.plan.rank_prices import RankPrices, edit_cost
@@ -139,12 +143,12 @@ def _by_estimates(job: Job, base: Forecast, gpu: Gpu, config: Config, limits: Li
     search = Search(base, cost, prices, limits)
     moves: list[Moves] = []
     questions = search.questions(moves, lambda more: _covered(more, moves))
-    found = [] if base.verdict().fits else list(_fitting(questions))
+    found = [] if base.verdict().fits else list(_fitting(questions, clock))
     found.sort(key=lambda made: (rank_of(made.kind, made.slowdown), effort_of(made.moves, made.slowdown)))
     return Plans(
         base=base, cost=cost, fitting=tuple(found), singles=(), front=(), reach=None,
         num_candidates=search.num_priced, fewest=min(found, key=lambda made: len(made.moves), default=None),
-        closest=None if found else _closest(search),
+        closest=None if found else _closest(search), complete=not clock.stopped,
     )  # fmt: skip
 
 
@@ -197,7 +201,7 @@ def _with_length(job: Job, config: Config) -> Job:
 # ---- the cheapest that fit
 
 
-def _fitting(questions: Questions, drafts: Drafts | None = None) -> Iterator[Plan]:
+def _fitting(questions: Questions, clock: Clock, drafts: Drafts | None = None) -> Iterator[Plan]:
     """The first that fit when estimated whole."""
     answer = partial(_answer, drafts=drafts)
     with Foreseen[Answer]() as foreseen:
@@ -210,7 +214,8 @@ def _fitting(questions: Questions, drafts: Drafts | None = None) -> Iterator[Pla
             if isinstance(forecast, Forecast) and is_plan(forecast):
                 yield Plan(moves=question.moves, job=question.job, forecast=forecast, slowdown=question.slowdown)
                 num_found += 1
-            question = _next(questions, forecast) if num_found < WANTED else None
+            enough = num_found >= WANTED or (num_found > 0 and clock.stops())
+            question = None if enough else _next(questions, forecast)
 
 
 def _answer(question: Question, drafts: Drafts | None) -> Answer:

@@ -2,8 +2,9 @@
 
 Every layer of a run of alike ones adds the same bytes to what is alive before, behind and between its layers, so that
 the peak at each place of a stage grows evenly with the number of layers; and of the layers between the ends of a run
-the fullest is next to an end. So a stage with all its runs cut short, and one more for each run with a layer more, tell
-the peaks of a long one. A run may be of groups: where every second block is recomputed, two blocks are alike together.
+the fullest is next to an end. So a stage with all its runs cut short, and another in which runs of one length have a
+layer more, tell the peaks of a long one. A run may be of groups: where every second block is recomputed, two blocks
+are alike together.
 What a mode does to a program must concern neighbours only, not all layers together (as ZeRO-3's reuse distance does).
 """
 
@@ -42,14 +43,17 @@ def phase_peaks_of(
     kinds = [(id(placed.section), recompute(placed)) for placed in program.placed]
     runs = [run for run in _runs(kinds) if run.times > 2 * near + 1]
     cut = sum((run.times - 2 * near) * run.length for run in runs)
-    if (len(kinds) - cut) * (1 + len(runs)) >= len(kinds):
+    lengths = {run.times for run in runs}
+    if (len(kinds) - cut) * (1 + len(lengths)) >= len(kinds):
         return peak_by_phase(program, mode_of(program))
-    few = [2 * near] * len(runs)
-    low = _peaks(program, mode_of, runs, few, near)
-    more = [_peaks(program, mode_of, runs, [*few[:at], 2 * near + 1, *few[at + 1 :]], near) for at in range(len(runs))]
+    low = _peaks(program, mode_of, runs, [2 * near] * len(runs), near)
+    more = {
+        times: _peaks(program, mode_of, runs, [2 * near + (run.times == times) for run in runs], near)
+        for times in lengths
+    }
     found: dict[str, Number] = {}
     for place, peak in low.items():
-        steps = ((run.times - 2 * near) * (high[place] - peak) for run, high in zip(runs, more, strict=True))
+        steps = ((times - 2 * near) * (high[place] - peak) for times, high in more.items())
         whole, phase = peak + sum(steps), place[0]
         found[phase] = maximum(found[phase], whole) if phase in found else whole
     return found
