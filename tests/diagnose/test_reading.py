@@ -134,6 +134,7 @@ def test_powershell_redirects_are_utf16() -> None:
     assert observation.capacity_bytes == round(39.38 * 2**30)
 
 
+@pytest.mark.slow
 def test_memory_stays_small_however_long_the_log() -> None:
     class Endless(io.RawIOBase):
         """64 MiB that are never all in memory."""

@@ -70,6 +70,7 @@ def test_peaks_of_real_steps(lora: bool, asked: bool) -> None:
     assert predicted["backward"] == pytest.approx(measured["backward"], rel=0.02)
 
 
+@pytest.mark.slow
 def test_a_frozen_prefix_keeps_the_input_of_every_block() -> None:
     more = real(lora=False, asked=True)["held"] - real(lora=False, asked=False)["held"]
     assert more == pytest.approx(9 * BATCH * SEQ * 256 * 4, rel=0.02)

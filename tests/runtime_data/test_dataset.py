@@ -307,6 +307,7 @@ def test_an_unknown_mode_and_a_bad_budget_are_named(write: Write) -> None:
         LowMemDataset(write(5), budget_bytes=0)
 
 
+@pytest.mark.slow
 def test_tiny_row_groups_do_not_use_up_the_mappings_of_a_process(write: Write) -> None:
     """Linux allows a process 65,530 mappings; one for each of many tiny row groups would run out of them."""
     data = LowMemDataset(write(3000, group=1), mode="table")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from vramcast.errors import InputError
 from vramcast.forecast import Forecast
 from vramcast.formulas.estimate import TooLarge, estimate_if_it_may_fit
+from vramcast.formulas.lengths import has_many_lengths
 from vramcast.formulas.peaks import Recording
 from vramcast.formulas.positions import DEFAULT_SEQ
 from vramcast.job import Job
@@ -34,7 +35,7 @@ POSITIONS = ("max_position_embeddings", "", "n_positions", "n_ctx", "max_target_
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
     largest_batch: int
-    longest_seq: int | None  # None where the job gives a padded length, or none at all
+    longest_seq: int | None  # None where batches are padded or of many lengths, or no length is given
 
 
 def reach_of(forecast: Forecast, config: Config, room: int) -> Here[Reach]:
@@ -43,7 +44,7 @@ def reach_of(forecast: Forecast, config: Config, room: int) -> Here[Reach]:
     assert job is not None
     batches = job.batch + numpy.arange(POINTS)
     batch = started(lambda: _farthest(forecast, config, room, "batch", batches))
-    if job.seq is None or job.longest_seq is not None:
+    if job.seq is None or job.longest_seq is not None or has_many_lengths(job):
         return Here(lambda: Reach(largest_batch=batch.result(), longest_seq=None))
     most = int(config.dim(*POSITIONS, default=DEFAULT_SEQ))
     lengths = job.seq + LENGTH_STEP * numpy.arange(POINTS)
