@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
@@ -15,7 +15,7 @@ from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.positions import check_positions
 from vramcast.formulas.recorded import DEVICE, recorded, sizes_of
 from vramcast.formulas.regime import kv_cache, needs_input_grads
-from vramcast.formulas.replay import Replayed, Run, Script
+from vramcast.formulas.replay import Columns, Replayed, Run, Script
 from vramcast.formulas.setting import Beside, Setting
 from vramcast.formulas.states import States, unique
 from vramcast.formulas.step import Step
@@ -23,6 +23,7 @@ from vramcast.formulas.timeline import Stamped
 from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.program import Program, Sizes
+from vramcast.models.windows import window_of
 
 # What passes do not ask for, unless the step is taken inside backward; and what a recording does not, but for caches
 # and gradients of inputs, which checkpointing decides.
@@ -50,6 +51,7 @@ class Drafts:
         self.config, self.gpu = config, gpu
         self._programs: dict[Hashable, Program] = {}
         self._streams: dict[Hashable, list[Stamped]] = {}
+        self._shorter_streams: dict[Hashable, dict[int, list[Stamped]]] = {}
         self._measures: dict[Hashable, Measure] = {}
         self._refused: dict[Hashable, Replayed] = {}
 
@@ -79,8 +81,9 @@ class Drafts:
         if not has_many_lengths(step.job):
             return draft
         earlier = earlier_lengths(step.job, int(longest.seq), self._measure(draft))
-        streams = (self._shorter(step, replace(longest, seq=length, target_seq=length)) for length in earlier.lengths)
-        script = replace(draft.script, earlier=tuple(streams), stepped_after=earlier.stepped_after)
+        shorter = self._shorter(step, longest, earlier.lengths)
+        streams = tuple(shorter[length] for length in earlier.lengths)
+        script = replace(draft.script, earlier=streams, stepped_after=earlier.stepped_after)
         return replace(draft, script=script)
 
     def replayed(self, job: Job, *, capacity_bytes: int, most_bytes: int) -> tuple[Draft, Replayed]:
@@ -121,14 +124,27 @@ class Drafts:
             self._measures[key] = roughly_reserved(own.largest(), int(draft.setting.sizes.seq))
         return self._measures[key]
 
-    def _shorter(self, step: Step, sizes: Sizes) -> list[Stamped]:
+    def _shorter(self, step: Step, longest: Sizes, lengths: Iterable[int]) -> dict[int, list[Stamped]]:
+        """By length; those on one side of the model's window are recorded together."""
+        known = self._shorter_streams.setdefault(_but(OF_PASSES, step.job), {})
+        window = window_of(self.config)
+        for beyond in (False, True):
+            new = sorted({n for n in lengths if n not in known and (window is not None and n >= window) == beyond})
+            if new:
+                known.update(zip(new, self._of_lengths(step, replace(longest, beyond=beyond), new), strict=True))
+        return known
+
+    def _of_lengths(self, step: Step, longest: Sizes, lengths: list[int]) -> Iterator[list[Stamped]]:
         """Gradients are of the same parameters, so they go by the keys that those have in the longest batch."""
-        key = (_but(OF_PASSES, step.job), "of length", int(sizes.seq))
-        if key not in self._streams:
-            program = recorded(step.job, self.config, self.gpu, sizes)
-            states = States(params=unique(program.params()), job=step.job)
-            self._streams[key] = of_same(replace(step, program=program, states=states).stream(), program, step.program)
-        return self._streams[key]
+        import numpy  # which most estimates do not need
+
+        grid = numpy.array(lengths)
+        program = recorded(step.job, self.config, self.gpu, replace(longest, seq=grid, target_seq=grid))
+        states = States(params=unique(program.params()), job=step.job)
+        columns = Columns(of_same(replace(step, program=program, states=states).stream(), program, step.program))
+        alike = {id(nbytes): nbytes for nbytes in columns.sizes}
+        made = {key: numpy.broadcast_to(nbytes, grid.shape).tolist() for key, nbytes in alike.items()}
+        yield from map(columns.with_sizes, zip(*(made[id(nbytes)] for nbytes in columns.sizes), strict=True))
 
 
 def _is_shared(draft: Draft) -> bool:

@@ -61,23 +61,31 @@ def _least(sizes: list[int]) -> int:
     return min((size for size in ordered[:LARGEST] if size > below), default=ordered[0])
 
 
-class Shorter:
-    """A stream as shorter batches would have it: gradients of parameters are as large as ever."""
+class Columns:
+    """A stream, for others that differ in sizes alone."""
 
-    def __init__(self, stream: list[Stamped], longest: int) -> None:
-        self.longest = longest
-        self._sizes = [(int(item.event.nbytes), not _is_gradient(item.key)) for item in stream]
+    def __init__(self, stream: list[Stamped]) -> None:
         self._phases, self._sections, events, self._keys = zip(*stream, strict=True)
-        self._signs, self._names, _, self._kinds, self._labels = zip(*events, strict=True)
+        self._signs, self._names, self.sizes, self._kinds, self._labels = zip(*events, strict=True)
 
-    def of(self, length: int) -> list[Stamped]:
-        sizes = [size * length // self.longest if grows else size for size, grows in self._sizes]
+    def with_sizes(self, sizes: Iterable[int]) -> list[Stamped]:
         events = map(
             partial(tuple.__new__, Event), zip(self._signs, self._names, sizes, self._kinds, self._labels, strict=True)
         )
         return list(
             map(partial(tuple.__new__, Stamped), zip(self._phases, self._sections, events, self._keys, strict=True))
         )
+
+
+class Shorter:
+    """A stream as shorter batches would have it: gradients of parameters are as large as ever."""
+
+    def __init__(self, stream: list[Stamped], longest: int) -> None:
+        self.longest, self._columns = longest, Columns(stream)
+        self._sizes = [(int(item.event.nbytes), not _is_gradient(item.key)) for item in stream]
+
+    def of(self, length: int) -> list[Stamped]:
+        return self._columns.with_sizes(size * length // self.longest if grows else size for size, grows in self._sizes)
 
 
 def replay(script: Script, *, capacity_bytes: int | None, conf: str, most_bytes: int | None = None) -> Replayed:

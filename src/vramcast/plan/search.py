@@ -16,6 +16,7 @@ from vramcast.errors import InputError, VramcastError
 from vramcast.forecast import Forecast
 from vramcast.formulas.drafts import Drafts
 from vramcast.formulas.estimate import estimate, estimate_if_it_may_fit
+from vramcast.formulas.lengths import has_many_lengths
 from vramcast.formulas.on_card import replayed_on_card
 from vramcast.formulas.overheads import context_entries
 from vramcast.formulas.recorded import DEVICE, sizes_of
@@ -47,9 +48,9 @@ if TYPE_CHECKING:  # one kind of job needs NumPy, the other what is known of man
     from vramcast.plan.table import Candidate, Table
 
 WANTED = 4  # plans shown
-EXACT = (
-    24  # candidates estimated in their order; from then on, those that allocate as much as a refused one are skipped
-)
+# Candidates estimated in their order; from then on those that allocate as much as a refused one, with the allocator set
+# alike, are skipped. Runs of many lengths take ten times as long to play.
+EXACT, EXACT_OF_RUNS = 24, 4
 TRIED = 60
 
 
@@ -247,10 +248,12 @@ def _look_ahead(
 def _cheapest(job: Job, table: Table, room: int) -> Questions:
     """In the table's order, each with changes of its own."""
     found: list[Moves] = []
-    tried, most = 0, room
+    tried, exact, most = 0, EXACT_OF_RUNS if has_many_lengths(job) else EXACT, dict[str, int]()
     for candidate in table.ranked(room, lambda moves: _covered(moves, found)):
         changed = applied(job, candidate.moves) if candidate.moves else None
-        if changed is None or candidate.allocated_bytes > most or _covered(candidate.moves, found):
+        if changed is None or _covered(candidate.moves, found):
+            continue
+        if candidate.allocated_bytes > most.get(changed.alloc_conf, room):
             continue
         answer = yield Question(
             number=candidate.cell, moves=candidate.moves, job=changed, slowdown=candidate.slowdown,
@@ -259,8 +262,8 @@ def _cheapest(job: Job, table: Table, room: int) -> Questions:
         tried += 1
         if is_plan(answer):
             found.append(candidate.moves)
-        elif tried > EXACT:
-            most = min(most, candidate.allocated_bytes - 1)
+        elif tried > exact:
+            most[changed.alloc_conf] = min(most.get(changed.alloc_conf, room), candidate.allocated_bytes - 1)
         if tried >= TRIED:
             return
 
