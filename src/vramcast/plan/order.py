@@ -32,15 +32,14 @@ class Limits:
 
 
 class Clock:
-    """When a search that has found a plan asks no further. Counts the processor's time, so that other work on the
-    machine ends nothing."""
+    """When a search that has found a plan asks no further."""
 
     def __init__(self, seconds: float | None) -> None:
-        self._end = None if seconds is None else time.process_time() + seconds
+        self._end = None if seconds is None else time.perf_counter() + seconds
         self.stopped = False
 
     def stops(self) -> bool:
-        self.stopped = self._end is not None and time.process_time() > self._end
+        self.stopped = self._end is not None and time.perf_counter() > self._end
         return self.stopped
 
 
