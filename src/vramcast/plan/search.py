@@ -208,9 +208,10 @@ def _fitting(questions: Questions, clock: Clock, drafts: Drafts | None = None) -
     with Foreseen[Answer]() as foreseen:
         question, num_found, foreseen_from = next(questions, None), 0, 0
         while question is not None:
-            if not foreseen.has(question.number) and not (foreseen.is_at_work and foreseen_from == num_found):
+            is_known, wanted = foreseen.has(question.number), WANTED - num_found
+            if not is_known and wanted > 1 and not (foreseen.is_at_work and foreseen_from == num_found):
                 foreseen_from = num_found  # plans that are known by now say more of what will be asked
-                foreseen.begin(partial(_look_ahead, questions, answer, WANTED - num_found))
+                foreseen.begin(partial(_look_ahead, questions, answer, wanted))
             forecast = foreseen.result(question.number, partial(answer, question))
             if isinstance(forecast, Forecast) and is_plan(forecast):
                 yield Plan(moves=question.moves, job=question.job, forecast=forecast, slowdown=question.slowdown)
