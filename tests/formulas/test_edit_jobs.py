@@ -66,6 +66,7 @@ def test_the_edited_model_is_no_copy() -> None:
     assert ledger().peak("cuda:0").allocated_bytes < 16_582_751_232 * 2.2
 
 
+@pytest.mark.slow
 def test_gradients_of_everything_behind_the_first_inner_weight_cost_2_3_gb() -> None:
     inner = lines(ledger(), "edit")["gradients: of inner parameters"]
     after = lines(ledger(**{"edit-gradients": "all-after"}), "edit")["gradients: of inner parameters"]
@@ -84,6 +85,7 @@ def test_two_devices_share_the_model_at_the_first_edited_layer() -> None:
     assert "companion models: edited weights" not in lines(found, "forward")
 
 
+@pytest.mark.slow
 def test_one_gpu_two_gpus_and_the_cut_graph() -> None:
     peaks = {
         (graph, sub): {

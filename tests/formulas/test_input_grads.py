@@ -64,6 +64,7 @@ def ours(*, lora: bool, asked: bool) -> dict[str, int]:
     return {"backward": int(peak_by_phase(program, mode)["backward"])}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lora", "asked"), [(False, True), (False, False), (True, True)])
 def test_peaks_of_real_steps(lora: bool, asked: bool) -> None:
     measured, predicted = real(lora=lora, asked=asked), ours(lora=lora, asked=asked)

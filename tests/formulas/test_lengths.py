@@ -97,6 +97,7 @@ def test_no_number_of_samples_and_no_mean_is_too_extreme(mean: int, samples: int
     assert all(1 <= length < 512 for length in earlier_lengths(job, 512, total).lengths)
 
 
+@pytest.mark.slow
 def test_more_samples_reserve_more() -> None:
     few, many = (forecast(LORA, mean_seq=400, samples=count, checkpointing="full") for count in (20, 20_000))
     assert peak_bytes(many, Level.RESERVED) > 1.1 * peak_bytes(few, Level.RESERVED)
@@ -125,6 +126,7 @@ def test_samples_are_padded_to_the_longest_of_their_batch_and_cut_to_seq(tmp_pat
     assert padded_lengths(replace(job, seq=640), 640) == (640, 640, 640)
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_not_the_longest_so_far_reserves_hardly_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lets a replay of thousands of batches do with a few."""
     checkpointed = {"checkpointing": "full"}

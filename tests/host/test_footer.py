@@ -71,6 +71,7 @@ def test_the_schema_is_read_without_the_row_groups(tmp_path: Path) -> None:
     assert pq.read_schema(pa.BufferReader(short)).equals(pq.read_schema(path), check_metadata=True)
 
 
+@pytest.mark.slow
 def test_a_row_groups_record_is_as_large_as_said(tmp_path: Path) -> None:
     import tracemalloc
 

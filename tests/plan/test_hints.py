@@ -23,6 +23,7 @@ def allocated(values: dict[str, object]) -> int:
     return ledger.peak("cuda:0").allocated_bytes - rounding
 
 
+@pytest.mark.slow
 def test_each_price_is_an_estimates() -> None:
     job = job_from(BIG)
     found = hints(estimate(job))

@@ -194,6 +194,7 @@ def worker_growth(path: Path, mode: str, task: str) -> int:
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["row-groups", "table"])
 def test_a_full_collection_in_a_forked_worker_copies_no_page_of_its_parent(tmp_path: Path, mode: str) -> None:
     path = tmp_path / "t.parquet"

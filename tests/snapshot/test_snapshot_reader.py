@@ -158,6 +158,7 @@ def test_progress_counts_up_to_the_size_of_the_file(tmp_path: Path) -> None:
     assert seen[-1] == (path.stat().st_size, path.stat().st_size)
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_by_the_events_not_by_their_stacks(tmp_path: Path) -> None:
     """A stack of 60 frames takes about 300 bytes in the file each time; in memory an event takes a row."""
     lines = [frame(f"/lib/module_{i}.py", i, f"function_{i}") for i in range(400)]
