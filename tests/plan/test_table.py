@@ -69,6 +69,16 @@ def test_prices_do_not_ask_what_was_priced_before(values: dict[str, Any]) -> Non
     assert [last_first[flat] for flat in range(len(last_first))] == first.allocated.ravel().tolist()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plain", "eager", "lightning with a reference", "rollouts", "litgpt", "trainer"])
+def test_no_bound_rules_out_what_takes_less(name: str) -> None:
+    priced = table_of(JOBS[name]).allocated.ravel()
+    for share in (0.1, 0.5):
+        most = int(numpy.quantile(priced[priced != IMPOSSIBLE], share))
+        found = [candidate.cell for candidate in table_of(JOBS[name]).ranked(most)]
+        assert sorted(found) == numpy.flatnonzero(priced <= most).tolist()
+
+
 def test_what_must_stay_stays() -> None:
     limits = Limits(keep=frozenset({"optimizer", "precision", "seq"}))
     table = table_of(JOBS["plain"], limits)
