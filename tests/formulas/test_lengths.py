@@ -65,6 +65,21 @@ def script_after(
         return Drafts(config, find_gpu(job.gpu)).of(job).script
 
 
+@pytest.mark.parametrize("model", ["gemma-3-270m", "flan-t5-small", "pythia-160m"])  # the first has a window of 512
+def test_shorter_batches_are_what_jobs_of_their_length_record(model: str, tmp_path: Path) -> None:
+    lengths = lengths_file(tmp_path, (100, 480, 700, 900))
+    values = {"model": model, "gpu": "a100-80gb", "checkpointing": "full"}
+    config = read_model(model).config
+    assert config is not None
+    together = Drafts(config, find_gpu("a100-80gb"))
+    earlier = together.of(job_from({**values, "lengths": lengths})).script.earlier
+    assert len(earlier) == 3
+    for stream, length in zip(earlier, (100, 480, 700), strict=True):
+        alone = together.of(job_from({**values, "seq": length, "target-seq": length})).stream
+        same = [(item.phase, item.section, item.event.sign, int(item.event.nbytes)) for item in alone]
+        assert [(item.phase, item.section, item.event.sign, item.event.nbytes) for item in stream] == same
+
+
 def test_many_lengths_fill_the_cache_and_change_nothing_else() -> None:
     same, varied = forecast(LORA), forecast(LORA, mean_seq=512)
     assert peak_bytes(varied, Level.RESERVED) > 1.1 * peak_bytes(same, Level.RESERVED)
