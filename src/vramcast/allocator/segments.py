@@ -93,8 +93,7 @@ class SegmentStore:
         """Count a segment that the driver has given; its one block is not in the pool yet."""
         self.num_device_alloc += 1
         for tally in pool.tallies:
-            tally.raise_by("segment", 1)
-            tally.raise_by("reserved_bytes", nbytes)
+            tally.add_segment(nbytes)
         if nbytes >= self.max_split:
             self.oversize_segments.up()
         return Block(address, nbytes, stream, pool)

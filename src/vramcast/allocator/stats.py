@@ -25,6 +25,7 @@ class Tally:
     inactive_split_bytes: int
     requested_bytes: int
     peak_allocation: int
+    peak_segment: int
     peak_active: int
     peak_allocated_bytes: int
     peak_active_bytes: int
@@ -33,6 +34,8 @@ class Tally:
     peak_inactive_split: int
     peak_inactive_split_bytes: int
     total_allocation: int
+    total_segment: int
+    total_reserved_bytes: int
     total_allocated_bytes: int
     total_requested_bytes: int
     total_inactive_split: int
@@ -64,6 +67,17 @@ class Tally:
             self.total_inactive_split += amount
             if value > self.peak_inactive_split:
                 self.peak_inactive_split = value
+
+    def add_segment(self, nbytes: int) -> None:
+        """`raise_by` of segment and reserved_bytes, written out: a replay asks for thousands."""
+        self.segment = value = self.segment + 1
+        self.total_segment += 1
+        if value > self.peak_segment:
+            self.peak_segment = value
+        self.reserved_bytes = value = self.reserved_bytes + nbytes
+        self.total_reserved_bytes += nbytes
+        if value > self.peak_reserved_bytes:
+            self.peak_reserved_bytes = value
 
     def reset_peaks(self) -> None:
         for metric in _METRICS:
