@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from vramcast.errors import VramcastError
+from vramcast.formulas.estimate import estimate
 from vramcast.job import Job
 from vramcast.plan.moves import available
 
@@ -32,3 +33,12 @@ def test_what_a_job_refuses_a_change_refuses(changes: dict[str, object]) -> None
     with pytest.raises(VramcastError) as changed:
         job.changed(**changes)
     assert str(whole.value) == str(changed.value)
+
+
+@pytest.mark.parametrize("lengths", [{"seq": 2048, "mean_seq": 900}, {"seq": 900, "longest_seq": 2048}])
+def test_a_shorter_sequence_leaves_no_length_longer_than_the_longest(lengths: dict[str, int]) -> None:
+    job = Job(model="pythia-14m", gpu="rtx4090", **lengths)  # type: ignore[arg-type]
+    shorter = {move.name: move.apply(job) for move in available(job, frozenset())}["sequence ÷ 4"]
+    assert shorter is not None
+    assert {name: getattr(shorter, name) for name in lengths} == dict.fromkeys(lengths, 512)
+    assert estimate(shorter).verdict().fits

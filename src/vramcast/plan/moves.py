@@ -173,12 +173,16 @@ def _adapters(precision: Precision | None, quantize: str) -> Callable[[Job], Job
     return apply
 
 
+LENGTHS = ("seq", "longest_seq", "mean_seq")  # none of which may be more than the longest
+
+
 def _shorter(divisor: int) -> Callable[[Job], Job | None]:
     def apply(job: Job) -> Job | None:
-        key = "longest_seq" if job.longest_seq else "seq"
-        length = getattr(job, key)
-        least = max(128, (job.rollout_tokens or 0) + 1)
-        return job.changed(**{key: length // divisor}) if length and length // divisor >= least else None
+        length = (job.longest_seq or job.seq or 0) // divisor
+        if length < max(128, (job.rollout_tokens or 0) + 1):
+            return None
+        cut = {name: min(asked, length) for name in LENGTHS if (asked := getattr(job, name)) is not None}
+        return job.changed(**cut)
 
     return apply
 
