@@ -51,17 +51,33 @@ def test_json_has_what_a_program_needs(capsys: pytest.CaptureFixture[str]) -> No
     assert classes == sorted(classes)
 
 
-def test_with_a_plan_in_hand_a_search_looks_no_further_than_it_may(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_without_time_shows_what_probably_fits_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("plan", *SMALL, "--gpu", "6GiB", "--json", "--seconds")
     whole, short = (json.loads(answered(capsys, *words, seconds)[1]) for seconds in ("inf", "0"))
     assert whole["complete"]
-    assert not short["complete"]
-    assert short["plans"] == whole["plans"][:1]
     assert len(whole["plans"]) > 1
-    assert "--seconds 10" in answered(capsys, "plan", *SMALL, "--gpu", "6GiB", "--seconds", "0")[1]
+    assert not short["complete"]
+    assert len(short["plans"]) == 1
+    assert short["plans"][0]["fits"]
+    assert short["reach"] is None  # what takes estimates of its own
+    assert short["single_changes"]
+    code, out, _ = answered(capsys, "plan", *SMALL, "--gpu", "6GiB", "--seconds", "0")
+    assert code == 0
+    assert "there may be more plans: --seconds 10" in out
     code, _, err = answered(capsys, *words, "nan")
     assert code == 2
     assert "--seconds must be at least 0" in err
+
+
+def test_a_search_that_found_nothing_in_its_time_does_not_say_that_nothing_fits(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("plan", "llama-3.2-1b", "--seq", "2048", "--gpu", "rtx4090", "--gpus", "2", "--batch", "16", "--seconds")
+    code, out, _ = answered(capsys, *words, "0")
+    assert code == 1
+    assert "nothing" not in out
+    assert "no plan was found in this time: --seconds 10 looks for longer" in out
+    assert answered(capsys, *words, "inf")[0] == 0
 
 
 def test_what_must_stay_is_kept_and_slow_plans_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from vramcast.formulas.parallel.topology import topology_of
 from vramcast.job import Job, fields
 from vramcast.plan.order import Limits
 
-SECONDS = 1.5  # the rest of two seconds: start, the candidate under way, the report
+SECONDS = 1.5  # the rest of two seconds: start, what is under way, the report
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--seconds", type=float, default=SECONDS, metavar="X",
-        help=f"with a plan in hand, look no further after X seconds (default {SECONDS:g}; inf: for all that are shown)",
+        help=f"for the search (default {SECONDS:g}; inf: until all that are shown are found)",
     )  # fmt: skip
     group.add_argument("--write", type=Path, metavar="FILE", help="write the first plan as a job file")
     add_output_flags(parser)

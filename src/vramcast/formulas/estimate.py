@@ -107,18 +107,20 @@ def estimate_if_it_may_fit(job: Job, at_least_bytes: int = 0, drafts: Drafts | N
         return forecast_fitting(job, gpu, source, source.config)
     if job.edit:
         return _edited(job, gpu, source, source.config, must_fit=True)
-    context = tuple(context_entries(job, gpu, DEVICE))
-    usual = sum(entry.nbytes for entry in context)
-    assumed = (*context, *workspace_entries(job, gpu, DEVICE))
-    most = usual + sum(entry.range_bytes[1] - entry.nbytes for entry in assumed if entry.range_bytes)
-    if at_least_bytes + most > gpu.capacity_bytes():
+    most = least_left(job, gpu)
+    if at_least_bytes > most:
         return TooLarge(asked_bytes=at_least_bytes)
     drafts = drafts or Drafts(source.config, gpu)
-    capacity = gpu.capacity_bytes()
-    draft, replayed = drafts.replayed(job, capacity_bytes=capacity - usual, most_bytes=capacity - most)
+    draft, replayed = drafts.replayed(job, capacity_bytes=room_on(job, gpu), most_bytes=most)
     if replayed.out_of_memory:
         return TooLarge(asked_bytes=max(at_least_bytes, replayed.peak_requested_bytes))
     return _billed(draft, replayed, source)
+
+
+def least_left(job: Job, gpu: Gpu) -> int:
+    """Of a card, where context and workspaces are at the upper end of what is assumed."""
+    assumed = (*context_entries(job, gpu, DEVICE), *workspace_entries(job, gpu, DEVICE))
+    return room_on(job, gpu) - sum(entry.range_bytes[1] - entry.nbytes for entry in assumed if entry.range_bytes)
 
 
 def _states_only(states: States, job: Job, gpu: Gpu | None, name: str, notes: tuple[str, ...]) -> Forecast:

@@ -8,6 +8,7 @@ from functools import partial
 
 from vramcast.allocator import Allocator, AllocatorSettings, Block, OutOfMemory, SimulatedDriver
 from vramcast.allocator.quick import quick
+from vramcast.deadline import check_time
 from vramcast.formulas.events import Event
 from vramcast.formulas.timeline import Stamped
 from vramcast.ledger import BACKWARD
@@ -210,10 +211,10 @@ class Run:
         if nbytes:
             if key in self.blocks:
                 self.drop(key)
-            self.blocks[key] = self.malloc(nbytes), nbytes
-            self.requested += nbytes
+            self.requested += nbytes  # what is refused was asked for
             if self.requested > self.peak_requested:
                 self.peak_requested = self.requested
+            self.blocks[key] = self.malloc(nbytes), nbytes
 
     def drop(self, key: Hashable) -> None:
         found = self.blocks.pop(key, None)
@@ -240,6 +241,7 @@ class Run:
         for item in stream:
             phase, _, (sign, _, nbytes, kind, _), key = item
             if phase != seen:
+                check_time()
                 seen, waits = phase, self.waits(phase)
                 if zeroes and phase == BACKWARD:
                     self.drop_gradients()
@@ -255,10 +257,10 @@ class Run:
                 if key in blocks or type(nbytes) is not int or not nbytes:
                     self.take(key, int(nbytes))
                     continue
-                blocks[key] = malloc(nbytes), nbytes
                 self.requested = requested = self.requested + nbytes
                 if requested > self.peak_requested:
                     self.peak_requested = requested
+                blocks[key] = malloc(nbytes), nbytes
             elif key in blocks:
                 block, nbytes = blocks.pop(key)
                 free(block)

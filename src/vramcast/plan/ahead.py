@@ -10,10 +10,13 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from math import inf
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
 from typing import Generic, Protocol, TypeVar
+
+from vramcast.deadline import OutOfTime, left_s
 
 Made = TypeVar("Made")
 
@@ -54,16 +57,25 @@ class Ahead(Here[Made]):
 
     def result(self) -> Made:
         try:
+            wait_for(self._receiver)
             made: Made = self._receiver.recv()
         except EOFError:
             made = self.make()
-        self.drop()
+        finally:
+            self.drop()
         return made
 
     def drop(self) -> None:
         self._process.kill()
         self._process.join()
         self._receiver.close()
+
+
+def wait_for(receiver: Connection) -> None:
+    """Until there is something to receive, or time runs out."""
+    left = left_s()
+    if not receiver.poll(None if left == inf else max(left, 0)):
+        raise OutOfTime
 
 
 def _send(make: Callable[[], object], sender: Connection) -> None:
@@ -131,7 +143,9 @@ class Foreseen(Generic[Made]):
         return self._made.pop(number) if self.has(number) else make()
 
     def _has_news(self, number: int) -> bool:
-        return self._under_way == number or self._receiver.poll()
+        if self._under_way == number:
+            wait_for(self._receiver)
+        return self._receiver.poll()
 
 
 def _answer(work: Callable[[Asked[Made]], None], known: dict[int, Made], sender: Connection) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
+from time import perf_counter
 
+from vramcast.deadline import OutOfTime
 from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
 from vramcast.formulas.estimate import TooLarge
@@ -28,19 +31,34 @@ class Limits:
     keep: frozenset[str] = frozenset()
     max_slowdown: float | None = None
     second_gpu: bool = False  # another card of the same kind
-    seconds: float | None = None  # after which a search that has found a plan ends; None: it goes on
+    seconds: float | None = None  # for the search; None: as long as it takes
 
 
 class Clock:
-    """When a search that has found a plan asks no further."""
+    """How long a search goes on. Where none was found yet, it keeps time for some more answers, as long as the slowest
+    so far. What a report shows beside plans may take until the end of all."""
 
     def __init__(self, seconds: float | None) -> None:
-        self._end = None if seconds is None else time.perf_counter() + seconds
-        self.stopped = False
+        self.end = self.end_of_all = inf if seconds is None else perf_counter() + seconds
+        self.stopped = False  # before all was seen
+        self._slowest_s = 0.0
 
-    def stops(self) -> bool:
-        self.stopped = self._end is not None and time.perf_counter() > self._end
-        return self.stopped
+    def end_keeping(self, answers: float) -> float:
+        return self.end - answers * self._slowest_s if answers else self.end
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """As much time as this takes, for something behind the search."""
+        started = perf_counter()
+        yield
+        self.end -= perf_counter() - started
+
+    @contextmanager
+    def timing(self) -> Iterator[None]:
+        """An answer."""
+        started = perf_counter()
+        yield
+        self._slowest_s = max(self._slowest_s, perf_counter() - started)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +69,12 @@ class Question:
     moves: Moves
     job: Job
     slowdown: tuple[float, float]  # time per token against the job as given, at both ends of the assumptions
+    until: float = inf  # when the answer is of no use any more
     allocated_bytes: int = 0  # at least, as far as it is known
 
 
-# None: it is taken to fit. An error: the engine does not model it.
-Answer = Forecast | TooLarge | VramcastError | None
+# None: it is taken to fit. An error: the engine does not model it, or had no time for it.
+Answer = Forecast | TooLarge | VramcastError | OutOfTime | None
 Questions = Generator[Question, Answer, None]
 
 
@@ -109,6 +128,12 @@ def fits_surely(forecast: Forecast) -> bool:
 
 def is_plan(answer: Answer) -> bool:
     return answer is None or (isinstance(answer, Forecast) and fits_surely(answer))
+
+
+def allocated_part(forecast: Forecast) -> float:
+    """Of what is reserved."""
+    verdict = forecast.verdict()
+    return (verdict.allocated_bytes or 0) / verdict.reserved_bytes if verdict.reserved_bytes else 1.0
 
 
 def peak_bytes(forecast: Forecast) -> int:

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from math import inf
+from typing import TYPE_CHECKING, TypeVar
 
 from vramcast.catalog.gpus import Gpu, find_gpu
+from vramcast.deadline import OutOfTime, check_time, until
 from vramcast.errors import InputError, VramcastError
 from vramcast.forecast import Forecast
 from vramcast.formulas.drafts import Drafts
-from vramcast.formulas.estimate import estimate, estimate_if_it_may_fit
+from vramcast.formulas.estimate import estimate, estimate_if_it_may_fit, least_left
 from vramcast.formulas.lengths import has_many_lengths
 from vramcast.formulas.on_card import replayed_on_card
 from vramcast.formulas.overheads import context_entries
@@ -27,6 +29,7 @@ from vramcast.plan.ahead import Asked, Foreseen, Here, started
 from vramcast.plan.cost import StepCost, slowdown_of
 from vramcast.plan.moves import EXPANDABLE, Kind, Move
 from vramcast.plan.order import (
+    KEPT_FREE,
     KINDS,
     Answer,
     Clock,
@@ -34,6 +37,7 @@ from vramcast.plan.order import (
     Moves,
     Question,
     Questions,
+    allocated_part,
     applied,
     effort_of,
     fits_surely,
@@ -47,11 +51,13 @@ if TYPE_CHECKING:  # one kind of job needs NumPy, the other what is known of man
     from vramcast.plan.reach import Reach
     from vramcast.plan.table import Candidate, Table
 
+Made = TypeVar("Made")
 WANTED = 4  # plans shown
 # Candidates estimated in their order; from then on those that allocate as much as a refused one, with the allocator set
 # alike, are skipped. Runs of many lengths take ten times as long to play.
 EXACT, EXACT_OF_RUNS = 24, 4
 TRIED = 60
+LAST = 1.5  # answers for which time is kept while nothing is found: of one that probably fits, and half another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +109,8 @@ def plan(job: Job, limits: Limits | None = None) -> Plans:
     gpu, config = about(job)
     job = _with_length(job, config)
     drafts = Drafts(config, gpu)
-    base = estimate(job, with_scaling=False, drafts=drafts)
+    with clock.timing():
+        base = estimate(job, with_scaling=False, drafts=drafts)
     if job.gpus > 1 or job.edit:
         return _by_estimates(job, base, gpu, config, limits, clock)
     return _by_table(job, base, gpu, drafts, limits, clock)
@@ -111,27 +118,57 @@ def plan(job: Job, limits: Limits | None = None) -> Plans:
 
 def _by_table(job: Job, base: Forecast, gpu: Gpu, drafts: Drafts, limits: Limits, clock: Clock) -> Plans:
     """For jobs on one GPU: all combinations are priced together."""
-    cached_less = started(lambda: _cached_less(base, drafts))
     from vramcast.plan.reach import reach_of
     from vramcast.plan.table import Table
 
     config, fits = drafts.config, base.verdict().fits
     room = gpu.capacity_bytes() - sum(entry.nbytes for entry in context_entries(job, gpu, DEVICE))
-    table = Table(job, config, gpu, limits, most_bytes=room)
-    reach = reach_of(base, config, room) if fits else None
-    fitting: list[Plan] = []
-    for found in () if fits else _fitting(_cheapest(job, table, room), clock, drafts):
-        reach = reach or reach_of(found.forecast, config, room)
-        fitting.append(found)
+    with clock.saving():  # what is shown beside plans takes about as long
+        table = Table(job, config, gpu, limits, most_bytes=room)
+    reaches = [(base, reach_of(base, config, room))] if fits else []  # of what was the first to fit
+    found: list[Plan] = []
+    questions = _cheapest(base, table, least_left(job, gpu), clock)
+    for each in () if fits else _fitting(questions, clock, drafts):
+        reaches = reaches or [(each.forecast, reach_of(each.forecast, config, room))]
+        found.append(each)
+    cached_less, fitting = started(lambda: _cached_less(base, drafts)), _uncovered(_cheapest_first(found))
+    first = fitting[0].forecast if fitting else base
+    reach = next((reach for forecast, reach in reaches if forecast is first), None)
     nothing = not (fits or fitting)
-    if nothing:  # then what the weights forbid is of interest too: how close can it get?
+    if nothing and not clock.stopped:  # then what the weights forbid is of interest too: how close can it get?
         table = Table(job, config, gpu, limits, known=table)
     return Plans(
-        base=base, cost=table.base, fitting=tuple(fitting), num_candidates=table.num_candidates,
-        fewest=min(fitting, key=lambda found: len(found.moves), default=None),
-        closest=_smallest(job, table.smallest()) if nothing else None, singles=_singles(table, cached_less),
-        front=tuple(table.front(room)), reach=reach.result() if reach else None, complete=not clock.stopped,
+        base=base, cost=table.base, fitting=fitting, num_candidates=table.num_candidates,
+        fewest=min(fitting, key=lambda each: len(each.moves), default=None),
+        closest=_smallest(table, clock, drafts) if nothing else None,
+        singles=_singles(table, cached_less, clock), front=_in_time(lambda: tuple(table.front(room)), clock) or (),
+        reach=_in_time(reach.result, clock) if reach else None, complete=not clock.stopped,
     )  # fmt: skip
+
+
+def _cheapest_first(found: Iterable[Plan]) -> list[Plan]:
+    def order(made: Plan) -> tuple[int, float]:
+        return rank_of(made.kind, made.slowdown), round(effort_of(made.moves, made.slowdown), 3)
+
+    return sorted(found, key=order)
+
+
+def _uncovered(found: Iterable[Plan]) -> tuple[Plan, ...]:
+    """What came while time was short may be covered by something cheaper that came later."""
+    kept: list[Plan] = []
+    for made in found:
+        if not _covered(made.moves, [plan.moves for plan in kept]):
+            kept.append(made)
+    return tuple(kept)
+
+
+def _in_time(make: Callable[[], Made], clock: Clock) -> Made | None:
+    """What is shown beside the plans, where there is time for it."""
+    try:
+        with until(clock.end_of_all):
+            return make()
+    except OutOfTime:
+        return None
 
 
 def _by_estimates(job: Job, base: Forecast, gpu: Gpu, config: Config, limits: Limits, clock: Clock) -> Plans:
@@ -143,11 +180,10 @@ def _by_estimates(job: Job, base: Forecast, gpu: Gpu, config: Config, limits: Li
     cost = prices.cost(job) if job.gpus > 1 else edit_cost(job, config, gpu)
     search = Search(base, cost, prices, limits)
     moves: list[Moves] = []
-    questions = search.questions(moves, lambda more: _covered(more, moves))
-    found = [] if base.verdict().fits else list(_fitting(questions, clock))
-    found.sort(key=lambda made: (rank_of(made.kind, made.slowdown), effort_of(made.moves, made.slowdown)))
+    questions = search.questions(moves, lambda more: _covered(more, moves), clock)
+    found = () if base.verdict().fits else tuple(_cheapest_first(_fitting(questions, clock)))
     return Plans(
-        base=base, cost=cost, fitting=tuple(found), singles=(), front=(), reach=None,
+        base=base, cost=cost, fitting=found, singles=(), front=(), reach=None,
         num_candidates=search.num_priced, fewest=min(found, key=lambda made: len(made.moves), default=None),
         closest=None if found else _closest(search), complete=not clock.stopped,
     )  # fmt: skip
@@ -161,15 +197,14 @@ def _closest(search: Search) -> Plan | None:
     return Plan(moves=moves, job=job, forecast=estimate(job, with_scaling=False), slowdown=slowdown)
 
 
-def _singles(table: Table, cached_less: Here[int]) -> tuple[Single, ...]:
-    whole = table.at(0).allocated_bytes
-    found = [
-        Single(move=alone.moves[0], frees_bytes=max(whole - alone.allocated_bytes, 0), slowdown=alone.slowdown)
-        for alone in table.singles()
-    ]
-    for number, single in enumerate(found):
-        if single.move is EXPANDABLE:
-            found[number] = replace(single, frees_bytes=cached_less.result())
+def _singles(table: Table, cached_less: Here[int], clock: Clock) -> tuple[Single, ...]:
+    whole, found = table.at(0).allocated_bytes, []
+    for alone in table.singles():
+        freed: int | None = max(whole - alone.allocated_bytes, 0)
+        if alone.moves[0] is EXPANDABLE:
+            freed = _in_time(cached_less.result, clock)
+        if freed is not None:
+            found.append(Single(move=alone.moves[0], frees_bytes=freed, slowdown=alone.slowdown))
     cached_less.drop()
     return tuple(sorted(found, key=lambda one: (KINDS.index(one.move.kind), -one.frees_bytes)))
 
@@ -208,16 +243,19 @@ def _fitting(questions: Questions, clock: Clock, drafts: Drafts | None = None) -
     with Foreseen[Answer]() as foreseen:
         question, num_found, foreseen_from = next(questions, None), 0, 0
         while question is not None:
-            is_known, wanted = foreseen.has(question.number), WANTED - num_found
-            if not is_known and wanted > 1 and not (foreseen.is_at_work and foreseen_from == num_found):
-                foreseen_from = num_found  # plans that are known by now say more of what will be asked
-                foreseen.begin(partial(_look_ahead, questions, answer, wanted))
-            forecast = foreseen.result(question.number, partial(answer, question))
+            try:
+                with until(question.until), clock.timing():
+                    is_known, wanted = foreseen.has(question.number), WANTED - num_found
+                    if not is_known and wanted > 1 and not (foreseen.is_at_work and foreseen_from == num_found):
+                        foreseen_from = num_found  # plans that are known by now say more of what will be asked
+                        foreseen.begin(partial(_look_ahead, questions, answer, wanted))
+                    forecast = foreseen.result(question.number, partial(answer, question))
+            except OutOfTime as error:
+                forecast = error
             if isinstance(forecast, Forecast) and is_plan(forecast):
                 yield Plan(moves=question.moves, job=question.job, forecast=forecast, slowdown=question.slowdown)
                 num_found += 1
-            enough = num_found >= WANTED or (num_found > 0 and clock.stops())
-            question = None if enough else _next(questions, forecast)
+            question = None if num_found >= WANTED else _next(questions, forecast)
 
 
 def _answer(question: Question, drafts: Drafts | None) -> Answer:
@@ -246,27 +284,69 @@ def _look_ahead(
         made = None if left else asked(question.number, partial(answer, question))
 
 
-def _cheapest(job: Job, table: Table, room: int) -> Questions:
-    """In the table's order, each with changes of its own."""
+def _cheapest(base: Forecast, table: Table, room: int, clock: Clock) -> Questions:
+    """In the table's order. Where time gets short before one fits, first what probably does."""
+    likely = int(min(KEPT_FREE, allocated_part(base)) * room)
     found: list[Moves] = []
-    tried, exact, most = 0, EXACT_OF_RUNS if has_many_lengths(job) else EXACT, dict[str, int]()
-    for candidate in table.ranked(room, lambda moves: _covered(moves, found)):
-        changed = applied(job, candidate.moves) if candidate.moves else None
+    asked: set[int] = set()
+    while True:
+        try:
+            return (yield from _in_order(table, room, clock, found, asked))
+        except OutOfTime:
+            clock.stopped = True
+            if found:
+                return
+        yield from _roomy(table, likely, room, found, asked)
+        if not found:
+            return
+
+
+def _in_order(table: Table, room: int, clock: Clock, found: list[Moves], asked: set[int]) -> Questions:
+    """Each with changes of its own."""
+    job = table.job
+    exact, most = EXACT_OF_RUNS if has_many_lengths(job) else EXACT, dict[str, int]()
+    ranked = table.ranked(room, lambda moves: _covered(moves, found))
+    while len(asked) < TRIED:
+        end = clock.end_keeping(0 if found else LAST)
+        with until(end):
+            check_time()
+            candidate = next(ranked, None)
+        if candidate is None:
+            return
+        changed = applied(job, candidate.moves) if candidate.moves and candidate.cell not in asked else None
         if changed is None or _covered(candidate.moves, found):
             continue
         if candidate.allocated_bytes > most.get(changed.alloc_conf, room):
             continue
-        answer = yield Question(
-            number=candidate.cell, moves=candidate.moves, job=changed, slowdown=candidate.slowdown,
-            allocated_bytes=candidate.allocated_bytes,
-        )  # fmt: skip
-        tried += 1
+        answer = yield _question(candidate, changed, end)
+        if isinstance(answer, OutOfTime):
+            raise answer
+        asked.add(candidate.cell)
         if is_plan(answer):
             found.append(candidate.moves)
-        elif tried > exact:
+        elif len(asked) > exact:
             most[changed.alloc_conf] = min(most.get(changed.alloc_conf, room), candidate.allocated_bytes - 1)
-        if tried >= TRIED:
-            return
+
+
+def _roomy(table: Table, likely: int, room: int, found: list[Moves], asked: set[int]) -> Questions:
+    """The first that leaves what the allocator probably adds, or else the smallest of all; if need be with the
+    allocator set to add less."""
+    first = next(table.ranked(likely), None) or table.smallest()
+    for candidate in {each.cell: each for each in (first, table.caching_least(first))}.values():
+        if candidate.allocated_bytes > room or candidate.cell in asked:
+            continue
+        job = applied(table.job, candidate.moves)
+        assert job is not None
+        answer = yield _question(candidate, job, inf)
+        if is_plan(answer):
+            return found.append(candidate.moves)
+
+
+def _question(candidate: Candidate, job: Job, end: float) -> Question:
+    return Question(
+        number=candidate.cell, moves=candidate.moves, job=job, slowdown=candidate.slowdown, until=end,
+        allocated_bytes=candidate.allocated_bytes,
+    )  # fmt: skip
 
 
 def _covered(moves: Moves, found: Iterable[Moves]) -> bool:
@@ -288,7 +368,13 @@ def _deciding(moves: Moves) -> set[str]:
     return {move.name for move in moves}
 
 
-def _smallest(job: Job, candidate: Candidate) -> Plan:
-    changed = applied(job, candidate.moves) or job
-    forecast = estimate(changed, with_scaling=False)
-    return Plan(moves=candidate.moves, job=changed, forecast=forecast, slowdown=candidate.slowdown)
+def _smallest(table: Table, clock: Clock, drafts: Drafts) -> Plan | None:
+    """How close can it get? A search that ended early may have no time for that."""
+
+    def estimated() -> Plan:
+        candidate = table.smallest()
+        job = applied(table.job, candidate.moves) or table.job
+        forecast = estimate(job, with_scaling=False, drafts=drafts)
+        return Plan(moves=candidate.moves, job=job, forecast=forecast, slowdown=candidate.slowdown)
+
+    return _in_time(estimated, clock) if clock.stopped else estimated()

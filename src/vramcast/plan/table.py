@@ -15,6 +15,7 @@ import numpy
 from numpy.typing import NDArray
 
 from vramcast.catalog.gpus import Gpu
+from vramcast.deadline import check_time
 from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.peaks import MOMENTS, ByPhase, Recording
 from vramcast.formulas.recorded import sizes_of
@@ -35,6 +36,7 @@ Index = tuple[int, ...]
 IMPOSSIBLE = numpy.iinfo(numpy.int64).max  # the peak of a combination that does not exist
 EVER = [MOMENTS.index(phase) for phase in (NEXT_FORWARD, NEXT_BACKWARD, NEXT_STEP)]  # what every step has
 LAST_AXES = ("optimizer", "optimizer-impl", "alloc-conf", "batch", "seq")  # cheap to combine; the others make regimes
+SETTING = LAST_AXES.index("alloc-conf") - len(LAST_AXES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +164,7 @@ class Table:
     def _price(self, cells: NDArray[numpy.int64]) -> Bytes:
         """The peaks of these cells. What is folded for one of them is there for its whole grid."""
         for number in self._numbers_unpriced(cells):
+            check_time()
             self._price_grid(*self._unpriced.pop(number))
         return self._bytes.ravel()[cells]
 
@@ -176,6 +179,7 @@ class Table:
         """From what lies there to what `_lightest` takes, and from that to the peak. False: they are priced already."""
         numbers = self._numbers_unpriced(cells)
         for number in numbers:
+            check_time()
             at, recording, job = self._unpriced[number]
             lightest = job if number in self._bounded else _lightest(job)
             self._price_grid(at, recording, lightest)
@@ -336,8 +340,15 @@ class Table:
         return found
 
     def smallest(self) -> Candidate:
+        """Of several the one of least effort, with the allocator set to cache least."""
         found = self._least(numpy.arange(self._bytes.size), IMPOSSIBLE)
-        return self.at(int(found[0]) if found.size else 0)
+        return self.caching_least(self.at(int(found[self.effort.ravel()[found].argmin()]) if found.size else 0))
+
+    def caching_least(self, candidate: Candidate) -> Candidate:
+        """The same with the allocator's last setting."""
+        index = list(self._index(candidate.cell))
+        index[SETTING] = self.shape[SETTING] - 1
+        return self.at(int(numpy.ravel_multi_index(index, self.shape)))
 
     def front(self, most_bytes: int) -> list[Candidate]:
         """Of the combinations that fit and change the training least: those that no other beats in memory and time."""

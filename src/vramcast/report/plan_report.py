@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 FRONT_SHOWN = 8
 STOPPED = "there may be more plans: --seconds 10 looks for longer"
+FOUND_NONE = "no plan was found in this time: --seconds 10 looks for longer"
 NOTHING = "nothing that was tried fits; the smallest is"
 SHOWN_FROM = 10 * MiB  # a single change that frees less is named without a row
 
@@ -144,7 +145,7 @@ def _last_lines(plans: Plans, lang: str) -> list[str]:
         lines.append(f"{plan_word('times assume', lang)}: {_assumed(plans.base)}")
     lines.append(f"{plans.num_candidates:,} {plan_word('combinations were priced', lang)}")
     if not plans.complete:
-        lines.append(plan_word(STOPPED, lang))
+        lines.append(plan_word(STOPPED if plans.fitting else FOUND_NONE, lang))
     return lines
 
 

@@ -105,10 +105,10 @@ class RankRun(Run):
         if nbytes:
             if key in self.blocks:
                 self.drop(key)
-            self.blocks[key] = (self.malloc(nbytes, stream), nbytes)
             self.requested += nbytes
             if self.requested > self.peak_requested:
                 self.peak_requested = self.requested
+            self.blocks[key] = (self.malloc(nbytes, stream), nbytes)
 
     def load(self) -> None:
         self.wrap()
