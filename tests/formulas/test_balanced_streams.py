@@ -104,7 +104,12 @@ BESIDE: dict[str, dict[str, Any]] = {
     "evaluation, micro-batches": {"evaluate": True, "eval-batch": 4, "accumulate": 2},
     "an averaged copy": {"ema": "same"},
     "a reference, micro-batches": {"reference": "same", "accumulate": 2},
-}
+    "many lengths": {"mean-seq": 100},
+    "many lengths, evaluation": {"mean-seq": 100, "evaluate": True, "eval-batch": 8},
+    "many lengths, evaluation, micro-batches": {
+        "mean-seq": 100, "evaluate": True, "eval-batch": 8, "accumulate": 2,
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BESIDE)

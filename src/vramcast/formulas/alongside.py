@@ -12,12 +12,11 @@ from typing import TypeVar
 
 from vramcast.formulas.amounts import Amounts
 from vramcast.formulas.events import Event
-from vramcast.formulas.replay import Script
+from vramcast.formulas.replay import BETWEEN, Script
 from vramcast.formulas.setting import Beside
 from vramcast.formulas.timeline import Stamped
 from vramcast.ledger import (
     BACKWARD,
-    EVAL,
     FORWARD,
     LOSS,
     NEXT_BACKWARD,
@@ -25,13 +24,11 @@ from vramcast.ledger import (
     NEXT_LOSS,
     NEXT_STEP,
     RESUME,
-    ROLLOUT,
     STEP,
 )
 
 LATER = {FORWARD: NEXT_FORWARD, LOSS: NEXT_LOSS, BACKWARD: NEXT_BACKWARD, STEP: NEXT_STEP}
 NO_SHARES: Mapping[str, Sequence[int]] = {}
-BETWEEN = (ROLLOUT, EVAL)  # in front of a later step
 
 
 Played = TypeVar("Played", bound=Script)

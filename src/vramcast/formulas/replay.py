@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 
 from vramcast.allocator import Allocator, AllocatorSettings, Block, OutOfMemory, SimulatedDriver
 from vramcast.allocator.quick import quick
 from vramcast.deadline import check_time
 from vramcast.formulas.events import Event
 from vramcast.formulas.timeline import Stamped
-from vramcast.ledger import BACKWARD
+from vramcast.ledger import BACKWARD, EVAL, ROLLOUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,7 @@ class _Bounded(SimulatedDriver):
         return taken
 
 
+BETWEEN = (ROLLOUT, EVAL)  # in front of a later step
 LARGEST = 30  # tensors that stand for all
 QUIET = 2  # steps: no published run grows again behind a longer pause, however long it is replayed
 HELD = ("weights", "small", "states", "old", "shard", "bucket", "companion")
@@ -166,9 +168,10 @@ class Run:
             second = self.state()
             self.play(script.later)
         self.optimizer_step()
-        if script.stepped_after:  # the longest batch comes once, and the optimizer's states were there
-            return
         self.end_step(gradients=script.zero_grad_first)
+        if script.stepped_after:  # the longest batch comes once, and the optimizer's states were there
+            upcoming = script.again or script.first if script.accumulates else script.later
+            return self.play(list(takewhile(lambda item: item.phase in BETWEEN, upcoming)))
         if script.accumulates and (script.zero_grad_first or script.zero_grad_behind):
             self.play(script.again or script.first, zeroes=script.zero_grad_behind)
             self.end_step(gradients=False)
