@@ -44,7 +44,9 @@ def _malloc(allocator: Allocator, spare: list[Block]) -> Malloc:
         if not keys or at == len(keys):
             return allocator.hand_out(allocator.take(pool, size, stream, requested_bytes), size, requested_bytes)
         if expands and at + 1 < len(keys):
-            at = allocator.among_expandable(pool, stream, at)
+            following = keys[at][2].next
+            if following is not None and not following.mapped:  # else the first that fits has least room to grow
+                at = allocator.among_expandable(pool, stream, at)
         whole_size, address, block = keys.pop(at)
         rest = whole_size - size
         if rest > least:

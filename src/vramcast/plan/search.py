@@ -57,7 +57,9 @@ WANTED = 4  # plans shown
 # alike, are skipped. Runs of many lengths take ten times as long to play.
 EXACT, EXACT_OF_RUNS = 24, 4
 TRIED = 60
-LAST = 1.5  # answers for which time is kept while nothing is found: of one that probably fits, and half another
+# Answers for which time is kept while nothing is found: one that probably fits, and half another. Those of runs take
+# twice as long if they fit.
+LAST, LAST_OF_RUNS = 1.5, 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,10 +306,11 @@ def _cheapest(base: Forecast, table: Table, room: int, clock: Clock) -> Question
 def _in_order(table: Table, room: int, clock: Clock, found: list[Moves], asked: set[int]) -> Questions:
     """Each with changes of its own."""
     job = table.job
-    exact, most = EXACT_OF_RUNS if has_many_lengths(job) else EXACT, dict[str, int]()
+    exact, kept = (EXACT_OF_RUNS, LAST_OF_RUNS) if has_many_lengths(job) else (EXACT, LAST)
+    most: dict[str, int] = {}
     ranked = table.ranked(room, lambda moves: _covered(moves, found))
     while len(asked) < TRIED:
-        end = clock.end_keeping(0 if found else LAST)
+        end = clock.end_keeping(0 if found else kept)
         with until(end):
             check_time()
             candidate = next(ranked, None)
@@ -330,9 +333,10 @@ def _in_order(table: Table, room: int, clock: Clock, found: list[Moves], asked: 
 
 def _roomy(table: Table, likely: int, room: int, found: list[Moves], asked: set[int]) -> Questions:
     """The first that leaves what the allocator probably adds, or else the smallest of all; if need be with the
-    allocator set to add less."""
+    allocator set to add less, at once where batches are of many lengths."""
     first = next(table.ranked(likely), None) or table.smallest()
-    for candidate in {each.cell: each for each in (first, table.caching_least(first))}.values():
+    tries = {each.cell: each for each in (first, table.caching_least(first))}
+    for candidate in list(tries.values())[-1 if has_many_lengths(table.job) else 0 :]:
         if candidate.allocated_bytes > room or candidate.cell in asked:
             continue
         job = applied(table.job, candidate.moves)
