@@ -47,11 +47,11 @@ class Clock:
         return self.end - answers * self._slowest_s if answers else self.end
 
     @contextmanager
-    def saving(self) -> Iterator[None]:
-        """As much time as this takes, for something behind the search."""
+    def saving(self, share: float) -> Iterator[None]:
+        """A share of the time that this takes, for something behind the search."""
         started = perf_counter()
         yield
-        self.end -= perf_counter() - started
+        self.end -= share * (perf_counter() - started)
 
     @contextmanager
     def timing(self) -> Iterator[None]:
