@@ -201,12 +201,12 @@ class Search:
     def questions(self, found: list[Moves], skip: Callable[[Moves], bool], clock: Clock) -> Questions:
         """Of those that are fast enough and not to be skipped; what fits is added to what was found. At most TRIED of
         at most PRICED are asked about. Where time gets short before one fits, those with the smallest passes."""
-        numbered = enumerate(in_order(self.job, self.limits))
+        numbered, edits = enumerate(in_order(self.job, self.limits)), self.job.gpus == 1
         try:
-            return (yield from self._questions(numbered, found, skip, clock, LAST))
+            return (yield from self._questions(numbered, found, skip, clock, 0 if edits else LAST))
         except OutOfTime:
             clock.stopped = True
-            if found:
+            if found or edits:
                 return
         numbered, names = enumerate(in_order(self.job, self.limits)), self._slimming()
         slim = (each for each in numbered if names <= {move.name for move in each[1][0]})

@@ -6,7 +6,7 @@ before they are called fitting. What is skipped without an estimate allocates mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -102,7 +102,7 @@ class Plans:
     closest: Plan | None  # where nothing fits: the smallest that was found
     reach: Reach | None
     num_candidates: int
-    complete: bool  # or did the time for the search end before as many were found as are shown?
+    complete: bool  # or did the time for the search end before all that are shown were found?
 
 
 def plan(job: Job, limits: Limits | None = None) -> Plans:
@@ -144,7 +144,8 @@ def _by_table(job: Job, base: Forecast, gpu: Gpu, drafts: Drafts, limits: Limits
         fewest=min(fitting, key=lambda each: len(each.moves), default=None),
         closest=_smallest(table, clock, drafts) if nothing else None,
         singles=_singles(table, cached_less, clock), front=_in_time(lambda: tuple(table.front(room)), clock) or (),
-        reach=_in_time(reach.result, clock) if reach else None, complete=not clock.stopped,
+        reach=_in_time(reach.result, clock) if reach else None,
+        complete=not clock.stopped and len(fitting) == len(found),
     )  # fmt: skip
 
 
@@ -290,32 +291,34 @@ def _cheapest(base: Forecast, table: Table, room: int, clock: Clock) -> Question
     """In the table's order. Where time gets short before one fits, first what probably does."""
     likely = int(min(KEPT_FREE, allocated_part(base)) * room)
     found: list[Moves] = []
-    asked: set[int] = set()
-    while True:
+    asked: dict[int, bool] = {}  # did it fit?
+    for keeping in (LAST_OF_RUNS if has_many_lengths(table.job) else LAST, 0):
+        clock.stopped = False
         try:
-            return (yield from _in_order(table, room, clock, found, asked))
+            return (yield from _in_order(table, room, found, asked, clock, keeping))
         except OutOfTime:
             clock.stopped = True
-            if found:
-                return
-        yield from _roomy(table, likely, room, found, asked)
-        if not found:
+        if found or not keeping or not (yield from _roomy(table, likely, room, asked)):
             return
 
 
-def _in_order(table: Table, room: int, clock: Clock, found: list[Moves], asked: set[int]) -> Questions:
-    """Each with changes of its own."""
-    job = table.job
-    exact, kept = (EXACT_OF_RUNS, LAST_OF_RUNS) if has_many_lengths(job) else (EXACT, LAST)
-    most: dict[str, int] = {}
+def _in_order(
+    table: Table, room: int, found: list[Moves], asked: dict[int, bool], clock: Clock, keeping: float
+) -> Questions:  # fmt: skip
+    """Each with changes of its own; what fits is added to what was found. While nothing is, time is kept for so many
+    answers."""
+    job, most = table.job, dict[str, int]()
+    exact = EXACT_OF_RUNS if has_many_lengths(job) else EXACT
     ranked = table.ranked(room, lambda moves: _covered(moves, found))
     while len(asked) < TRIED:
-        end = clock.end_keeping(0 if found else kept)
+        end = clock.end_keeping(0 if found else keeping)
         with until(end):
             check_time()
             candidate = next(ranked, None)
         if candidate is None:
             return
+        if asked.get(candidate.cell):
+            found.append(candidate.moves)
         changed = applied(job, candidate.moves) if candidate.moves and candidate.cell not in asked else None
         if changed is None or _covered(candidate.moves, found):
             continue
@@ -324,26 +327,27 @@ def _in_order(table: Table, room: int, clock: Clock, found: list[Moves], asked: 
         answer = yield _question(candidate, changed, end)
         if isinstance(answer, OutOfTime):
             raise answer
-        asked.add(candidate.cell)
+        asked[candidate.cell] = is_plan(answer)
         if is_plan(answer):
             found.append(candidate.moves)
         elif len(asked) > exact:
             most[changed.alloc_conf] = min(most.get(changed.alloc_conf, room), candidate.allocated_bytes - 1)
 
 
-def _roomy(table: Table, likely: int, room: int, found: list[Moves], asked: set[int]) -> Questions:
+def _roomy(table: Table, likely: int, room: int, asked: dict[int, bool]) -> Generator[Question, Answer, bool]:
     """The first that leaves what the allocator probably adds, or else the smallest of all; if need be with the
-    allocator set to add less, at once where batches are of many lengths."""
+    allocator set to add less, at once where batches are of many lengths. Did it fit?"""
     first = next(table.ranked(likely), None) or table.smallest()
-    tries = {each.cell: each for each in (first, table.caching_least(first))}
+    tries = {each.cell: each for each in (first, table.caching_least(first)) if each.moves}
     for candidate in list(tries.values())[-1 if has_many_lengths(table.job) else 0 :]:
-        if candidate.allocated_bytes > room or candidate.cell in asked:
-            continue
         job = applied(table.job, candidate.moves)
-        assert job is not None
+        if job is None or candidate.allocated_bytes > room or candidate.cell in asked:
+            continue
         answer = yield _question(candidate, job, inf)
+        asked[candidate.cell] = is_plan(answer)
         if is_plan(answer):
-            return found.append(candidate.moves)
+            return True
+    return False
 
 
 def _question(candidate: Candidate, job: Job, end: float) -> Question:
