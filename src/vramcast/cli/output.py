@@ -28,3 +28,9 @@ def terminal_width() -> int | None:
     if not sys.stdout.isatty():
         return None
     return max(NARROWEST, shutil.get_terminal_size().columns)
+
+
+def show_progress(text: str) -> None:
+    """A line on a terminal's standard error, in place of the one before; empty when there is nothing more to say."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

@@ -8,12 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
 from vramcast.errors import InputError
 from vramcast.formulas.parallel.topology import topology_of
 from vramcast.job import Job, fields
 from vramcast.plan.order import Limits
+
+if TYPE_CHECKING:  # loaded where they are used: wrong words are told without them
+    from vramcast.plan.search import Plan
+    from vramcast.plan.verify import Traced
 
 SECONDS = 1.5  # the rest of two seconds: start, what is under way, the report
 
@@ -50,7 +55,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from vramcast.plan.search import plan
-    from vramcast.plan.verify import trace
     from vramcast.report.plan_report import plans_json, render
 
     job, limits = _with_global_batch(job_of(args, args.model), args.global_batch), _limits(args)
@@ -61,12 +65,25 @@ def run(args: argparse.Namespace) -> int:
     fits = bool(plans.base.verdict().fits)
     if args.write:
         _write(args.write, plans.base.job if fits else plans.fitting[0].job if plans.fitting else None)
-    traced = tuple(trace(found.forecast) for found in plans.fitting) if args.verify else ()
+    traced = _traced(plans.fitting) if args.verify else ()
     if args.json:
         print_json(plans_json(plans, traced))
     else:
         print(render(plans, traced, markdown=args.markdown, lang=args.lang))
     return 0 if fits or plans.fitting else 1
+
+
+def _traced(found: tuple[Plan, ...]) -> tuple[Traced, ...]:
+    """Each takes seconds to a minute."""
+    from vramcast.cli.output import show_progress
+    from vramcast.plan.verify import trace
+
+    traced = []
+    for number, each in enumerate(found, 1):
+        show_progress(f"tracing plan {number} of {len(found)} on the virtual GPU")
+        traced.append(trace(each.forecast))
+    show_progress("")
+    return tuple(traced)
 
 
 @contextmanager

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from vramcast.allocator import AllocatorSettings
+from vramcast.cli.output import show_progress
 from vramcast.errors import InputError, SnapshotError
 from vramcast.report import snapshot_html, snapshot_json, snapshot_text
 from vramcast.snapshot.analysis import analyse
@@ -35,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     if args.top < 0:
         raise InputError(f"--top {args.top}: give a number of holders, 0 or more.")
     others = [(text, _settings(text)) for text in args.alloc_conf]
-    snapshot = read_snapshot(args.file, _progress())
+    snapshot = read_snapshot(args.file, _progress)
     device = _device(snapshot, args.device)
     analysis = analyse(snapshot, device, with_replay=args.replay or args.json, other_settings=others)
     name = Path(args.file).name
@@ -73,17 +72,9 @@ def _write(path: str, page: str) -> None:
         raise InputError(f"--html {path}: {error.strerror or error}") from None
 
 
-def _progress() -> Callable[[int, int], None] | None:
-    """A line on a terminal's standard error for files that take a while."""
-    if not sys.stderr.isatty():
-        return None
-
-    def show(done_bytes: int, file_bytes: int) -> None:
-        if file_bytes >= 16 * MiB:
-            share = min(1.0, done_bytes / file_bytes)
-            bar = "█" * round(share * 30)
-            print(f"\rreading {bar:<30} {share:4.0%} of {file_bytes // MiB:,} MiB", end="", file=sys.stderr, flush=True)
-            if done_bytes >= file_bytes:
-                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-    return show
+def _progress(done_bytes: int, file_bytes: int) -> None:
+    """For files that take a while."""
+    if file_bytes >= 16 * MiB:
+        share = min(1.0, done_bytes / file_bytes)
+        bar = f"reading {'█' * round(share * 30):<30} {share:4.0%} of {file_bytes // MiB:,} MiB"
+        show_progress(bar if done_bytes < file_bytes else "")
