@@ -2,6 +2,6 @@
 
 import sys
 
-from vramcast.cli import main
+from vramcast.cli import console
 
-sys.exit(main())
+sys.exit(console())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,8 +58,7 @@ def run(args: argparse.Namespace) -> int:
     job, limits = _with_global_batch(job_of(args, args.model), args.global_batch), _limits(args)
     if args.advice:
         return _price(args, job)
-    with _uncollected():
-        plans = plan(job, limits)
+    plans = plan(job, limits)
     fits = bool(plans.base.verdict().fits)
     if args.write:
         _write(args.write, plans.base.job if fits else plans.fitting[0].job if plans.fitting else None)
@@ -74,29 +71,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _traced(found: tuple[Plan, ...]) -> tuple[Traced, ...]:
-    """Each takes seconds to a minute."""
+    """Each takes seconds to a minute. What only a collection frees must be freed, as where it will be trained."""
     from vramcast.cli.output import show_progress
     from vramcast.plan.verify import trace
 
+    gc.enable()
     traced = []
     for number, each in enumerate(found, 1):
         show_progress(f"tracing plan {number} of {len(found)} on the virtual GPU")
         traced.append(trace(each.forecast))
     show_progress("")
     return tuple(traced)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """A search makes millions of objects that stay. To look for garbage among them took a tenth of its time, and more
-    again when it was over: they are set aside until the next search."""
-    gc.unfreeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def _price(args: argparse.Namespace, job: Job) -> int:
