@@ -193,7 +193,7 @@ class Search:
         self.job = base.job
         self.most = prices.gpu.capacity_bytes()
         self.useless: set[str] = set()
-        self.num_priced, self.left = 0, TRIED
+        self.num_priced, self.num_left = 0, TRIED
         self.smallest: Refused | None = None
         self._made: dict[Hashable, list[_Made]] = {}
         self._beyond: dict[Hashable, int] = {}  # what refused ones asked for beyond their price
@@ -222,7 +222,7 @@ class Search:
         clock: Clock, keeping: float,
     ) -> Questions:  # fmt: skip
         for number, (moves, changed) in numbered:
-            if not self.left or self.num_priced >= PRICED:
+            if not self.num_left or self.num_priced >= PRICED:
                 return
             end = clock.end_keeping(0 if found else keeping)
             with until(end):
@@ -234,7 +234,7 @@ class Search:
             except VramcastError:  # a combination that the engine does not model is no plan
                 continue
             if price is not None and self._fast_enough(price.cost):
-                self.left -= 1
+                self.num_left -= 1
                 slowdown = slowdown_of(price.cost, self.cost)
                 answer = yield Question(number=number, moves=moves, job=changed, slowdown=slowdown, until=end)
                 if isinstance(answer, OutOfTime):
