@@ -111,22 +111,26 @@ def plan(job: Job, limits: Limits | None = None) -> Plans:
     gpu, config = about(job)
     job = _with_length(job, config)
     drafts = Drafts(config, gpu)
-    with clock.timing():
-        base = estimate(job, with_scaling=False, drafts=drafts)
     if job.gpus > 1 or job.edit:
+        with clock.timing():
+            base = estimate(job, with_scaling=False)
         return _by_estimates(job, base, gpu, config, limits, clock)
-    return _by_table(job, base, gpu, drafts, limits, clock)
+    return _by_table(job, gpu, drafts, limits, clock)
 
 
-def _by_table(job: Job, base: Forecast, gpu: Gpu, drafts: Drafts, limits: Limits, clock: Clock) -> Plans:
+def _by_table(job: Job, gpu: Gpu, drafts: Drafts, limits: Limits, clock: Clock) -> Plans:
     """For jobs on one GPU: all combinations are priced together."""
     from vramcast.plan.reach import reach_of
     from vramcast.plan.table import Table
 
-    config, fits = drafts.config, base.verdict().fits
+    config = drafts.config
     room = gpu.capacity_bytes() - sum(entry.nbytes for entry in context_entries(job, gpu, DEVICE))
-    with clock.saving(0.5):  # what is shown beside plans takes about half as long
-        table = Table(job, config, gpu, limits, most_bytes=room)
+    with clock.timing():
+        made = _base(job, drafts)
+        with clock.saving(0.5):  # what is shown beside plans takes about half as long
+            table = Table(job, config, gpu, limits, most_bytes=room)
+        base = made.result()
+    fits = base.verdict().fits
     reaches = [(base, reach_of(base, config, room))] if fits else []  # of what was the first to fit
     found: list[Plan] = []
     questions = _cheapest(base, table, least_left(job, gpu), clock)
@@ -147,6 +151,16 @@ def _by_table(job: Job, base: Forecast, gpu: Gpu, drafts: Drafts, limits: Limits
         reach=_in_time(reach.result, clock) if reach else None,
         complete=not clock.stopped and len(fitting) == len(found),
     )  # fmt: skip
+
+
+def _base(job: Job, drafts: Drafts) -> Here[Forecast]:
+    """The job as it is: where that takes long, in a process of its own."""
+    make = partial(estimate, job, with_scaling=False, drafts=drafts)
+    others = (job.reference, job.reward, job.critic, job.teacher)
+    if has_many_lengths(job) or "same" in others:
+        return started(make)
+    forecast = make()
+    return Here(lambda: forecast)
 
 
 def _cheapest_first(found: Iterable[Plan]) -> list[Plan]:
