@@ -16,7 +16,7 @@ FILES = sorted(SRC.rglob("*.py"))
 
 # A module imports modules of lower layers, and of its own package.
 LAYER = {
-    "errors": 0, "deadline": 0, "units": 1, "ledger": 2, "sample_lengths": 2, "job": 3,
+    "errors": 0, "patches": 0, "deadline": 0, "units": 1, "ledger": 2, "sample_lengths": 2, "sandbox": 2, "job": 3,
     "jobfile": 4, "catalog": 4, "allocator": 4, "host": 4,
     "runtime": 5, "models": 5, "snapshot": 5, "forecast": 6,
     "formulas": 7, "virtual": 8,

@@ -61,6 +61,10 @@ def add_output_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def print_json(data: Any) -> None:
+    print(json_text(data))
+
+
+def json_text(data: Any) -> str:
     import json
 
-    print(json.dumps(data, indent=1, ensure_ascii=False))
+    return json.dumps(data, indent=1, ensure_ascii=False)

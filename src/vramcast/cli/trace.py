@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vramcast.cli.options import print_json
+from vramcast.cli.options import json_text
+from vramcast.cli.protection import PROTECTION_FLAGS, add_protection_flags, protection_options
 from vramcast.errors import InputError
 
 if TYPE_CHECKING:
     from vramcast.forecast import Forecast
+    from vramcast.sandbox.session import Session
     from vramcast.virtual.gpu import VirtualGpu
     from vramcast.virtual.script import Run
 
@@ -45,14 +46,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="lay the formulas' answer for this job file beside the trace",
     )
     parser.add_argument("--json", action="store_true", help="the documented JSON, one per card")
+    add_protection_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    """In a process of its own, which cannot change the user's files."""
+    from vramcast.sandbox.process import run_protected
+
+    payload = {name: value for name, value in vars(args).items() if name not in PROTECTION_FLAGS}
+    payload["job"] = None if args.job is None else str(args.job)
+    answer = run_protected("vramcast.cli.trace:trace_here", payload, protection_options(args))
+    print(answer["report"])
+    return int(answer["exit_code"])
+
+
+def trace_here(payload: dict[str, Any], session: Session) -> dict[str, Any]:
+    """In the process of the traced script: its report and its exit code."""
     try:
         from vramcast.virtual import virtual_gpu
         from vramcast.virtual.script import run_script
     except ImportError as error:
         raise InputError(f"vramcast trace needs torch ({error}). Install it: pip install 'vramcast[trace]'") from error
+    args = argparse.Namespace(**payload)
     gpu = virtual_gpu(
         args.gpu,
         count=args.gpus,
@@ -60,35 +75,53 @@ def run(args: argparse.Namespace) -> int:
         kernels=args.kernels,
         empty_weights=args.empty_weights,
         rank=args.rank,
+        protect=False,
     )
-    with contextlib.redirect_stdout(sys.stderr):  # the report alone goes to stdout
-        ended = run_script(args.script, args.arguments, gpu)
+    ended = run_script(args.script, args.arguments, gpu)
     forecast = _forecast(gpu, ended)
-    formula = None if args.job is None else _formula(args.job)
+    formula = None if args.job is None else _formula(Path(args.job))
     used = [place for place in gpu.places if place in forecast.ledger.devices()]
-    if args.json:
-        data = [_json(gpu, forecast, ended, place) for place in used]
-        if formula is not None:
-            from vramcast.report.as_json import forecast_json
-            from vramcast.report.trace_beside import beside_json
+    report = _as_json if args.json else _as_text
+    refused = bool(ended.out_of_memory) or any(forecast.verdict(place).fits is False for place in used)
+    text = report(args, Traced(gpu=gpu, ended=ended, forecast=forecast, formula=formula, used=used), session)
+    return {"report": text, "exit_code": int(refused)}
 
-            for place, form in zip(used, data, strict=True):
-                form["trace"]["formula"] = forecast_json(formula)
-                form["trace"]["beside"] = beside_json(forecast.ledger, formula.ledger, place)
-        print_json(data[0] if args.gpus == 1 or args.rank is not None else data)
-    else:
-        from vramcast.report.trace import render_trace
 
-        texts = (render_trace(forecast, _points(gpu, place), _ending(args, ended), place) for place in used)
-        print("\n\n".join(texts))
-        if formula is not None:
-            from vramcast.report.side_by_side import render
-            from vramcast.report.trace_beside import beside_text
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    gpu: VirtualGpu
+    ended: Run
+    forecast: Forecast
+    formula: Forecast | None
+    used: list[str]
 
-            print(f"\n{render(['traced', 'formula'], [forecast, formula], markdown=False, lang='en')}")
-            for place in used:
-                print(f"\n{beside_text(forecast.ledger, formula.ledger, place)}")
-    return 1 if ended.out_of_memory or any(forecast.verdict(place).fits is False for place in used) else 0
+
+def _as_json(args: argparse.Namespace, traced: Traced, session: Session) -> str:
+    from vramcast.report.as_json import forecast_json
+    from vramcast.report.trace_beside import beside_json
+
+    data = [_json(traced.gpu, traced.forecast, traced.ended, place) for place in traced.used]
+    footprint = session.footprint().as_json()
+    for place, form in zip(traced.used, data, strict=True):
+        form["trace"]["footprint"] = footprint
+        if traced.formula is not None:
+            form["trace"]["formula"] = forecast_json(traced.formula)
+            form["trace"]["beside"] = beside_json(traced.forecast.ledger, traced.formula.ledger, place)
+    return json_text(data[0] if args.gpus == 1 or args.rank is not None else data)
+
+
+def _as_text(args: argparse.Namespace, traced: Traced, session: Session) -> str:
+    from vramcast.report.side_by_side import render
+    from vramcast.report.trace import footprint_text, render_trace
+    from vramcast.report.trace_beside import beside_text
+
+    forecast, ending = traced.forecast, _ending(args, traced.ended)
+    texts = [render_trace(forecast, _points(traced.gpu, place), ending, place) for place in traced.used]
+    texts[-1] = "\n".join([texts[-1], *footprint_text(session.footprint())])
+    if traced.formula is not None:
+        texts.append(render(["traced", "formula"], [forecast, traced.formula], markdown=False, lang="en"))
+        texts += [beside_text(forecast.ledger, traced.formula.ledger, place) for place in traced.used]
+    return "\n\n".join(texts)
 
 
 def _forecast(gpu: VirtualGpu, ended: Run) -> Forecast:

@@ -5,15 +5,18 @@ In: a path, its arguments, a card. Out: a Finding. Needs torch, and says so wher
 
 from __future__ import annotations
 
-import contextlib
 import shlex
-import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from vramcast.diagnose.evidence import evidence_of
 from vramcast.diagnose.findings import Finding, fact
 from vramcast.diagnose.reading import Reading, read_text
 from vramcast.errors import InputError
+from vramcast.sandbox.process import Options, run_protected
+
+if TYPE_CHECKING:
+    from vramcast.sandbox.session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,22 +40,29 @@ def card_for(reading: Reading, gpu: str | None) -> str:
 
 
 def follow(following: Following, card: str) -> Finding:
+    """The script runs in a process of its own, which cannot change the user's files."""
+    ended = run_protected("vramcast.diagnose.script:follow_here", {"card": card, **asdict(following)}, Options())
+    return fact(**ended)
+
+
+def follow_here(payload: dict[str, Any], session: Session) -> dict[str, Any]:
     try:
         from vramcast.virtual import virtual_gpu
         from vramcast.virtual.script import run_script
     except ImportError as error:
         raise InputError(f"--script needs torch ({error}). Install it: pip install 'vramcast[trace]'") from error
-    gpu = virtual_gpu(card, steps=following.steps, empty_weights=following.empty_weights)
-    with contextlib.redirect_stdout(sys.stderr):  # the report alone goes to stdout
-        ended = run_script(following.script, shlex.split(following.arguments), gpu)
+    gpu = virtual_gpu(payload["card"], steps=payload["steps"], empty_weights=payload["empty_weights"], protect=False)
+    ended = run_script(payload["script"], shlex.split(payload["arguments"]), gpu)
     card_bytes = gpu.card.capacity_bytes()
     if ended.out_of_memory:
         failure = evidence_of(read_text(ended.out_of_memory))
-        allocated = failure.allocated_bytes if failure else None
-        return fact(
-            "script_runs_out", card_bytes=card_bytes, line=ended.out_of_memory_line, steps=ended.steps,
-            allocated_bytes=allocated or 0,
-        )  # fmt: skip
+        return {
+            "rule": "script_runs_out",
+            "card_bytes": card_bytes,
+            "line": ended.out_of_memory_line,
+            "steps": ended.steps,
+            "allocated_bytes": (failure.allocated_bytes if failure else None) or 0,
+        }
     ledger = gpu.ledger()
     peak = max((ledger.peak(place).allocated_bytes for place in ledger.devices()), default=0)
-    return fact("script_fits", card_bytes=card_bytes, steps=ended.steps, allocated_bytes=peak)
+    return {"rule": "script_fits", "card_bytes": card_bytes, "steps": ended.steps, "allocated_bytes": peak}

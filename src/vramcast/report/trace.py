@@ -12,11 +12,13 @@ from itertools import pairwise
 from vramcast.forecast import Forecast
 from vramcast.ledger import Entry, Ledger, Moment
 from vramcast.report.bill import headline, phases_text
+from vramcast.sandbox.session import Footprint
 from vramcast.units import format_bytes, format_gib
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 72
 _LINES_PER_KIND = 4
+_MOST_HOSTS = 8
 
 
 def render_trace(forecast: Forecast, timeline: Sequence[tuple[str, int]], ending: str, place: str) -> str:
@@ -35,6 +37,35 @@ def render_trace(forecast: Forecast, timeline: Sequence[tuple[str, int]], ending
         *(f"  {text}" for text in forecast.assumptions),
     ]  # fmt: skip
     return "\n".join(parts)
+
+
+def footprint_text(footprint: Footprint) -> list[str]:
+    """What the script did to files and over the network, and how the user's own were protected."""
+    counted = f"{footprint.written} written, {footprint.replaced} replaced, {footprint.deleted} deleted"
+    protection = footprint.protection
+    if protection.kind == "none":
+        files = "files: not protected (--no-protect): what the script wrote is on your disk"
+    elif protection.kind == "namespace":
+        files = f"files: {counted}, in a scratch layer only (protected by the kernel: overlay in a mount namespace)"
+    else:
+        beyond = "the kernel refuses what Python does not see" if protection.kernel_refuses else "inside Python only"
+        files = f"files: {counted}, in a scratch layer only (protected by the guard, {beyond}: {protection.reason})"
+    kept = [f"files kept in {footprint.kept_in}"] if footprint.kept_in else []
+    return [files, *kept, *_network_text(footprint)]
+
+
+def _network_text(footprint: Footprint) -> list[str]:
+    if not footprint.connections:
+        return []
+    what = "connection refused (--offline)" if footprint.offline else "connection to another machine"
+    plural = what.replace("connection ", "connections ").replace("another machine", "other machines")
+    return [f"network: {footprint.connections} {what if footprint.connections == 1 else plural}: {_listed(footprint)}"]
+
+
+def _listed(footprint: Footprint) -> str:
+    shown = ", ".join(footprint.hosts[:_MOST_HOSTS])
+    more = len(footprint.hosts) - _MOST_HOSTS
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def timeline_text(timeline: Sequence[tuple[str, int]]) -> list[str]:

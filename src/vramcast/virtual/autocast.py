@@ -17,8 +17,8 @@ from vramcast.virtual.autocast_lists import FLOAT32, FLOAT32_APPENDED, FLOAT32_R
 from vramcast.virtual.ops import replaced, tensors_in
 
 if TYPE_CHECKING:
+    from vramcast.patches import Patches
     from vramcast.virtual.gpu import VirtualGpu
-    from vramcast.virtual.patches import Patches
 
 _LEVEL = torch._C.DispatchKey.AutocastCUDA
 _LEVEL_SET = torch._C.DispatchKeySet(_LEVEL)

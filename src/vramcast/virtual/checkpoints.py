@@ -1,7 +1,7 @@
 """torch.save and torch.load without weights: what was saved is remembered and given back, on the device asked for.
 
-A file that exists is never written over: virtual tensors have nothing to write. Where there is none, a placeholder
-stands until the virtual GPU is left, so that a script finds the checkpoint it has just saved.
+Virtual tensors have nothing to write: the file is a placeholder with a number, under which the content is remembered,
+so a copied or renamed file still is that checkpoint. Files go where the sandbox leads them, not over real ones.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from vramcast.ledger import SAVE
 from vramcast.virtual.special import has_values
 
 if TYPE_CHECKING:
+    from vramcast.patches import Patches
     from vramcast.virtual.gpu import VirtualGpu
-    from vramcast.virtual.patches import Patches
 
 MARK = b"vramcast: a virtual checkpoint without weights, number "
 _HEAD_BYTES = 128
@@ -40,7 +40,6 @@ class Kept:
 
 def install(gpu: VirtualGpu, patches: Patches) -> Checkpoints:
     checkpoints = Checkpoints(gpu, torch.load)
-    gpu.exit.callback(checkpoints.remove_placeholders)
     patches.set(torch, "save", checkpoints.save)
     patches.set(torch, "load", checkpoints.load)
     return checkpoints
@@ -51,8 +50,6 @@ class Checkpoints:
         self._gpu = gpu
         self._true_load = true_load
         self._numbered: list[Any] = []
-        self._by_path: dict[str, int] = {}
-        self._placeholders: list[str] = []
 
     def save(self, content: Any, file: Any, *args: Any, **kwargs: Any) -> None:
         gpu = self._gpu
@@ -60,11 +57,11 @@ class Checkpoints:
         gpu.phases.enter(SAVE)
         gpu.note("torch.save wrote no weights: virtual tensors have no values")
         self._numbered.append(_kept(gpu, content))
-        number = len(self._numbered) - 1
+        placeholder = MARK + b"%d\n" % (len(self._numbered) - 1)
         if isinstance(file, (str, os.PathLike)):
-            self._write(os.path.abspath(file), number)
+            _write(os.path.abspath(file), placeholder)
         else:
-            file.write(MARK + b"%d\n" % number)
+            file.write(placeholder)
         gpu.phases.enter(before)
 
     def load(self, file: Any, map_location: Any = None, **kwargs: Any) -> Any:
@@ -77,27 +74,10 @@ class Checkpoints:
     def holds(self, file: Any) -> bool:
         return self._number(file) is not None
 
-    def remove_placeholders(self) -> None:
-        for path in self._placeholders:
-            if os.path.isfile(path) and _head(path).startswith(MARK):
-                os.remove(path)
-
-    def _write(self, path: str, number: int) -> None:
-        if not os.path.isdir(os.path.dirname(path)):
-            raise RuntimeError(f"Parent directory {os.path.dirname(path)} does not exist.")
-        self._by_path[path] = number
-        if not os.path.exists(path):
-            self._placeholders.append(path)
-            with open(path, "wb") as placeholder:
-                placeholder.write(MARK + b"%d\n" % number)
-
     def _number(self, file: Any) -> int | None:
         """Which checkpoint of this run a file is; None: a file with values of its own."""
         if isinstance(file, (str, os.PathLike)):
-            path = os.path.abspath(file)
-            if path in self._by_path:
-                return self._by_path[path]
-            head = _head(path) if os.path.isfile(path) else b""
+            head = _head(file) if os.path.isfile(file) else b""
         else:
             head = file.read(_HEAD_BYTES)
             file.seek(-len(head), os.SEEK_CUR)
@@ -109,7 +89,14 @@ class Checkpoints:
         return number
 
 
-def _head(path: str) -> bytes:
+def _write(path: str, placeholder: bytes) -> None:
+    if not os.path.isdir(os.path.dirname(path)):
+        raise RuntimeError(f"Parent directory {os.path.dirname(path)} does not exist.")
+    with open(path, "wb") as file:
+        file.write(placeholder)
+
+
+def _head(path: str | os.PathLike[str]) -> bytes:
     with open(path, "rb") as file:
         return file.read(_HEAD_BYTES)
 

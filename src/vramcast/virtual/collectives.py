@@ -20,8 +20,8 @@ from torch.distributed import device_mesh, distributed_c10d
 from vramcast.ledger import SAVE
 
 if TYPE_CHECKING:
+    from vramcast.patches import Patches
     from vramcast.virtual.gpu import VirtualGpu
-    from vramcast.virtual.patches import Patches
 
 _OWN = "objects of other ranks are unknown: this rank's own stand for them"
 _THEIRS = "objects that only another rank has are unknown: they stay as the script made them"

@@ -15,8 +15,8 @@ from vramcast.virtual import streams
 from vramcast.virtual.snapshots import snapshot
 
 if TYPE_CHECKING:
+    from vramcast.patches import Patches
     from vramcast.virtual.gpu import VirtualGpu
-    from vramcast.virtual.patches import Patches
 
 CUDA_VERSION = "12.8"
 CUDNN_VERSION = 91002

@@ -25,8 +25,8 @@ from vramcast.ledger import Category
 from vramcast.virtual import collectives
 
 if TYPE_CHECKING:
+    from vramcast.patches import Patches
     from vramcast.virtual.gpu import VirtualGpu
-    from vramcast.virtual.patches import Patches
 
 
 @contextmanager

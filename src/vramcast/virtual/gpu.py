@@ -18,6 +18,8 @@ from vramcast.allocator import OutOfMemory
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError
 from vramcast.ledger import Ledger
+from vramcast.patches import Patches
+from vramcast.sandbox.guard import guarded_process
 from vramcast.virtual import (
     autocast,
     cuda_api,
@@ -42,7 +44,6 @@ from vramcast.virtual.lines import source_line
 from vramcast.virtual.meter import HostMemory, Meter, PinnedMemory, Point
 from vramcast.virtual.mode import VirtualMode
 from vramcast.virtual.modules import ModulePath
-from vramcast.virtual.patches import Patches
 from vramcast.virtual.phases import Phases
 from vramcast.virtual.storages import HOST_PLACE, NOWHERE, PINNED_PLACE, Record, Storages
 
@@ -63,6 +64,7 @@ class VirtualGpu:
         empty_weights: bool = False,
         rank: int | None = None,
         world_size: int = 1,
+        protect: bool = False,
     ) -> None:
         check_card(card)
         self.card = card
@@ -86,6 +88,7 @@ class VirtualGpu:
         self.step_limit = steps
         self._empty_weights = empty_weights
         self._rank, self._world_size = rank, world_size
+        self._protect = protect
         self.current_index = 0
         self.clock = 0
         self.cause = ""
@@ -108,6 +111,8 @@ class VirtualGpu:
         self.exit.callback(libraries.forget_devices)
         self.exit.callback(patches.restore)
         try:
+            if self._protect:
+                self.exit.enter_context(guarded_process())
             for part in (cuda_api, graphs, tensors, leaves, inplace, training):
                 part.install(self, patches)
             parallel.install(patches)
@@ -248,10 +253,17 @@ def virtual_gpu(
     steps: int | None = None,
     empty_weights: bool = False,
     rank: int | None = None,
+    protect: bool = True,
 ) -> VirtualGpu:
     """Virtual cards by catalog name or size: `with virtual_gpu("a100-80gb", count=2) as gpu: ...`.
 
     With a rank, `count` is the world size of a distributed job, and the script runs as that one of its processes.
+
+    Files: until the context is left, what Python code writes, renames or deletes goes into a scratch folder and is
+    gone afterwards (the guard of `vramcast.sandbox`); what cannot be redirected, such as most other programs, is
+    refused. Libraries that write files in C or Rust without asking Python are redirected where they are known: torch,
+    safetensors, tokenizers, pyarrow, sqlite3, h5py. `vramcast trace` has the kernel's protection, which covers all.
+    `protect=False` leaves files alone to what is run.
     """
     if kernels not in ("cuda", "cpu"):
         raise InputError(f"kernels {kernels!r} is neither cuda nor cpu.")
@@ -263,5 +275,5 @@ def virtual_gpu(
     visible = count if rank is None else min(count, GPUS_PER_NODE)
     return VirtualGpu(
         find_gpu(name), count=visible, cuda_kernels=kernels == "cuda", steps=steps, empty_weights=empty_weights,
-        rank=rank, world_size=count,
+        rank=rank, world_size=count, protect=protect,
     )  # fmt: skip

@@ -14,8 +14,8 @@ import torch
 from vramcast.allocator import DEFAULT_POOL, PoolId
 
 if TYPE_CHECKING:
+    from vramcast.patches import Patches
     from vramcast.virtual.gpu import VirtualGpu
-    from vramcast.virtual.patches import Patches
 
 _NOTE = "CUDA graphs: the captured ops are billed once, in a private pool; the driver's memory for a graph is not known"
 

@@ -16,8 +16,8 @@ from vramcast.virtual.ops import tensors_in
 from vramcast.virtual.storages import is_meta, storage_of
 
 if TYPE_CHECKING:
+    from vramcast.patches import Patches
     from vramcast.virtual.gpu import VirtualGpu
-    from vramcast.virtual.patches import Patches
 
 METHODS = (
     "__iadd__", "__imul__", "__isub__", "__itruediv__", "__setitem__", "add_", "addcdiv_", "addcmul_", "addmm_",

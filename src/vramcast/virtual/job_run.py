@@ -85,7 +85,11 @@ def trace_job(job: Job, loop: Loop, config: Config, gpu: str) -> VirtualGpu:
             raise UnsupportedError(f"ddp over groups of tp {job.tp} cannot be traced from a job: give --strategy fsdp2")
     count = job.gpus if job.sub_device is None else 1 + job_edit.number_of(job.sub_device)
     rank = 0 if job.gpus > 1 else None
-    with _environment(job), virtual_gpu(gpu, count=count, rank=rank) as traced, contextlib.ExitStack() as stack:
+    with (
+        _environment(job),
+        virtual_gpu(gpu, count=count, rank=rank, protect=False) as traced,
+        contextlib.ExitStack() as stack,
+    ):
         stack.enter_context(contextlib.suppress(torch.OutOfMemoryError))
         if job.edit:
             job_edit.EditRun(job, config, DTYPES[loop.weights], loop.implementation).steps(STEPS)

@@ -16,8 +16,8 @@ from vramcast.virtual.mode import meta_twin
 from vramcast.virtual.storages import is_meta
 
 if TYPE_CHECKING:
+    from vramcast.patches import Patches
     from vramcast.virtual.gpu import VirtualGpu
-    from vramcast.virtual.patches import Patches
 
 _TensorBase = torch._C.TensorBase
 _OWN_KINDS = (torch.Tensor, torch.nn.Parameter, torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)

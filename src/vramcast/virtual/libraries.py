@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
+    from vramcast.patches import Patches
     from vramcast.virtual.gpu import VirtualGpu
-    from vramcast.virtual.patches import Patches
 
 # Modules that remember, once and for all, whether there is a CUDA device.
 _REMEMBERING = (
@@ -40,28 +39,25 @@ def install_safetensors(gpu: VirtualGpu, patches: Patches) -> None:
         gpu.note("safetensors wrote no weights: virtual tensors have no values")
         return tensors
 
-    written: list[Any] = []
-
     def write(tensors: dict[str, torch.Tensor], path: Any, metadata: dict[str, str] | None = None) -> None:
-        """Where there was no file, for as long as the script runs; what exists is left alone."""
-        if not os.path.exists(path):
-            _write_shapes(tensors, path, metadata)
-            written.append(path)
+        header, data_bytes = _shapes(tensors, metadata)
+        with open(path, "wb") as file:
+            file.write(header)
+            file.truncate(len(header) + data_bytes)
 
-    def remove() -> None:
-        for path in filter(os.path.exists, written):
-            os.remove(path)
+    def serialize(tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> bytes:
+        header, data_bytes = _shapes(tensors, metadata)
+        return header + bytes(data_bytes)
 
-    gpu.exit.callback(remove)
     patches.set(safetensors.torch, "serialize_file", write)
-    patches.set(safetensors.torch, "serialize", lambda tensors, **kwargs: safetensors.serialize({}, **kwargs))
+    patches.set(safetensors.torch, "serialize", serialize)
     for name in ("_flatten", "_flatten_as_ptr"):
         if hasattr(safetensors.torch, name):
             patches.set(safetensors.torch, name, keep)
 
 
-def _write_shapes(tensors: dict[str, torch.Tensor], path: Any, metadata: dict[str, str] | None) -> None:
-    """A safetensors file that reads as zeros and takes no room on the disk."""
+def _shapes(tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None) -> tuple[bytes, int]:
+    """The head of a safetensors file, and how many bytes of data follow it: as a hole, they read as zeros."""
     from safetensors.torch import _TYPES
 
     names = {dtype: name for name, dtype in _TYPES.items()}
@@ -72,9 +68,7 @@ def _write_shapes(tensors: dict[str, torch.Tensor], path: Any, metadata: dict[st
         header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + end)
+    return len(text).to_bytes(8, "little") + text, end
 
 
 def install_empty_weights(gpu: VirtualGpu, patches: Patches) -> None:

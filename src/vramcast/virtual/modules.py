@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
+    from vramcast.patches import Patches
     from vramcast.virtual.gpu import VirtualGpu
-    from vramcast.virtual.patches import Patches
 
 _BACKWARD_MEMORY = 1 << 20  # sequence numbers remembered before the oldest half is dropped
 

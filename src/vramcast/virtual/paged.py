@@ -14,8 +14,8 @@ import torch
 from vramcast.virtual.storages import NOWHERE
 
 if TYPE_CHECKING:
+    from vramcast.patches import Patches
     from vramcast.virtual.gpu import VirtualGpu
-    from vramcast.virtual.patches import Patches
 
 
 def serve(gpu: VirtualGpu, patches: Patches) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from vramcast.virtual.patches import Patches
+    from vramcast.patches import Patches
 
 
 def install(patches: Patches) -> None:

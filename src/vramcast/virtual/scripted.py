@@ -15,8 +15,8 @@ from torch.jit import _builtins
 from vramcast.virtual.checkpoints import Checkpoints, target_device
 
 if TYPE_CHECKING:
+    from vramcast.patches import Patches
     from vramcast.virtual.gpu import VirtualGpu
-    from vramcast.virtual.patches import Patches
 
 _ScriptModule = torch.jit.RecursiveScriptModule
 

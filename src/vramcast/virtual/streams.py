@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 if TYPE_CHECKING:
+    from vramcast.patches import Patches
     from vramcast.virtual.gpu import VirtualGpu
-    from vramcast.virtual.patches import Patches
 
 _numbers = count(1)
 

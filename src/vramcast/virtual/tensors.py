@@ -21,8 +21,8 @@ from vramcast.virtual.special import stand_in
 from vramcast.virtual.storages import HOST_PLACE, NOWHERE, is_meta, storage_of
 
 if TYPE_CHECKING:
+    from vramcast.patches import Patches
     from vramcast.virtual.gpu import VirtualGpu
-    from vramcast.virtual.patches import Patches
 
 _TensorBase = torch._C.TensorBase
 

@@ -14,8 +14,8 @@ from torch.optim import optimizer as optimizers
 from vramcast.virtual import attention, bitsandbytes_library, checkpoints, leaves, paged, scripted
 
 if TYPE_CHECKING:
+    from vramcast.patches import Patches
     from vramcast.virtual.gpu import VirtualGpu
-    from vramcast.virtual.patches import Patches
 
 
 class StepsDone(BaseException):
