@@ -16,6 +16,7 @@ import os
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Container, Iterator
 from typing import Any
 
@@ -25,7 +26,9 @@ from vramcast.sandbox.guard_libraries import Redirect, redirect_libraries
 from vramcast.sandbox.layer import Scratch
 from vramcast.sandbox.merged import MergedFiles, is_folder, lexists
 
+_WRITING_LETTERS = frozenset("wax+")
 _DIRECT = ("/dev", "/proc", "/sys")
+_UNNAMED = getattr(os, "O_TMPFILE", 0)
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -113,7 +116,7 @@ class Guard:
 
     def _reading(self, true: Callable[..., Any], *, follow: bool) -> Callable[..., Any]:
         def read(path: Any = ".", *args: Any, **options: Any) -> Any:
-            if isinstance(path, int):
+            if self.files.untouched or isinstance(path, int):
                 return true(path, *args, **options)
             folder = options.pop("dir_fd", None)
             links = options.get("follow_symlinks", follow)
@@ -148,7 +151,8 @@ class Guard:
         def make(path: Any, *args: Any, dir_fd: int | None = None, **options: Any) -> Any:
             resolved = self._resolve(path, folder=dir_fd, follow=False)
             self._must_not_exist(resolved, path)
-            return _named(path, true, self._prepare(resolved, path, keep_content=False), *args, **options)
+            _named(path, true, self._prepare(resolved, path, keep_content=False), *args, **options)
+            self.files.note_folders(resolved)
 
         return make
 
@@ -197,6 +201,7 @@ class Guard:
                 self.files.delete(new)
             _named(source, true, moved, self._prepare(new, target, keep_content=False))
             self.files.delete(old)
+            self.files.note_folders(new)
 
         return rename
 
@@ -223,13 +228,14 @@ class Guard:
 
     def _with_open(self, true: Callable[..., Any]) -> Callable[..., Any]:
         def open_file(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
-            if isinstance(file, int):
+            writes = not _WRITING_LETTERS.isdisjoint(mode)
+            if isinstance(file, int) or (self.files.untouched and not writes):
                 return true(file, mode, *args, **options)
             if options.get("opener") is not None or len(args) > 5:
                 with self._auditor.paused():  # the opener itself asks os.open
                     return true(file, mode, *args, **options)
             resolved = self.files.resolve(os.fsdecode(file))
-            if not set(mode) & set("wax+"):
+            if not writes:
                 return _opened(file, true, self.files.find(resolved), mode, *args, **options)
             self._check_open(resolved, file, exclusive="x" in mode, create="r" not in mode)
             changed = self._prepare(resolved, file, keep_content="w" not in mode and "x" not in mode)
@@ -242,10 +248,11 @@ class Guard:
 
     def _with_os_open(self, true: Callable[..., Any]) -> Callable[..., Any]:
         def open_descriptor(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+            if self.files.untouched and not flags & (_WRITING | _UNNAMED):
+                return int(true(path, flags, mode, dir_fd=dir_fd))
             follow = not flags & getattr(os, "O_NOFOLLOW", 0)
             resolved = self._resolve(path, folder=dir_fd, follow=follow)
-            unnamed = getattr(os, "O_TMPFILE", 0)
-            if unnamed and flags & unnamed == unnamed:
+            if _UNNAMED and flags & _UNNAMED == _UNNAMED:
                 changed = os.path.dirname(self._prepare(os.path.join(resolved, "."), path, keep_content=False))
             elif not flags & _WRITING:
                 changed = self.files.find(resolved)
@@ -285,6 +292,8 @@ class Guard:
 
     def _with_listdir(self, true: Callable[..., Any]) -> Callable[..., Any]:
         def listdir(path: Any = ".") -> Any:
+            if self.files.untouched:
+                return true(path)
             if isinstance(path, int):
                 path = self.files.logical(_path_of_descriptor(path))
             resolved = self.files.resolve(os.fsdecode(path))
@@ -297,7 +306,7 @@ class Guard:
 
     def _with_scandir(self, true: Callable[..., Any]) -> Callable[..., Any]:
         def scandir(path: Any = ".") -> Any:
-            if isinstance(path, int):
+            if self.files.untouched or isinstance(path, int):
                 return true(path)
             resolved = self.files.resolve(os.fsdecode(path))
             if not is_folder(self.files.find(resolved)):
@@ -325,8 +334,12 @@ class Guard:
 
 
 @contextlib.contextmanager
-def guarded_process() -> Iterator[Guard]:
+def guarded_process() -> Iterator[Guard | None]:
     """The guard for a process that runs already, with a scratch folder of its own that is gone afterwards."""
+    if os.name == "nt":
+        warnings.warn("your files are not protected on Windows: what is saved here is on your disk", stacklevel=4)
+        yield None
+        return
     scratch = Scratch(os.path.realpath(tempfile.gettempdir()))
     try:
         upper = os.path.join(scratch.path, "0", "upper")

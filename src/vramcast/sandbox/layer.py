@@ -124,7 +124,9 @@ def find_changes(layers: list[Layer]) -> Changes:
             elif _is_opaque(upper):
                 deleted += [file for file in _files_of(path) if not os.path.lexists(upper + file[len(path) :])]
         deleted += _listed_as_deleted(layer)
-    return Changes(written=tuple(sorted(written)), replaced=tuple(sorted(replaced)), deleted=tuple(sorted(deleted)))
+    return Changes(
+        written=tuple(sorted(written)), replaced=tuple(sorted(replaced)), deleted=tuple(sorted(set(deleted)))
+    )
 
 
 def _walk(layer: Layer) -> Iterator[tuple[str, str]]:

@@ -43,7 +43,11 @@ class MergedFiles:
 
     def __init__(self, upper: str, direct: Iterable[str]) -> None:
         self.upper = upper
-        self._direct = tuple(direct)  # folders that are written as they are: devices, the scratch folder itself
+        self.untouched = True  # nothing was changed yet: the files are as the system shows them
+        direct = tuple(direct)  # folders that are written as they are: devices, the scratch folder itself
+        self._direct = frozenset(direct)
+        self._below_direct = tuple(f"{folder}/" for folder in direct)
+        self._changed_folders: set[str] = set()  # that exist in the upper folder
         self._deleted: set[str] = set()
         self._folders: dict[str, str] = {}
 
@@ -51,7 +55,7 @@ class MergedFiles:
 
     def resolve(self, path: str, *, follow: bool = True) -> str:
         """Absolute, with links followed as the script would see them."""
-        folder, name = os.path.split(os.path.join(self.current_folder(), path))
+        folder, name = os.path.split(path if path.startswith("/") else os.path.join(self.current_folder(), path))
         if name in ("", ".", ".."):
             return self._follow(os.path.join(folder, name))
         resolved = os.path.join(self._resolve_folder(folder), name)
@@ -66,6 +70,7 @@ class MergedFiles:
 
     def forget_folders(self) -> None:
         self._folders.clear()
+        self._changed_folders = {folder for folder in self._changed_folders if is_folder(self.upper + folder)}
 
     def _follow(self, path: str) -> str:
         pending = _parts(path)
@@ -103,12 +108,14 @@ class MergedFiles:
         return path[len(self.upper) :] or "/" if _is_inside(self.upper, path) else path
 
     def is_direct(self, path: str) -> bool:
-        return any(_is_inside(folder, path) for folder in self._direct)
+        return path.startswith(self._below_direct) or path in self._direct
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def find(self, path: str) -> str:
         """Where the file is that the script would see; a path that does not exist where there is none."""
+        if os.path.dirname(path) not in self._changed_folders and not self._deleted:
+            return path
         if self.is_direct(path):
             return path
         changed = self.upper + path
@@ -138,6 +145,7 @@ class MergedFiles:
         """Where to write: the folders above exist there, and the file itself if its content is still wanted."""
         if self.is_direct(path):
             return path
+        self.untouched = False
         changed = self.upper + path
         if lexists(changed):
             return changed
@@ -149,7 +157,10 @@ class MergedFiles:
 
     def _prepare_folder(self, folder: str) -> None:
         changed = self.upper + folder
+        if folder in self._changed_folders:
+            return
         if folder == "/" or is_folder(changed):
+            self._changed_folders.add(folder)
             return
         found = self.find(folder)
         if not is_folder(found):
@@ -157,9 +168,17 @@ class MergedFiles:
             raise OSError(number, os.strerror(number), folder)
         self._prepare_folder(os.path.dirname(folder))
         true_mkdir(changed)
+        self._changed_folders.add(folder)
         seen = true_stat(found)
         true_chmod(changed, stat.S_IMODE(seen.st_mode) | stat.S_IRWXU)
         true_utime(changed, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+
+    def note_folders(self, path: str) -> None:
+        """A folder that was made or moved, with all that are in it."""
+        if is_folder(self.upper + path):
+            self._changed_folders.add(path)
+            for name in true_listdir(self.upper + path):
+                self.note_folders(os.path.join(path, name))
 
     def prepare_tree(self, path: str) -> str:
         """A whole folder with both layers' files in the upper one, to be renamed."""
@@ -174,6 +193,7 @@ class MergedFiles:
         """The script no longer sees it."""
         if self.is_direct(path):
             return
+        self.untouched = False
         self.forget_folders()
         changed = self.upper + path
         if is_folder(changed):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ PSEUDO_FILE_SYSTEMS = frozenset(
 NO_UPPER_LAYER = frozenset(
     ["overlay", "nfs", "nfs4", "cifs", "smb3", "9p", "vfat", "exfat", "fuseblk", "squashfs", "iso9660"]
 )
+_ESCAPED = re.compile(rb"\\([0-7]{3})")  # how mountinfo writes blanks
 SHARED_MEMORY = "/dev/shm"
 MOST_FOLDERS = 200  # of one folder that cannot be overlaid as a whole
 
@@ -73,12 +75,11 @@ class Mount:
 def read_mounts() -> list[Mount]:
     """The mounts of this process, one per path: where several are stacked, the topmost."""
     found: dict[str, Mount] = {}
-    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
-        before, _, after = line.partition(" - ")
-        path = before.split()[4].encode("latin-1", "surrogateescape").decode("unicode_escape")
-        path = os.fsdecode(path.encode("latin-1"))
+    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+        before, _, after = line.partition(b" - ")
+        path = os.fsdecode(_ESCAPED.sub(lambda match: bytes([int(match[1], 8)]), before.split()[4]))
         found.pop(path, None)
-        found[path] = Mount(path=path, kind=after.split()[0])
+        found[path] = Mount(path=path, kind=os.fsdecode(after.split()[0]))
     return list(found.values())
 
 

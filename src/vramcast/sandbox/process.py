@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from types import FrameType
 from typing import Any
@@ -38,7 +39,7 @@ from vramcast.sandbox.layer import (
     remove_abandoned,
 )
 from vramcast.sandbox.network import Connections
-from vramcast.sandbox.session import GUARD, NAMESPACE, NONE, receive, send
+from vramcast.sandbox.session import GUARD, NAMESPACE, NONE, Unwatched, receive, send
 
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from vramcast.sandbox.child import main; main({})"
 _SECONDS_TO_END = 10.0  # after the result: time for what the script left to be done at exit
@@ -54,16 +55,30 @@ class Options:
 
 def run_protected(target: str, payload: dict[str, Any], options: Options) -> dict[str, Any]:
     """The result of `target` ("package.module:function"), called as function(payload, session) in a child process."""
+    if os.name == "nt":
+        return _run_on_windows(target, payload, options)
     if options.keep_files is not None:
         check_can_keep(options.keep_files)
     reason = "asked for" if options.protect == GUARD else f"no namespaces on {sys.platform}"
     for kind in _kinds_to_try(options.protect):
-        with _Run(kind, options, reason) as run:
-            outcome = run.run(target, payload)
-        reason = outcome.get("refused", "")
-        if not reason:
-            return _result(outcome)
+        try:
+            with _Run(kind, options, reason) as run:
+                outcome = run.run(target, payload)
+        except Refused as error:
+            reason = str(error)
+            continue
+        return _result(outcome)
     raise InputError(f"--protect {options.protect}: this machine refuses it ({reason}).")
+
+
+def _run_on_windows(target: str, payload: dict[str, Any], options: Options) -> dict[str, Any]:
+    """There is no protection for Windows yet, so nothing runs unless the user says so."""
+    if options.protect != NONE:
+        raise InputError("your files cannot be protected on Windows. Run it in WSL, or say --no-protect.")
+    module, _, name = target.partition(":")
+    with contextlib.redirect_stdout(sys.stderr):  # the report alone goes to standard output
+        result: dict[str, Any] = getattr(import_module(module), name)(payload, Unwatched())
+    return result
 
 
 def _kinds_to_try(protect: str) -> tuple[str, ...]:
@@ -80,6 +95,10 @@ def _result(outcome: dict[str, Any]) -> dict[str, Any]:
         raise getattr(errors, kind)(text)
     result: dict[str, Any] = outcome["result"]
     return result
+
+
+class Refused(Exception):
+    """This protection cannot be had here; nothing was run."""
 
 
 class _Run:
@@ -120,6 +139,8 @@ class _Run:
                 send(here, self._request(target, payload))
                 outcome = self._listen(here, process)
                 _end(process, _SECONDS_TO_END if outcome else 0)
+        if outcome is not None and "refused" in outcome:
+            raise Refused(outcome["refused"])
         if outcome is None:
             outcome = {"error": ["TraceError", self._how_it_died(process.returncode)]}
         self._keep()
@@ -235,7 +256,7 @@ def _make_scratch(kind: str) -> Scratch:
         remove_abandoned(folder)
         with contextlib.suppress(OSError):
             return Scratch(os.path.realpath(folder))
-    raise InputError(f"no folder for the scratch layer: none of {', '.join(folders)} can be written. Set TMPDIR.")
+    raise Refused(f"none of {', '.join(folders)} can hold the scratch layer; TMPDIR can name another folder")
 
 
 def _is_on_terminal() -> bool:

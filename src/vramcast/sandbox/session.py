@@ -96,6 +96,15 @@ class Session:
         return answer
 
 
+class Unwatched:
+    """For a target that runs in this very process, without protection and without anybody to ask."""
+
+    protection = Protection(kind=NONE)
+
+    def footprint(self) -> Footprint:
+        return Footprint(protection=self.protection)
+
+
 def send(connection: Connection, message: dict[str, Any]) -> None:
     connection.send_bytes(json.dumps(message).encode())
 

@@ -5,6 +5,7 @@ Any other error of the script becomes a TraceError that shows where it came from
 
 from __future__ import annotations
 
+import errno
 import os
 import runpy
 import sys
@@ -52,7 +53,7 @@ def run_script(path: str, arguments: Sequence[str], gpu: VirtualGpu) -> Run:
         shown = "".join(traceback.format_exception(error, limit=-6)).rstrip()
         raise TraceError(
             f"{path} failed at {_innermost_line(error, script)}: {type(error).__name__}: {error}\n{shown}\n"
-            "If the script runs on a real GPU, the virtual one cannot follow it here."
+            f"{_advice(error)}"
         ) from error
     stopped = gpu.step_limit is not None and gpu.phases.steps >= gpu.step_limit
     return Run(steps=gpu.phases.steps, stopped=stopped, out_of_memory=message, out_of_memory_line=line)
@@ -73,6 +74,15 @@ def _missing(error: ImportError) -> str:
     found = package or next((name for name in _WITHOUT if name in str(error)), "")
     way = f" Without it: {_WITHOUT[found]}." if found in _WITHOUT else ""
     return f"Install {found or 'what is missing'} beside vramcast; the script runs with this Python.{way}"
+
+
+def _advice(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EROFS:
+        return (
+            f"{error.filename} is on a file system that a trace cannot protect, so it is read-only while the script "
+            "runs. Let it write elsewhere, or say --no-protect."
+        )
+    return "If the script runs on a real GPU, the virtual one cannot follow it here."
 
 
 @contextmanager
