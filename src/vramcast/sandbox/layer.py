@@ -17,6 +17,7 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from vramcast.errors import InputError
 
 PREFIX = "vramcast-scratch-"
 _LOCK = "in-use"
+_SECONDS_TO_LOCK = 60  # a folder of that age without a lock is one whose removal was cut short
 _LAYERS = "layers.json"
 _DELETED_LIST = "deleted.txt"  # of the guard, which cannot make devices
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
@@ -67,9 +69,12 @@ class Scratch:
 def remove_abandoned(parent: str) -> None:
     """Scratch folders of runs that were killed together with the process that would have removed them."""
     for path in Path(parent).glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError), open(path / _LOCK, "rb") as lock:
-            _lock(lock)
-            _remove_tree(str(path))
+        with contextlib.suppress(OSError):
+            if not (path / _LOCK).exists() and time.time() - path.stat().st_mtime > _SECONDS_TO_LOCK:
+                _remove_tree(str(path))
+            with open(path / _LOCK, "rb") as lock:
+                _lock(lock)
+                _remove_tree(str(path))
 
 
 def _lock(file: IO[bytes]) -> None:

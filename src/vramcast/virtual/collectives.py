@@ -10,6 +10,7 @@ import copy
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _OWN = "objects of other ranks are unknown: this rank's own stand for them"
 _THEIRS = "objects that only another rank has are unknown: they stay as the script made them"
-_NOT_WRITTEN = "torch.distributed.checkpoint wrote and read nothing: virtual tensors have no values"
+_NOT_WRITTEN = "torch.distributed.checkpoint wrote and read no weights: virtual tensors have no values"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +57,7 @@ def install(gpu: VirtualGpu, world: World, patches: Patches) -> None:
             if hasattr(owner, name):
                 patches.set(owner, name, function)
     for name in ("save", "load", "save_state_dict", "load_state_dict", "async_save"):
-        patches.set(dcp, name, _checkpointed(gpu))
+        patches.set(dcp, name, _checkpointed(gpu, writes="save" in name))
 
 
 def _groups(world: World) -> dict[str, Callable[..., Any]]:
@@ -120,13 +121,19 @@ def _objects(gpu: VirtualGpu, world: World) -> dict[str, Callable[..., Any]]:
     }  # fmt: skip
 
 
-def _checkpointed(gpu: VirtualGpu) -> Callable[..., Any]:
+def _checkpointed(gpu: VirtualGpu, *, writes: bool) -> Callable[..., Any]:
     """Ranks write and read their own shards, tensor by tensor: nothing is made on the device for it."""
 
-    def checkpointed(*args: Any, **kwargs: Any) -> None:
+    def checkpointed(state_dict: Any, *args: Any, checkpoint_id: Any = None, **kwargs: Any) -> None:
         before = gpu.phases.current
         gpu.phases.enter(SAVE)
         gpu.note(_NOT_WRITTEN)
+        writer = kwargs.get("storage_writer", args[0] if args else None)
+        folder = checkpoint_id if checkpoint_id is not None else getattr(writer, "path", None)
+        if writes and isinstance(folder, (str, os.PathLike)):
+            os.makedirs(folder, exist_ok=True)
+            for name in (".metadata", f"__{dist.get_rank() if dist.is_initialized() else 0}_0.distcp"):
+                Path(folder, name).touch()
         gpu.phases.enter(before)
 
     return checkpointed
