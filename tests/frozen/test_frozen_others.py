@@ -1,0 +1,16 @@
+"""Answers that no change of structure may move: see frozen_jobs.py."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from frozen_jobs import FILE, freeze_estimate, other_jobs
+
+
+@pytest.mark.slow
+def test_bytes_are_what_they_were() -> None:
+    frozen = json.loads(FILE.read_text())["others"]
+    moved = {key: was for key, values in other_jobs() if (was := frozen.pop(key)) != freeze_estimate(values)}
+    assert moved == {}
+    assert frozen == {}, "frozen, but no longer asked"
