@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from vramcast import patches as patching
 from vramcast.errors import InputError
-from vramcast.virtual import patches as patching
 from vramcast.virtual import virtual_gpu
 
 

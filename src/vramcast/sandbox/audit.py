@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
+import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -30,30 +32,50 @@ CHANGING_EVENTS = {
     "sqlite3.connect": 1,
 }
 STARTING_EVENTS = ("subprocess.Popen", "os.system", "os.posix_spawn", "os.exec", "os.spawn")
-# Programs that libraries ask about the machine; they write nothing.
+# Programs that libraries ask about the machine, and that write nothing; of some only these sub-commands.
 READING_PROGRAMS = frozenset(
     [
         "arch",
+        "awk",
+        "cat",
+        "cut",
+        "echo",
         "file",
         "free",
         "getconf",
-        "git",
+        "grep",
+        "head",
         "hostname",
         "ldconfig",
         "ldd",
-        "lscpu",
+        "ls",
         "lsb_release",
+        "lscpu",
+        "nproc",
         "nvcc",
         "nvidia-smi",
         "ps",
         "rocm-smi",
+        "rocminfo",
+        "sort",
         "sw_vers",
         "sysctl",
+        "tail",
+        "test",
+        "tr",
+        "true",
         "uname",
+        "wc",
         "which",
+        "whereis",
         "whoami",
     ]
 )
+READING_COMMANDS = {
+    "git": frozenset(("branch", "describe", "diff", "log", "ls-files", "remote", "rev-parse", "show", "status")),
+    "pip": frozenset(("freeze", "list", "show")),
+}
+SHELLS = frozenset(("bash", "dash", "sh", "zsh"))
 
 _active: list[Auditor] = []
 _installed: list[bool] = []
@@ -117,12 +139,34 @@ class Auditor:
 
 
 def _check_program(args: tuple[Any, ...]) -> None:
-    named = args[1] if len(args) > 1 and args[1] else args[0]
-    first = named[0] if isinstance(named, (list, tuple)) else named
-    words = os.fsdecode(first).split()
-    program = os.path.basename(words[0]) if words else ""
-    if program not in READING_PROGRAMS:
-        raise refusal(f"to start {program or 'a program'}")
+    given = args[1] if len(args) > 1 and args[1] else args[0]
+    words = [os.fsdecode(word) for word in given] if isinstance(given, (list, tuple)) else [os.fsdecode(given)]
+    if len(words) == 1:
+        parts = _shell_parts(words[0])
+    elif os.path.basename(words[0]) in SHELLS and words[1] == "-c" and len(words) > 2:
+        parts = _shell_parts(words[2])
+    else:
+        parts = [words]
+    if not parts or not all(map(_only_reads, parts)):
+        raise refusal(f"to start {words[0] if len(words) == 1 else os.path.basename(words[0])}")
+
+
+def _shell_parts(line: str) -> list[list[str]]:
+    """The programs of a shell's line; none where it writes into a file or does more than run them."""
+    if any(sign in line for sign in ">$`("):
+        return []
+    with contextlib.suppress(ValueError):
+        return [shlex.split(part) for part in re.split(r"\|\||&&|[|;&]", line)]
+    return []
+
+
+def _only_reads(words: list[str]) -> bool:
+    if not words:
+        return False
+    program = os.path.basename(words[0])
+    if program in READING_COMMANDS:
+        return len(words) > 1 and words[1] in READING_COMMANDS[program]
+    return program in READING_PROGRAMS
 
 
 def _ask_active(event: str, args: tuple[Any, ...]) -> None:

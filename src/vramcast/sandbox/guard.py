@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
+import functools
 import io
 import os
 import shutil
@@ -38,10 +39,12 @@ class Guard:
     def __init__(self, upper: str, scratch: str, *, kernel_refuses: bool = False) -> None:
         self.files = MergedFiles(upper, (*_DIRECT, scratch))
         self._patches = Patches()
+        self._defaults: list[tuple[Any, tuple[Any, ...]]] = []  # of functions, as they were
         self._auditor = Auditor(self.files.is_direct, programs_may_run=kernel_refuses)
 
     def __enter__(self) -> Guard:
-        replaced: dict[Callable[..., Any], Callable[..., Any]] = dict(self._replacements())
+        self.handlers: dict[Callable[..., Any], Callable[..., Any]] = dict(self._replacements())
+        replaced = {true: _dispatcher(true) for true in self.handlers}
         for module in (os, sys.modules[os.name]):  # importlib asks `posix`, not `os`
             for name, function in list(vars(module).items()):
                 if callable(function) and function in replaced:
@@ -49,13 +52,18 @@ class Guard:
         for module, name in ((builtins, "open"), (io, "open"), (io, "open_code"), (sys.modules["_io"], "open_code")):
             self._patches.set(module, name, replaced[getattr(module, name)])
         self._patches.set(shutil, "_use_fd_functions", False)
-        redirect_libraries(Redirect(read=self.where_to_read, write=self.where_to_write), self._patches)
+        redirect_libraries(Redirect(read=_where_to_read, write=_where_to_write), self._patches)
         self._replace_taken_functions()
         self._auditor.start()
+        _active.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
+        _active.remove(self)
         self._auditor.stop()
+        for function, defaults in self._defaults:
+            function.__defaults__ = defaults
+        self._defaults.clear()
         self._patches.restore()
 
     # -- one path ---------------------------------------------------------------------------------------------------
@@ -330,7 +338,34 @@ class Guard:
                 defaults = getattr(function, "__defaults__", None) or ()
                 if any(id(value) in by_identity for value in defaults):
                     new = tuple(by_identity.get(id(value), value) for value in defaults)
-                    self._patches.set(function, "__defaults__", new)
+                    self._defaults.append((function, defaults))
+                    function.__defaults__ = new
+
+
+# The guard that is on, if any. A module that is imported meanwhile may keep the functions that it finds for ever
+# (`from os import rename`), so these ask which guard is on, and are the true ones when none is.
+_active: list[Guard] = []
+_dispatchers: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+
+def _dispatcher(true: Callable[..., Any]) -> Callable[..., Any]:
+    if true not in _dispatchers:
+
+        @functools.wraps(true)
+        def dispatch(*args: Any, **options: Any) -> Any:
+            function = _active[-1].handlers[true] if _active else true
+            return function(*args, **options)
+
+        _dispatchers[true] = dispatch
+    return _dispatchers[true]
+
+
+def _where_to_read(path: Any) -> Any:
+    return _active[-1].where_to_read(path) if _active else path
+
+
+def _where_to_write(path: Any, *, keep_content: bool = True) -> Any:
+    return _active[-1].where_to_write(path, keep_content=keep_content) if _active else path
 
 
 @contextlib.contextmanager
