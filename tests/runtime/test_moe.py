@@ -337,3 +337,108 @@ def test_checkpointed_custom_blocks_are_collected_once():
     with AuxCollector(model, ["layers.*.gate"]) as aux:
         forward().backward()
         assert [call.router.name for call in aux.calls] == ["layers.0.gate", "layers.1.gate"]
+
+
+class FailingHead(torch.autograd.Function):
+    """Fails in backward, when the layers below have not run yet, or in forward, when all of them have."""
+
+    @staticmethod
+    def forward(ctx, x, where):
+        if where == "forward":
+            raise torch.OutOfMemoryError("out of memory")
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise torch.OutOfMemoryError("out of memory")
+
+
+def mean_scores(routings):
+    """Known without the code under test: the mean of all scores of a softmax over 4 experts is 1/4 per call."""
+    return sum(r.scores.mean() for r in routings)
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("kind", [TwoPhaseStep, RetainGraphStep, JointStep])
+def test_a_step_that_fails_leaves_nothing_for_the_next_one(kind, where):
+    model, ids = moe_model("mixtral"), counting_text(2, 16)
+    with AuxCollector(model, keep="inputs" if kind is TwoPhaseStep else "graph") as aux:
+        step = kind(collector=aux, gating_loss=mean_scores, **optimizers(model, aux))
+        with pytest.raises(torch.OutOfMemoryError):
+            step(lambda: FailingHead.apply(model(input_ids=ids, labels=ids).loss, where))
+        assert not aux.calls
+        assert all(p.grad is None for p in model.parameters())
+        losses = step(lambda: model(input_ids=ids, labels=ids).loss)
+    assert losses.gating.item() == pytest.approx(2 * 1 / 4)  # two layers, one call each
+
+
+def test_a_backward_that_fails_halfway_leaves_no_gradient():
+    model, ids = moe_model("mixtral"), counting_text(2, 16)
+    with AuxCollector(model) as aux:
+        step = TwoPhaseStep(collector=aux, gating_loss=mean_scores, **optimizers(model, aux))
+        fail = model.model.layers[0].register_full_backward_pre_hook(lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            step(lambda: model(input_ids=ids, labels=ids).loss)
+        fail.remove()
+        assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_failed_micro_batch_takes_only_its_own_calls_with_it():
+    model, ids = moe_model("mixtral"), counting_text(2, 16)
+    with AuxCollector(model) as aux:
+        step = TwoPhaseStep(collector=aux, gating_loss=mean_scores, **optimizers(model, aux))
+        step.main_phase(lambda: model(input_ids=ids, labels=ids).loss)
+        with pytest.raises(torch.OutOfMemoryError):
+            step.main_phase(lambda: FailingHead.apply(model(input_ids=ids, labels=ids).loss, "forward"))
+        assert len(aux.calls) == 2
+        assert step.gate_phase().item() == pytest.approx(2 * 1 / 4)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_forward_without_gradients_in_train_mode_is_no_part_of_a_step(inside):
+    model, ids = moe_model("mixtral"), counting_text(2, 16)
+
+    def look():
+        with torch.no_grad():
+            model(input_ids=ids)
+
+    def closure():
+        loss = model(input_ids=ids, labels=ids).loss
+        if inside:
+            look()
+        return loss
+
+    with AuxCollector(model) as aux, SurpriseTracker(model) as tracker:
+        seen = []
+        step = TwoPhaseStep(
+            collector=aux, tracker=tracker, gating_loss=lambda routings: seen.extend(routings) or gating_loss(routings),
+            **optimizers(model, aux),
+        )  # fmt: skip
+        if not inside:
+            look()
+        step(closure)
+    assert len(seen) == 2
+    assert all(r.surprise.sum() > 0 for r in seen)
+
+
+def test_a_forward_between_main_phase_and_gate_phase_is_no_part_of_the_step():
+    model, ids = moe_model("mixtral"), counting_text(2, 16)
+    with AuxCollector(model) as aux:
+        step = TwoPhaseStep(collector=aux, gating_loss=mean_scores, **optimizers(model, aux))
+        step.main_phase(lambda: model(input_ids=ids, labels=ids).loss)
+        model(input_ids=ids)
+        assert step.gate_phase().item() == pytest.approx(2 * 1 / 4)
+        with pytest.raises(InputError, match="Call main_phase"):
+            step.gate_phase()
+
+
+def test_evaluation_after_a_failed_training_forward_gives_what_it_gives_without_a_tracker():
+    model, ids = moe_model("mixtral"), counting_text(2, 16)
+    expected = model.eval()(input_ids=ids).logits
+    with SurpriseTracker(model):
+        experts = model.model.layers[0].mlp.experts
+        fail = experts.register_forward_pre_hook(lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            model.train()(input_ids=ids)
+        fail.remove()
+        torch.testing.assert_close(model.eval()(input_ids=ids).logits, expected)

@@ -9,7 +9,8 @@ the earlier ones. A router that draws noise draws it anew on replay. Does not kn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from types import TracebackType
@@ -171,12 +172,45 @@ class GateCall:
         return [value for value in (*self.args, *self.kwargs.values(), *routing) if isinstance(value, Tensor)]
 
 
+class Passes:
+    """Whether the forward that is running was started without gradients.
+
+    Asked where the model itself is called: inside, reentrant checkpointing switches gradients off for layers that will
+    have some. A call of a single layer is taken for one with gradients.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._with_gradients: list[bool] = []
+        self._handles = [
+            model.register_forward_pre_hook(self._enter),
+            model.register_forward_hook(self._leave, always_call=True),  # also when the forward fails
+        ]
+
+    @property
+    def gradient_free(self) -> bool:
+        return bool(self._with_gradients) and not self._with_gradients[-1]
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._with_gradients.clear()
+
+    def _enter(self, model: nn.Module, args: tuple[Any, ...]) -> None:
+        self._with_gradients.append(torch.is_grad_enabled())
+
+    def _leave(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if self._with_gradients:
+            self._with_gradients.pop()
+
+
 class AuxCollector:
     """Collects every training forward of the routers while it is open.
 
     with AuxCollector(model) as aux:
         model(**batch).loss.backward()
         aux.calls[0].routing.logits          # detached; aux.calls[0].replay(...) has a graph
+
+    A forward without gradients (torch.no_grad) trains nothing and is not collected, in train mode either.
     """
 
     def __init__(
@@ -199,6 +233,8 @@ class AuxCollector:
         self._keep = keep
         self._read = read
         self._paused = False
+        self._num_finished = 0  # calls of forwards whose backward came to its end
+        self._passes = Passes(model)
         self._handles = [
             router.gate.register_forward_hook(self._hook_of(router), with_kwargs=True) for router in self.routers
         ]
@@ -215,11 +251,28 @@ class AuxCollector:
         """Leave the model as it was."""
         for handle in self._handles:
             handle.remove()
+        self._passes.close()
         self.release()
 
     def release(self) -> None:
         """Forget what was collected."""
         self.calls.clear()
+        self._num_finished = 0
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Calls inside count if the block comes to its end. If it fails they are forgotten, as are calls outside."""
+        self.forget_unfinished()
+        try:
+            yield
+        except BaseException:
+            self.forget_unfinished()
+            raise
+        self._num_finished = len(self.calls)
+
+    def forget_unfinished(self) -> None:
+        """Forget the calls that were made outside recording(), or in one that failed."""
+        del self.calls[self._num_finished :]
 
     def gate_parameters(self) -> list[nn.Parameter]:
         return list(dict.fromkeys(p for router in self.routers for p in router.gate.parameters() if p.requires_grad))
@@ -248,7 +301,7 @@ class AuxCollector:
     def _hook_of(self, router: Router) -> Callable[..., None]:
         def collect(gate: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             # Checkpointing runs the forward again inside backward; that is the same call, not another one.
-            if self._paused or not gate.training or inside_backward():
+            if self._paused or not gate.training or self._passes.gradient_free or inside_backward():
                 return
             routing = replace(self._read(output), layer=router.name) if self._read else router.read(output)
             self.calls.append(_call(router, args, kwargs, routing, self._keep))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from vramcast.errors import UnsupportedError
-from vramcast.runtime.moe import find_routers, inside_backward
+from vramcast.runtime.moe import Passes, find_routers, inside_backward
 
 
 class SurpriseTracker:
@@ -28,6 +28,7 @@ class SurpriseTracker:
         self._matrices: dict[str, Tensor] = {}
         self._pending: dict[str, tuple[int, int]] = {}
         self._handles: list[Any] = []
+        self._passes = Passes(model)
         for router in find_routers(model, routers):
             experts = getattr(router.block, "experts", None)
             # A ModuleList of experts has no one call to separate: such a block calls watch() itself.
@@ -45,6 +46,7 @@ class SurpriseTracker:
     def close(self) -> None:
         for handle in self._handles:
             handle.remove()
+        self._passes.close()
         self._matrices.clear()
 
     def take(self) -> dict[str, Tensor]:
@@ -87,7 +89,8 @@ class SurpriseTracker:
 
     def _expander(self, layer: str) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...] | None]:
         def expand(experts: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-            if not experts.training:
+            self._pending.pop(layer, None)  # of a forward that failed inside the experts
+            if not experts.training or self._passes.gradient_free:
                 return None
             hidden, indices, weights = _three(layer, args)
             tokens, k = indices.shape

@@ -2,20 +2,20 @@
 
   TwoPhaseStep      main backward frees the graph, the main optimizer may step, then the gates are run again from their
                     detached inputs. Holds gate inputs and scores between the phases. Cross-layer gate terms are cut.
-  OnePassStep       a hook adds the gating gradient to the logits during the main backward. Holds nothing. The loss
-  must be
-                    a sum over layers; the injected gradient also reaches lower layers and their surprise.
+  OnePassStep       a hook adds the gating gradient to the logits during the main backward. Holds nothing. The loss must
+                    be a sum over layers; the injected gradient also reaches lower layers and their surprise.
   RetainGraphStep   the baseline that keeps the whole graph. Both optimizers step at the end: stepping in between fails.
   JointStep         the baseline that adds the losses. Knows no surprise: that exists only after the main backward.
 
 The closure runs the forward and returns the main loss; what it does not return (logits) dies with it. Gradients
-accumulate as torch does: a gate receives the main loss's gradient too. Does not clip, scale or schedule: use the
-phases separately for that.
+accumulate as torch does: a gate receives the main loss's gradient too. A step that fails leaves nothing for the next
+one: no gate call, no surprise, no gradient. Does not clip, scale or schedule: use the phases separately for that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -61,32 +61,61 @@ class _TwoOptimizers:
         self.group = group
         _check_disjoint(main_optimizer, gate_optimizer, collector)
 
+    @contextmanager
+    def _recording(self) -> Iterator[None]:
+        """A forward and its backward. Only one that comes to its end is seen by the gating loss."""
+        if self.tracker is not None:
+            self.tracker.take()  # what a forward outside, or one that failed, left there
+        with self.collector.recording():
+            yield
+
     def _attach_surprise(self) -> None:
         if self.tracker is not None:
             self.collector.attach(self.tracker.take())
+
+    @contextmanager
+    def _whole_step(self) -> Iterator[None]:
+        with _no_gradients_after_failure((self.main_optimizer, self.gate_optimizer)):
+            try:
+                yield
+            except BaseException:
+                self.collector.release()
+                raise
 
 
 class TwoPhaseStep(_TwoOptimizers):
     """step = TwoPhaseStep(...); step(lambda: model(**batch).loss)"""
 
     def __call__(self, closure: Closure) -> StepLosses:
-        main = self.main_phase(closure)
-        self.main_optimizer.step()
-        self.main_optimizer.zero_grad(set_to_none=True)
-        gating = self.gate_phase()
-        self.gate_optimizer.step()
-        self.gate_optimizer.zero_grad(set_to_none=True)
+        with self._whole_step():
+            main = self.main_phase(closure)
+            self.main_optimizer.step()
+            self.main_optimizer.zero_grad(set_to_none=True)
+            gating = self.gate_phase()
+            self.gate_optimizer.step()
+            self.gate_optimizer.zero_grad(set_to_none=True)
         return StepLosses(main=main, gating=gating)
 
     def main_phase(self, closure: Closure) -> Tensor:
-        """Forward and backward of the main loss. Afterwards only gate inputs and scores are held."""
-        loss = closure()
-        loss.backward()
-        self._attach_surprise()
+        """Forward and backward of the main loss. Afterwards only gate inputs and scores are held.
+
+        If it fails, its gate calls are forgotten. Gradients that a backward made before it failed are torch's: call
+        zero_grad() to skip the batch.
+        """
+        with self._recording():
+            loss = closure()
+            loss.backward()
+            self._attach_surprise()
         return loss.detach()
 
     def gate_phase(self) -> Tensor:
-        """The gating loss over all calls collected since the last gate phase, into the gates' gradients."""
+        """The gating loss over the main phases since the last gate phase, into the gates' gradients."""
+        self.collector.forget_unfinished()
+        if not self.collector.calls:
+            raise InputError(
+                "no gate was called in a main phase since the last gate phase, so there is nothing to train the gates "
+                "on. Call main_phase(closure) first, with a closure that runs the model in train mode with gradients."
+            )
         leaves = {router.name: _full_parameters(router.gate) for router in self.collector.routers}
         _check_whole(self.collector, leaves)
         loss = self.gating_loss(self.collector.replay(leaves))
@@ -105,21 +134,21 @@ class RetainGraphStep(_TwoOptimizers):
     """The collector must keep the graph: AuxCollector(model, keep="graph")."""
 
     def __call__(self, closure: Closure) -> StepLosses:
-        losses = self.backward(closure)
-        for optimizer in (self.main_optimizer, self.gate_optimizer):
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        with self._whole_step():
+            losses = self.backward(closure)
+            _step_all((self.main_optimizer, self.gate_optimizer))
         return losses
 
     def backward(self, closure: Closure) -> StepLosses:
-        loss = closure()
-        loss.backward(retain_graph=True)
-        self._attach_surprise()
-        gating = self.gating_loss([call.routing for call in self.collector.calls])
-        gates = self.collector.gate_parameters()
-        for gate, gradient in zip(gates, _gradients(gating, gates), strict=True):
-            _accumulate(gate, average_(gradient, self.group))
-        self.collector.release()
+        with self._recording():
+            loss = closure()
+            loss.backward(retain_graph=True)
+            self._attach_surprise()
+            gating = self.gating_loss([call.routing for call in self.collector.calls])
+            gates = self.collector.gate_parameters()
+            for gate, gradient in zip(gates, _gradients(gating, gates), strict=True):
+                _accumulate(gate, average_(gradient, self.group))
+            self.collector.release()
         return StepLosses(main=loss.detach(), gating=gating.detach())
 
 
@@ -127,13 +156,12 @@ class JointStep(_TwoOptimizers):
     """One backward of the sum. The collector must keep the graph."""
 
     def __call__(self, closure: Closure) -> StepLosses:
-        loss = closure()
-        gating = self.gating_loss([call.routing for call in self.collector.calls])
-        self.collector.release()
-        (loss + gating).backward()
-        for optimizer in (self.main_optimizer, self.gate_optimizer):
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        with self._whole_step(), self._recording():
+            loss = closure()
+            gating = self.gating_loss([call.routing for call in self.collector.calls])
+            self.collector.release()
+            (loss + gating).backward()
+            _step_all((self.main_optimizer, self.gate_optimizer))
         return StepLosses(main=loss.detach(), gating=gating.detach())
 
 
@@ -177,13 +205,13 @@ class OnePassStep:
             handle.remove()
 
     def __call__(self, closure: Closure) -> StepLosses:
-        losses = self.backward(closure)
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        with _no_gradients_after_failure(self.optimizers):
+            losses = self.backward(closure)
+            _step_all(self.optimizers)
         return losses
 
     def backward(self, closure: Closure) -> StepLosses:
+        self._losses = {}  # of a backward that failed
         loss = closure()
         loss.backward()
         if self.tracker is not None:
@@ -208,6 +236,23 @@ class OnePassStep:
             (added,) = torch.autograd.grad(loss, logits)
         self._losses[routing.layer] = loss.detach()
         return gradient + self.coefficient * added.reshape(gradient.shape).to(gradient.dtype)
+
+
+def _step_all(optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
+@contextmanager
+def _no_gradients_after_failure(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
+    """A backward that runs out of memory has made some gradients already: they are of a batch that is skipped."""
+    try:
+        yield
+    except BaseException:
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        raise
 
 
 def _check_disjoint(main: torch.optim.Optimizer, gate: torch.optim.Optimizer, collector: AuxCollector) -> None:
