@@ -8,7 +8,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-MOE = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss", "deepseek_v3")
+ALL_MOE = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss", "deepseek_v3")
+
+
+def known_families() -> tuple[str, ...]:
+    """Those of them that the installed transformers has: gpt-oss came with 4.55."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    return tuple(family for family in ALL_MOE if family in CONFIG_MAPPING_NAMES)
+
+
+MOE = known_families()
+
+
+def moe_blocks(model: Any) -> list[Any]:
+    """The mixture block of every layer: Mixtral's had a name of its own before transformers 5."""
+    return [getattr(layer, "block_sparse_moe", None) or layer.mlp for layer in model.model.layers]
 
 
 def moe_model(family: str, **changes: Any) -> Any:

@@ -9,7 +9,7 @@ the earlier ones. A router that draws noise draws it anew on replay. Does not kn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vramcast.errors import InputError, UnsupportedError, unknown
@@ -74,22 +75,66 @@ class Router:
         """The very tensor of the output, for hooks on its gradient."""
         if isinstance(output, Tensor):
             return output
+        if _lacks_logits(output):
+            raise UnsupportedError(
+                f"{self.name} ({type(self.gate).__name__}) returns no logits, so nothing can be added to their "
+                "gradient. Use TwoPhaseStep, which computes them again from the gate's input."
+            )
         found: Tensor = output["logits" if isinstance(output, dict) else self.logits_index]
         return found
 
-    def read(self, output: Any) -> Routing:
+    def read(
+        self,
+        output: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        parameters: Mapping[str, Tensor] | None = None,
+    ) -> Routing:
         """transformers 5 returns (logits, weights, indices); a router with its logits elsewhere is read for them
-        only.
+        only. transformers 4 returns logits, or what they lead to: then they are computed from the gate's input.
         """
         if isinstance(output, Tensor):
             return Routing(layer=self.name, logits=_flat(output))
         if isinstance(output, dict):
             fields = {key: _flat(value) for key, value in output.items() if key in ("logits", "weights", "indices")}
             return Routing(layer=self.name, **fields)
+        if _lacks_logits(output):
+            logits = self._linear(first_floating(args, kwargs or {}), parameters or dict(self.gate.named_parameters()))
+            return _with_choice(self.name, logits, *(_flat(value) for value in output[:2]))
         logits = _flat(self.logits(output))
         if self.logits_index != 0 or len(output) < 3:
             return Routing(layer=self.name, logits=logits)
         return Routing(layer=self.name, logits=logits, weights=_flat(output[1]), indices=_flat(output[2]))
+
+    def _linear(self, hidden: Tensor | None, parameters: Mapping[str, Tensor]) -> Tensor:
+        """The product all these gates begin with, in float32."""
+        weight, bias = parameters.get("weight"), parameters.get("bias")
+        if hidden is None or weight is None or weight.dim() != 2 or weight.shape[-1] != hidden.shape[-1]:
+            raise UnsupportedError(
+                f"{self.name} ({type(self.gate).__name__}) returns no logits and has no (experts, hidden) weight to "
+                "compute them from. Pass read= to AuxCollector to read its output."
+            )
+        return F.linear(_flat(hidden).float(), weight.float(), None if bias is None else bias.float())
+
+
+def _lacks_logits(output: Any) -> bool:
+    """(indices, weights) as DeepSeek's gates, or (a score for every expert, indices) as gpt-oss', in transformers 4."""
+    if not isinstance(output, (tuple, list)) or len(output) < 2:
+        return False
+    integers = [isinstance(value, Tensor) and not value.is_floating_point() for value in output[:2]]
+    return integers[0] or (len(output) == 2 and integers[1])
+
+
+def _with_choice(layer: str, logits: Tensor, first: Tensor, second: Tensor) -> Routing:
+    if second.is_floating_point():
+        return Routing(layer=layer, logits=logits, weights=second, indices=first)
+    return Routing(layer=layer, logits=logits, weights=first.gather(-1, second), indices=second)
+
+
+def first_floating(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
+    """The hidden states among a module's arguments."""
+    values = (*args, *kwargs.values())
+    return next((value for value in values if isinstance(value, Tensor) and value.is_floating_point()), None)
 
 
 def _flat(tensor: Tensor) -> Tensor:
@@ -97,8 +142,10 @@ def _flat(tensor: Tensor) -> Tensor:
 
 
 def find_routers(model: nn.Module, names: Iterable[str] | None = None) -> tuple[Router, ...]:
-    """The routers named by patterns such as "layers.*.mlp.gate", or those transformers records for this model."""
-    found = _named(model, names) if names is not None else _recorded(model)
+    """The routers named by patterns such as "layers.*.mlp.gate", or those transformers records for this model, or,
+    where it records none (before 4.56), every `gate` or `router` that stands beside `experts`.
+    """
+    found = _named(model, names) if names is not None else _recorded(model) or _beside_experts(model)
     if not found:
         raise UnsupportedError(
             f"{type(model).__name__} declares no routers. Name them: routers=['layers.*.mlp.gate']. "
@@ -119,16 +166,31 @@ def _named(model: nn.Module, patterns: Iterable[str]) -> list[Router]:
 
 
 def _recorded(model: nn.Module) -> list[Router]:
-    """Every submodel of transformers 5 lists the classes whose outputs are router logits."""
+    """Every submodel of transformers 5 lists the classes whose outputs are router logits; 4.56 and 4.57 list the blocks
+    around the gates.
+    """
     found: dict[str, Router] = {}
     for root, submodel in model.named_modules():
         specs = (getattr(submodel, "_can_record_outputs", None) or {}).get("router_logits", [])
         for spec in specs if isinstance(specs, list) else [specs]:
+            target: Any = getattr(spec, "target_class", spec)
             for name, module in submodel.named_modules(prefix=root):
                 wanted = f".{spec.layer_name.strip('.')}." if getattr(spec, "layer_name", None) else "."
-                if isinstance(module, spec.target_class) and wanted in f".{name}.":
-                    found[name] = _router(model, name, spec.index)
+                if isinstance(module, target) and wanted in f".{name}.":
+                    gate = _gate_beside_experts(name, module) or name
+                    found[gate] = _router(model, gate, getattr(spec, "index", 1))
     return list(found.values())
+
+
+def _beside_experts(model: nn.Module) -> list[Router]:
+    gates = [_gate_beside_experts(name, module) for name, module in model.named_modules()]
+    return [_router(model, gate) for gate in gates if gate is not None]
+
+
+def _gate_beside_experts(name: str, block: nn.Module) -> str | None:
+    children = dict(block.named_children())
+    gate = next((each for each in ("gate", "router") if each in children and "experts" in children), None)
+    return None if gate is None else f"{name}.{gate}".lstrip(".")
 
 
 def _router(model: nn.Module, path: str, logits_index: int = 0) -> Router:
@@ -165,7 +227,8 @@ class GateCall:
         cast = {name: parameters[name].to(seen) for name, (_, seen) in self.parameters.items()}
         with torch.autocast(device_type, dtype=dtype, enabled=enabled):
             output = torch.func.functional_call(self.router.gate, cast, self.args, self.kwargs)
-        return replace(self.router.read(output), surprise=self.routing.surprise)
+            routing = self.router.read(output, self.args, self.kwargs, cast)
+        return replace(routing, surprise=self.routing.surprise)
 
     def held(self) -> list[Tensor]:
         routing = [self.routing.logits, self.routing.weights, self.routing.indices, self.routing.surprise]
@@ -277,6 +340,10 @@ class AuxCollector:
     def gate_parameters(self) -> list[nn.Parameter]:
         return list(dict.fromkeys(p for router in self.routers for p in router.gate.parameters() if p.requires_grad))
 
+    def unfinished(self) -> list[GateCall]:
+        """The calls of the recording that is running."""
+        return self.calls[self._num_finished :]
+
     def attach(self, surprise: dict[str, Tensor]) -> None:
         """Give the latest call of each layer the surprise that was measured for it."""
         latest = {call.router.name: index for index, call in enumerate(self.calls)}
@@ -303,7 +370,10 @@ class AuxCollector:
             # Checkpointing runs the forward again inside backward; that is the same call, not another one.
             if self._paused or not gate.training or self._passes.gradient_free or inside_backward():
                 return
-            routing = replace(self._read(output), layer=router.name) if self._read else router.read(output)
+            if self._read is not None:
+                routing = replace(self._read(output), layer=router.name)
+            else:
+                routing = router.read(output, args, kwargs)
             self.calls.append(_call(router, args, kwargs, routing, self._keep))
 
         return collect

@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from vramcast.errors import InputError
+from vramcast.errors import InputError, UnsupportedError
 from vramcast.runtime.graph_cut import as_leaf
 from vramcast.runtime.moe import AuxCollector, Router, Routing, find_routers
 from vramcast.runtime.ranks import average_
@@ -70,8 +70,18 @@ class _TwoOptimizers:
             yield
 
     def _attach_surprise(self) -> None:
-        if self.tracker is not None:
-            self.collector.attach(self.tracker.take())
+        if self.tracker is None:
+            return
+        surprise = self.tracker.take()
+        self.collector.attach(surprise)
+        for call in self.collector.unfinished():
+            if call.router.name not in surprise:
+                raise self.tracker.unmeasured(call.router.name)
+            if call.routing.surprise is None:
+                raise UnsupportedError(
+                    f"{call.router.name} ran more than once before one backward, and surprise is known for the last "
+                    "run only. Call main_phase once per forward, each with its own part of the loss."
+                )
 
     @contextmanager
     def _whole_step(self) -> Iterator[None]:
