@@ -29,6 +29,7 @@ from vramcast.errors import InputError
 from vramcast.host.parquet import CACHE_CHUNK_BYTES, OPEN_CHUNKS, SLICE_BYTES, ParquetFacts
 from vramcast.runtime.rows import Rows
 from vramcast.runtime.stores import SliceStore
+from vramcast.runtime.writing import whole_file
 from vramcast.units import format_bytes, round_up
 
 VERSION = 3
@@ -101,15 +102,16 @@ def _build(facts: ParquetFacts, path: Path) -> None:
             f"{path.parent}: the Arrow cache needs {format_bytes(facts.decoded_bytes)}, {format_bytes(free)} are free. "
             "Name another cache_dir, choose fewer columns, or use mode='row-groups'."
         )
-    partial = path.with_suffix(".partial")  # one name, used under the lock: a killed build is overwritten by the next
-    rows, spans = _write_chunks(facts, partial)
-    body = {"version": VERSION, "file_bytes": partial.stat().st_size, "rows": rows, "spans": spans}
-    body["crc32"] = _checksums(partial, spans)
-    manifest = path.with_suffix(".json-partial")
-    manifest.write_text(json.dumps({"body": body, "sha256": _digest(body)}))
-    pa.default_memory_pool().release_unused()  # a cache is built once: its decoding buffers need not stay
-    os.replace(partial, path)
-    os.replace(manifest, _manifest_path(path))
+    advice = "Free some space, name another cache_dir, or use mode='row-groups'; nothing was left behind."
+    # One name each, used under the lock: what a killed build left is overwritten by the next.
+    with whole_file(path, advice=advice, partial=path.with_suffix(".partial")) as partial:
+        rows, spans = _write_chunks(facts, partial)
+        body = {"version": VERSION, "file_bytes": partial.stat().st_size, "rows": rows, "spans": spans}
+        body["crc32"] = _checksums(partial, spans)
+        pa.default_memory_pool().release_unused()  # a cache is built once: its decoding buffers need not stay
+    manifest = _manifest_path(path)
+    with whole_file(manifest, advice=advice, partial=path.with_suffix(".json-partial")) as partial:
+        partial.write_text(json.dumps({"body": body, "sha256": _digest(body)}))
 
 
 def _write_chunks(facts: ParquetFacts, partial: Path) -> tuple[list[int], list[tuple[int, int]]]:
@@ -127,8 +129,6 @@ def _write_chunks(facts: ParquetFacts, partial: Path) -> tuple[list[int], list[t
                 spans.append((start, sink.tell() - start))
         if writer is not None:
             writer.close()
-    with open(partial, "rb+") as file:
-        os.fsync(file.fileno())
     return rows, spans
 
 

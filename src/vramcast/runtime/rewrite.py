@@ -7,6 +7,9 @@ and a checksum on every page. Holds one slice of the input and one row group of 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +18,7 @@ import pyarrow.parquet as pq
 from vramcast.errors import InputError
 from vramcast.host.parquet import ParquetFacts, Source, read_facts
 from vramcast.runtime.stores import SliceStore
+from vramcast.runtime.writing import whole_file
 from vramcast.units import MiB
 
 GROUP_BYTES = MiB  # decodes in a few milliseconds, and compresses about as well as a larger one
@@ -28,25 +32,41 @@ def rewrite_row_groups(
     path = Path(target)
     if path.exists():
         raise InputError(f"{path}: exists already. Name a new file; the source is not replaced in place.")
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        _write(facts, partial, group_bytes, compression)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    groups = _row_groups(facts, group_bytes)
+    first = next(groups)
+    advice = "Free some space there, or name a target on another disk; nothing was left behind."
+    with whole_file(path, advice=advice) as partial, _writer(partial, first.schema, compression) as writer:
+        for table in chain([first], groups):
+            if table.num_rows:
+                writer.write_table(table, row_group_size=table.num_rows)
     return read_facts(path)
 
 
-def _write(facts: ParquetFacts, partial: Path, group_bytes: int, compression: str) -> None:
+def _row_groups(facts: ParquetFacts, group_bytes: int) -> Iterator[pa.Table]:
+    """All rows in order, in tables that become one row group each."""
     store = SliceStore(facts)
     rows_per_group = max(1, facts.num_rows * group_bytes // max(facts.decoded_bytes, 1))
     waiting: pa.Table = store.table(0).slice(0, 0)
-    with pq.ParquetWriter(partial, waiting.schema, compression=compression, write_page_checksum=True) as writer:
-        for chunk in range(len(store.ends)):
-            waiting = pa.concat_tables([waiting, store.table(chunk)])
-            while waiting.num_rows >= rows_per_group:
-                writer.write_table(waiting.slice(0, rows_per_group), row_group_size=rows_per_group)
-                waiting = waiting.slice(rows_per_group)
-            waiting = waiting.combine_chunks()  # copies the rest, so the slice it came from is let go
-        if waiting.num_rows:
-            writer.write_table(waiting, row_group_size=rows_per_group)
+    num_groups = 0
+    for chunk in range(len(store.ends)):
+        waiting = pa.concat_tables([waiting, store.table(chunk)])
+        while waiting.num_rows >= rows_per_group:
+            yield waiting.slice(0, rows_per_group)
+            num_groups += 1
+            waiting = waiting.slice(rows_per_group)
+        waiting = waiting.combine_chunks()  # copies the rest, so the slice it came from is let go
+    if waiting.num_rows or not num_groups:
+        yield waiting
+
+
+@contextmanager
+def _writer(partial: Path, schema: pa.Schema, compression: str) -> Iterator[pq.ParquetWriter]:
+    """Closed with its footer only after a write that went well: on a full disk closing fails a second time."""
+    writer = pq.ParquetWriter(partial, schema, compression=compression, write_page_checksum=True)
+    try:
+        yield writer
+    except BaseException:
+        with suppress(OSError):
+            writer.close()
+        raise
+    writer.close()
