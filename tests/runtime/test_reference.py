@@ -196,6 +196,98 @@ def test_another_model_tokenizer_or_data_is_refused(tmp_path):
         cache.require([relabelled])
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"rope_theta": 500.0}, {"rms_norm_eps": 0.1}, {"hidden_act": "gelu"}, {"num_attention_heads": 2, "head_dim": 16}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_the_same_weights_with_other_settings_are_another_model(tmp_path, changes):
+    base = language_model().eval()
+    other = language_model(**changes).eval()
+    if "num_attention_heads" in changes:
+        other = language_model(**changes, num_key_value_heads=1).eval()
+    other.load_state_dict(base.state_dict())
+    batch = next(iter(batches()))
+    assert not torch.equal(other(**batch).logits, base(**batch).logits)
+    precompute_reference(ReferenceModel(base), batches(), tmp_path)
+    with pytest.raises(InputError, match="another model") as refused:
+        ReferenceCache(tmp_path, model=other)
+    told = {"rope_theta": "rope_", "hidden_act": "hidden_act is silu, not gelu"}
+    assert told.get(next(iter(changes)), next(iter(changes))) in str(refused.value)
+
+
+def test_settings_that_decide_nothing_leave_a_model_the_same(tmp_path):
+    base = language_model().eval()
+    precompute_reference(ReferenceModel(base), batches(), tmp_path)
+    policy = language_model(attention_dropout=0.1, use_cache=False, pad_token_id=3).train()
+    policy.load_state_dict(base.state_dict())
+    policy.gradient_checkpointing_enable()
+    policy.config._name_or_path = "elsewhere"
+    ReferenceCache(tmp_path, model=policy).require(batches())
+
+
+class Angles(nn.Module):
+    """A model of nobody's library: its settings are in an unsaved buffer and in a layer's eps."""
+
+    def __init__(self, theta=100.0, eps=1e-5):
+        super().__init__()
+        self.embed, self.norm, self.head = nn.Embedding(64, 8), nn.LayerNorm(8, eps=eps), nn.Linear(8, 64)
+        self.register_buffer("angles", theta ** -torch.arange(8.0), persistent=False)
+
+    def forward(self, input_ids, attention_mask=None):
+        return self.head(self.norm(self.embed(input_ids) * self.angles))
+
+
+def test_a_model_without_a_config_is_known_by_its_modules_and_buffers(tmp_path):
+    base = Angles().eval()
+    precompute_reference(ReferenceModel(base), batches(), tmp_path)
+    same, *others = Angles(), Angles(theta=50.0), Angles(eps=0.1)
+    for model in (same, *others):
+        model.load_state_dict(base.state_dict())
+    ReferenceCache(tmp_path, model=same).require(batches())
+    for other in others:
+        with pytest.raises(InputError, match="another model"):
+            ReferenceCache(tmp_path, model=other)
+
+
+def test_adapters_with_another_scale_are_another_model(tmp_path):
+    from peft import LoraConfig, get_peft_model
+
+    def adapted(alpha):
+        config = LoraConfig(r=2, lora_alpha=alpha, target_modules=["q_proj"], init_lora_weights=False)
+        torch.manual_seed(0)
+        return get_peft_model(language_model(), config).eval()
+
+    precompute_reference(ReferenceModel(adapted(4)), batches(1), tmp_path)
+    ReferenceCache(tmp_path, model=adapted(4)).require(batches(1))
+    with pytest.raises(InputError, match="another model"):
+        ReferenceCache(tmp_path, model=adapted(8))
+
+
+def test_a_cache_of_the_first_format_is_refused_in_one_line(tmp_path):
+    precompute_reference(ReferenceModel(language_model().eval()), batches(1), tmp_path)
+    with sqlite3.connect(tmp_path / "rank-00000.sqlite") as file:
+        file.execute("UPDATE meta SET value = '1' WHERE name = 'format'")
+        file.execute("DELETE FROM meta WHERE name = 'settings'")
+    with pytest.raises(InputError, match=r"has format 1, this vramcast reads 2.*run precompute_reference again") as old:
+        ReferenceCache(tmp_path, model=language_model().eval())
+    assert "\n" not in str(old.value)
+
+
+def test_batches_without_labels_are_required_as_they_were_computed(tmp_path):
+    bare = [{name: value for name, value in batch.items() if name != "labels"} for batch in batches()]
+    cache = precompute_reference(ReferenceModel(language_model().eval()), bare, tmp_path / "bare")
+    cache.require(bare)
+    cache.require([{**batch, "labels": None} for batch in bare])
+    labelled = precompute_reference(ReferenceModel(language_model().eval()), batches(), tmp_path / "labelled")
+    with pytest.raises(InputError, match=r"this batch has none: every real token counts") as refused:
+        labelled.require(bare)
+    assert "\n" not in str(refused.value)
+    with pytest.raises(InputError, match=r"without 'input_ids'.*it has text") as refused:
+        cache.require([{"text": ["a"]}])
+    assert "\n" not in str(refused.value)
+
+
 def test_a_real_tokenizer_is_told_from_a_changed_one(tmp_path):
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel

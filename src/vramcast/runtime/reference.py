@@ -21,7 +21,7 @@ from vramcast.ledger import BACKWARD, FORWARD, HOST, LOAD, LOSS, STEP, Category,
 from vramcast.runtime.placement import copy_to, module_bytes, move, normalise_device, require_available
 from vramcast.runtime.preference import IGNORED, SequenceLogprobs, sequence_logprobs
 from vramcast.runtime.ranks import world_size
-from vramcast.runtime.reference_cache import ReferenceCache, sample_keys
+from vramcast.runtime.reference_cache import ReferenceCache, batch_keys, batch_labels
 
 Batch = Mapping[str, Any]
 
@@ -69,11 +69,11 @@ class ReferenceModel:
 
     def logprobs(self, batch: Batch) -> SequenceLogprobs:
         """Per-sequence sums for a batch with input_ids and labels, on the batch's device."""
-        ids, labels = batch["input_ids"], _labels(batch)
         if isinstance(self._source, ReferenceCache):
-            return self._source.lookup(sample_keys(ids, labels, batch.get("attention_mask")), ids.device)
+            return self._source.lookup(batch)
+        labels = batch_labels(batch).to(self._source_device())
         with torch.no_grad():
-            return sequence_logprobs(self._logits(batch), labels.to(self._source_device())).to(ids.device)
+            return sequence_logprobs(self._logits(batch), labels).to(batch["input_ids"].device)
 
     def logits(self, batch: Batch) -> Tensor:
         """All logits, for a KL term, on the batch's device. Not available from a cache."""
@@ -123,18 +123,17 @@ def precompute_reference(
     """
     if not isinstance(reference._source, nn.Module):
         raise InputError("the reference is already precomputed; pass one that holds a model.")
-    cache = ReferenceCache(path, model=reference._source, tokenizer=tokenizer)
     rank = torch.distributed.get_rank() if world_size() > 1 else 0
-    writer = cache.writer(rank)
-    for index, batch in enumerate(batches):
-        keys = sample_keys(batch["input_ids"], _labels(batch), batch.get("attention_mask"))
-        if missing := cache.missing(keys):
-            values = reference.logprobs(_rows(batch, missing, len(keys)))
-            writer.add([keys[position] for position in missing], values)
-        if on_batch is not None:
-            on_batch(index)
-    identity = dict(cache.identity)
-    cache.close()
+    with ReferenceCache(path, model=reference._source, tokenizer=tokenizer) as cache:
+        identity = dict(cache.identity)
+        writer = cache.writer(rank)
+        for index, batch in enumerate(batches):
+            keys = batch_keys(batch)
+            if missing := cache.missing(keys):
+                values = reference.logprobs(_rows(batch, missing, len(keys)))
+                writer.add([keys[position] for position in missing], values)
+            if on_batch is not None:
+                on_batch(index)
     if world_size() > 1:
         torch.distributed.barrier()
     return ReferenceCache(path, model=identity["model"], tokenizer=identity["tokenizer"])
@@ -188,14 +187,6 @@ def _device_of(placement: str | int) -> torch.device | None:
 
 def _placed(model: nn.Module, device: torch.device | None, dtype: torch.dtype | None) -> nn.Module:
     return model.requires_grad_(False).eval().to(device=device, dtype=dtype)
-
-
-def _labels(batch: Batch) -> Tensor:
-    """Given labels, or every real token."""
-    if batch.get("labels") is not None:
-        return batch["labels"]
-    ids, mask = batch["input_ids"], batch.get("attention_mask")
-    return ids if mask is None else ids.masked_fill(mask == 0, IGNORED)
 
 
 def _rows(batch: Batch, rows: list[int], size: int) -> dict[str, Any]:
