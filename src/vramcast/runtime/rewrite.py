@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,12 +32,14 @@ def rewrite_row_groups(
     if path.exists():
         raise InputError(f"{path}: exists already. Name a new file; the source is not replaced in place.")
     groups = _row_groups(facts, group_bytes)
-    first = next(groups)
+    table = next(groups)
     advice = "Free some space there, or name a target on another disk; nothing was left behind."
-    with whole_file(path, advice=advice) as partial, _writer(partial, first.schema, compression) as writer:
-        for table in chain([first], groups):
+    with whole_file(path, advice=advice) as partial, _writer(partial, table.schema, compression) as writer:
+        while table is not None:
             if table.num_rows:
                 writer.write_table(table, row_group_size=table.num_rows)
+            table = None  # the slice it came from is let go before the next one is decoded
+            table = next(groups, None)
     return read_facts(path)
 
 
