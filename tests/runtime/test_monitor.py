@@ -6,6 +6,7 @@ import csv
 import json
 import mmap
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -79,6 +80,94 @@ def test_observed_beside_predicted():
     found = {c.phase: (c.predicted_bytes // MiB, c.observed_bytes // MiB) for c in monitor.compare()}
     assert found == {None: (4, 4), "forward": (2, 3), "backward": (4, 4)}
     assert monitor.metrics["memory/alloc_over_predicted"] == 1.0
+
+
+def predicted(**by_phase):
+    """A ledger with so many MiB per phase; "next_" stands for "next "."""
+    line = {"category": Category.ACTIVATIONS, "component": "x", "place": MAIN, "origin": Origin.FORMULA}
+    names = {phase: phase.replace("_", " ") for phase in by_phase}
+    return Ledger(entries=tuple(Entry(phases=(names[p],), nbytes=size * MiB, **line) for p, size in by_phase.items()))
+
+
+def run_steps(ledger, steps, **options):
+    """Each step as {phase: MiB allocated in it}."""
+    with LiveBytes() as live, MemoryMonitor(MAIN, counters=live, ledger=ledger, **options) as monitor:
+        for step in steps:
+            for phase, size in step.items():
+                with monitor.phase(phase):
+                    mebibytes(size, MAIN)
+            monitor.end_step()
+    return monitor.compare()
+
+
+def figures(comparison):
+    return {(c.phase, c.steps): (c.predicted_bytes // MiB, c.observed_bytes // MiB) for c in comparison}
+
+
+PREDICTED = {
+    "load": 2, "forward": 3, "backward": 4, "step": 9,
+    "next_forward": 6, "next_backward": 7, "next_step": 9, "save": 20,
+}  # fmt: skip
+FIRST_STEP, LATER_STEP = {"forward": 3, "backward": 4, "step": 9}, {"forward": 6, "backward": 7, "step": 9}
+
+
+@pytest.mark.parametrize("keep_steps", [1024, 1])
+def test_the_first_step_and_later_ones_stand_beside_their_own_predictions(keep_steps):
+    comparison = run_steps(predicted(**PREDICTED), [FIRST_STEP, LATER_STEP, LATER_STEP], keep_steps=keep_steps)
+    assert figures(comparison) == {
+        ("forward", "first step"): (3, 3), ("backward", "first step"): (4, 4), ("step", "first step"): (9, 9),
+        ("next forward", "later steps"): (6, 6), ("next backward", "later steps"): (7, 7),
+        ("next step", "later steps"): (9, 9), (None, "all steps"): (9, 9),
+    }  # fmt: skip
+
+
+def test_after_one_step_only_the_first_steps_phases_are_compared():
+    ledger = predicted(**{**PREDICTED, "next_step": 12})
+    found = figures(run_steps(ledger, [FIRST_STEP]))
+    assert found[None, "first step"] == (9, 9)
+    assert {steps for _, steps in found} == {"first step"}
+
+
+def test_micro_batches_before_the_first_optimizer_step_belong_to_the_first_step():
+    micro = {"forward": 3, "backward": 4}
+    found = figures(run_steps(predicted(**PREDICTED), [micro, FIRST_STEP, LATER_STEP]))
+    assert found["backward", "first step"] == (4, 4)
+    assert found["next backward", "later steps"] == (7, 7)
+    unmarked = figures(run_steps(predicted(**PREDICTED), [micro, {"forward": 6, "backward": 7}]))
+    assert unmarked["backward", "first step"] == (4, 4)
+    assert unmarked["next backward", "later steps"] == (7, 7)
+
+
+def test_a_phase_that_nobody_marks_counts_to_the_one_it_lies_in():
+    ledger = predicted(forward=3, loss=5, backward=4, step=9)
+    assert figures(run_steps(ledger, [{"forward": 5, "backward": 4}]))["forward", "first step"] == (5, 5)
+    assert figures(run_steps(ledger, [{"backward": 5, "step": 9}]))["backward", "first step"] == (5, 5)
+    marked = run_steps(ledger, [{"forward": 3, "loss": 5, "backward": 4}], phases=("forward", "loss", "backward"))
+    assert figures(marked)["forward", "first step"] == (3, 3)
+    assert figures(marked)["loss", "first step"] == (5, 5)
+
+
+def test_a_ledger_that_knows_no_next_step_speaks_for_all():
+    found = figures(run_steps(predicted(forward=3, backward=4), [{"forward": 3}, {"forward": 2}]))
+    assert found == {
+        ("forward", "first step"): (3, 3), ("forward", "later steps"): (3, 2), (None, "all steps"): (4, 3),
+    }  # fmt: skip
+
+
+def test_a_comparison_prints_in_words():
+    comparison = run_steps(predicted(**PREDICTED), [FIRST_STEP, {"backward": 14, "forward": 3}])
+    assert str(comparison).splitlines() == [
+        "cpu:2, forward, first step: predicted 3.00 MiB, observed 3.00 MiB (as predicted)",
+        "cpu:2, backward, first step: predicted 4.00 MiB, observed 4.00 MiB (as predicted)",
+        "cpu:2, step, first step: predicted 9.00 MiB, observed 9.00 MiB (as predicted)",
+        "cpu:2, forward, later steps: predicted 6.00 MiB, observed 3.00 MiB (50.0 % less)",
+        "cpu:2, backward, later steps: predicted 7.00 MiB, observed 14.00 MiB (100.0 % more)",
+        "cpu:2, the whole step, all steps: predicted 9.00 MiB, observed 14.00 MiB (55.6 % more)",
+    ]
+    assert "no prediction. Give it one" in str(MemoryMonitor(MAIN).compare())
+    assert "no step was seen" in str(MemoryMonitor(MAIN, ledger=predicted(forward=1)).compare())
+    elsewhere = Ledger(entries=tuple(replace(e, place="cuda:5") for e in predicted(forward=1).entries))
+    assert "the prediction is for cuda:5, the monitor watches cpu:2" in str(run_steps(elsewhere, [FIRST_STEP]))
 
 
 def test_a_failing_counter_is_reported_once_and_the_run_goes_on():

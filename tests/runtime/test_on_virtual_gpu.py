@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[2]
 GiB = 1 << 30
 
 
-def trace(example, *arguments, gpu, gpus=1, steps=2):
+def trace(example, *arguments, gpu, gpus=1, steps=2, folder="examples"):
     command = [
-        sys.executable, "-m", "vramcast", "trace", f"examples/{example}", "--gpu", gpu, "--gpus", str(gpus),
+        sys.executable, "-m", "vramcast", "trace", f"{folder}/{example}", "--gpu", gpu, "--gpus", str(gpus),
         "--steps", str(steps), "--json", "--", *arguments,
     ]  # fmt: skip
     done = subprocess.run(
@@ -30,6 +30,19 @@ def trace(example, *arguments, gpu, gpus=1, steps=2):
 
 def last_metrics(text):
     return ast.literal_eval(re.findall(r"^step \d+: .*?(\{.*\})$", text, flags=re.MULTILINE)[-1])
+
+
+@pytest.mark.slow
+def test_every_phase_of_gpt2_is_observed_as_it_was_predicted():
+    code, _, text = trace("monitored_gpt2.py", gpu="rtx3060", steps=4, folder="tests/runtime")
+    assert code == 0
+    lines = re.findall(r"^cuda:0, (.+): predicted ([\d.]+) GiB, observed ([\d.]+) GiB", text, flags=re.MULTILINE)
+    phases = [
+        f"{phase}, {steps}" for steps in ("first step", "later steps") for phase in ("forward", "backward", "step")
+    ]
+    assert [name for name, _, _ in lines] == [*phases, "the whole step, all steps"]
+    for name, predicted, observed in lines:
+        assert float(observed) == pytest.approx(float(predicted), rel=0.01), name
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from vramcast.ledger import BACKWARD, FORWARD, STEP, Ledger
+from vramcast.runtime.comparison import Comparison, Observed, Peak, compare
 from vramcast.runtime.placement import normalise_device
 from vramcast.runtime.process_memory import HostUse, host_use, process_bytes, reset_host_peak
 from vramcast.runtime.ranks import largest, world_size
@@ -52,16 +53,6 @@ class TorchCounters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
-    """The most one device held in one phase; `process_bytes` is what nvidia-smi shows, when it was asked."""
-
-    device: str
-    phase: str
-    allocated_bytes: int
-    reserved_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StepPeaks:
     """Everything seen in one step on this rank."""
 
@@ -80,16 +71,6 @@ class StepPeaks:
             allocated_bytes=max(peak.allocated_bytes for peak in seen),
             reserved_bytes=max(peak.reserved_bytes for peak in seen),
         )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """A prediction beside the largest observation so far."""
-
-    device: str
-    phase: str | None
-    predicted_bytes: int
-    observed_bytes: int
 
 
 class MemoryMonitor:
@@ -130,6 +111,7 @@ class MemoryMonitor:
         self._phase = BETWEEN
         self._peaks: dict[tuple[str, str], Peak] = {}
         self._window: list[int] = []
+        self._observed = Observed()
         self._predicted = {} if ledger is None else {place: _most_allocated(ledger, place) for place in ledger.places()}
 
     def __enter__(self) -> MemoryMonitor:
@@ -163,21 +145,11 @@ class MemoryMonitor:
             self._guarded_always(self._publish)
         return done
 
-    def compare(self) -> tuple[Compared, ...]:
-        """Predicted beside observed, for the whole step and for every phase both sides know."""
-        return tuple(found for device in self.devices for found in self._compared(str(device)))
-
-    def _compared(self, device: str) -> Iterator[Compared]:
-        if self.ledger is None or device not in self._predicted:
-            return
-        for phase in (None, *self._phases):
-            seen = [peak.allocated_bytes for step in self.steps if (peak := step.of(device, phase)) is not None]
-            known = phase is None or phase in self.ledger.phases(device)
-            if seen and known:
-                predicted = (
-                    self._predicted[device] if phase is None else self.ledger.moment(phase, device).allocated_bytes
-                )
-                yield Compared(device=device, phase=phase, predicted_bytes=predicted, observed_bytes=max(seen))
+    def compare(self) -> Comparison:
+        """Predicted beside observed, on every device for the phases of the first step, for those of later steps and for
+        whole steps. Prints as lines.
+        """
+        return compare(self.ledger, self._observed, [str(device) for device in self.devices], self._phases)
 
     def _restart(self) -> None:
         for device in self.devices:
@@ -215,6 +187,7 @@ class MemoryMonitor:
             process_bytes=process_bytes(self.devices) if slow else {},
         )  # fmt: skip
         self.steps.append(done)
+        self._observed.add(done.peaks)
         self._peaks.clear()
         reset_host_peak()
         return done
