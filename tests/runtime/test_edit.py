@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from live_bytes import LiveBytes
 from small_models import counting_text, language_model
 
@@ -14,6 +15,9 @@ from vramcast.runtime.mend import Running
 from vramcast.runtime.placement import copy_to, module_bytes, move, normalise_device
 
 MAIN, SUB = "cpu:2", "cpu:1"  # two logical devices that LiveBytes keeps apart
+VERSION = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+OLD = VERSION < (5, 0)
+LANGUAGE_MODEL = "model" if VERSION < (4, 52) else "model.language_model"  # of Qwen2-VL
 
 
 def text_batch(size=2, length=12, seed=0):
@@ -28,13 +32,15 @@ def qwen2_vl():
 
     rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}
     text = {"vocab_size": 80, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
-            "rope_parameters": rope, "num_attention_heads": 4, "num_key_value_heads": 2, "bos_token_id": 1,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "bos_token_id": 1,
             "eos_token_id": 2}  # fmt: skip
+    old_rope = {"rope_theta": 1e4, "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}}
+    text = {**text, **old_rope} if OLD else {"text_config": {**text, "rope_parameters": rope}}
     vision = {"depth": 2, "embed_dim": 16, "hidden_size": 32, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2,
               "temporal_patch_size": 2, "mlp_ratio": 2}  # fmt: skip
     torch.manual_seed(0)
     return Qwen2VLForConditionalGeneration(
-        Qwen2VLConfig(text_config=text, vision_config=vision, image_token_id=70, video_token_id=71,
+        Qwen2VLConfig(**text, vision_config=vision, image_token_id=70, video_token_id=71,
                       vision_start_token_id=72, vision_end_token_id=73)
     ).eval()  # fmt: skip
 
@@ -48,7 +54,7 @@ def image_batch():
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
         "labels": labels,
-        "mm_token_type_ids": (ids == 70).int(),
+        **({} if OLD else {"mm_token_type_ids": (ids == 70).int()}),
         "pixel_values": torch.randn(16, 96, generator=generator),
         "image_grid_thw": torch.tensor([[1, 4, 4]]),
     }
@@ -58,7 +64,7 @@ CASES = {
     "llama": (lambda: language_model("llama"), "model.layers.{}.mlp.{}.weight", ("up_proj", "down_proj"), text_batch),
     "gemma2": (lambda: language_model("gemma2"), "model.layers.{}.mlp.{}.weight", ("up_proj", "down_proj"), text_batch),
     "gpt2": (lambda: language_model("gpt2"), "transformer.h.{}.mlp.{}.weight", ("c_fc", "c_proj"), text_batch),
-    "qwen2_vl": (qwen2_vl, "model.language_model.layers.{}.mlp.{}.weight", ("up_proj", "down_proj"), image_batch),
+    "qwen2_vl": (qwen2_vl, f"{LANGUAGE_MODEL}.layers.{{}}.mlp.{{}}.weight", ("up_proj", "down_proj"), image_batch),
 }
 
 
@@ -125,7 +131,7 @@ def test_hypernetwork_gradients_are_the_joint_backwards(name):
     logits = torch.func.functional_call(model, edit.edited(mend(factors)), (), inputs).logits
     (loss_of(logits[mask]) + locality(logits)).backward()
     joint = torch.cat([p.grad.flatten() for p in mend.parameters()])
-    assert (torch.cat([g.flatten() for g in found]) - joint).norm() <= 1e-6 * joint.norm()
+    assert (torch.cat([g.flatten() for g in found]) - joint).norm() <= 2e-6 * joint.norm()
 
 
 def test_factors_are_the_two_factors_of_the_weights_gradient():
@@ -148,7 +154,7 @@ def test_only_what_the_edited_forwards_need_is_moved_and_no_operation_mixes_devi
         edit = FunctionalEdit(model, names).place(MAIN, SUB)
         mask, loss_of = nll(move(batch, edit.device))
         # Two of four layers, the last norm and the head; neither the embedding, the lower layers nor the vision tower.
-        language = model.model.language_model
+        language = model.get_submodule(LANGUAGE_MODEL)
         moved = sum(module_bytes(m) for m in (*language.layers[2:], language.norm, model.lm_head, language.rotary_emb))
         assert live.live[SUB] == moved < 0.5 * module_bytes(model)
         prefix = edit.prefix(batch)

@@ -3,8 +3,8 @@
 In: a model whose blocks are in a ModuleList, and the first layer to take. Out: a module with the same parameter names
 that runs the model's own forward, in which everything below that layer is a stand-in without weights. So masks,
 positions, the last norm and the head are computed by the model's code, and only the layers' weights, the norm's and
-the head's are copied. Encoder-decoder models and models whose forward needs a lower layer's attributes are not known
-here.
+the head's are copied. A stand-in for a layer has the layer's plain attributes, which some forwards read (gemma2 of
+transformers 4.53 to 4.57). Encoder-decoder models are not known here.
 """
 
 from __future__ import annotations
@@ -168,6 +168,12 @@ class _PassThrough(nn.Module):  # type: ignore[misc]  # torch is not followed by
 
     as_tuple = False
 
+    def __init__(self, like: nn.Module) -> None:
+        super().__init__()
+        for name, value in vars(like).items():
+            if not name.startswith("_") and isinstance(value, (bool, int, float, str)):
+                setattr(self, name, value)
+
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         return (hidden_states,) if self.as_tuple else hidden_states
 
@@ -205,7 +211,7 @@ def _check_from_layer(layers: Layers, from_layer: int) -> None:
 
 def _stand_ins(model: nn.Module, layers: Layers, from_layer: int) -> dict[nn.Module, nn.Module]:
     """Lower layers, embeddings and other towers: whatever the upper layers do not need."""
-    stand_ins: dict[nn.Module, nn.Module] = {layer: _PassThrough() for layer in layers.modules[:from_layer]}
+    stand_ins: dict[nn.Module, nn.Module] = {layer: _PassThrough(layer) for layer in layers.modules[:from_layer]}
     inside = {id(module) for module in layers.modules.modules()}
     around = {
         id(module) for name, module in model.named_modules() if f"{layers.name}.".startswith(f"{name}." if name else "")
