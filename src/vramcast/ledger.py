@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from vramcast.errors import InvariantError
 
 
-class Word(str, Enum):
+class Word(StrEnum):
     """A closed set of words that prints as itself."""
-
-    def __str__(self) -> str:
-        return str(self.value)
 
 
 class Origin(Word):

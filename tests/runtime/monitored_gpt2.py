@@ -1,12 +1,16 @@
 """GPT-2 in float32, watched by a monitor that knows its prediction: run on a virtual card by test_on_virtual_gpu.py."""
 
 import torch
+import transformers
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from vramcast import Job, estimate
 from vramcast.runtime import MemoryMonitor
 
-job = Job(model="gpt2", batch=4, seq=512, precision="fp32", optimizer="adamw", gpu="rtx3060", keep_outputs=False)
+job = Job(
+    model="gpt2", batch=4, seq=512, precision="fp32", optimizer="adamw", gpu="rtx3060", keep_outputs=False,
+    transformers_version=".".join(transformers.__version__.split(".")[:2]),
+)  # fmt: skip
 ledger = estimate(job).ledger
 model = GPT2LMHeadModel(GPT2Config()).to("cuda:0")
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
