@@ -18,9 +18,6 @@ def known_families() -> tuple[str, ...]:
     return tuple(family for family in ALL_MOE if family in CONFIG_MAPPING_NAMES)
 
 
-MOE = known_families()
-
-
 def moe_blocks(model: Any) -> list[Any]:
     """The mixture block of every layer: Mixtral's had a name of its own before transformers 5."""
     return [getattr(layer, "block_sparse_moe", None) or layer.mlp for layer in model.model.layers]

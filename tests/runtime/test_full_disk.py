@@ -23,6 +23,7 @@ def can_mount(place: Path) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["limit", "small file system"])
 def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path, way):
     place, source = tmp_path / "place", tmp_path / "source.parquet"

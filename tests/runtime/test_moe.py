@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from live_bytes import LiveBytes
-from small_models import MOE, DynamicMoe, counting_text, moe_blocks, moe_model, next_token_loss
+from small_models import DynamicMoe, counting_text, known_families, moe_blocks, moe_model, next_token_loss
 from torch.utils.checkpoint import checkpoint
 
 from vramcast.errors import InputError, UnsupportedError
@@ -22,6 +22,8 @@ from vramcast.runtime import (
     held_between_phases,
 )
 from vramcast.runtime.gathering import Gathering
+
+MOE = known_families()
 
 
 def gating_loss(routings, scale=100):

@@ -250,6 +250,7 @@ def test_a_model_without_a_config_is_known_by_its_modules_and_buffers(tmp_path):
             ReferenceCache(tmp_path, model=other)
 
 
+@pytest.mark.slow
 def test_adapters_with_another_scale_are_another_model(tmp_path):
     from peft import LoraConfig, get_peft_model
 
