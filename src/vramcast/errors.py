@@ -5,6 +5,7 @@ VramcastError            a user can act: the command line prints one line and ex
   UnsupportedError       well formed, but nothing here knows it; names what is known and a way forward
   SnapshotError          a memory snapshot cannot be read, or must not be
   TraceError             the virtual GPU cannot follow the script
+  OutputError            the answer is known, but cannot be written
 InvariantError           our own books do not add up: a bug, and it crashes loudly
 """
 
@@ -32,6 +33,10 @@ class SnapshotError(VramcastError):
 
 class TraceError(VramcastError):
     """The virtual GPU cannot follow the script."""
+
+
+class OutputError(VramcastError):
+    """The answer is known, but cannot be written."""
 
 
 class InvariantError(Exception):

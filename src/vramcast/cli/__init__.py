@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from vramcast.errors import VramcastError
+from vramcast.cli.terminal import discard_output, print_error, screen
+from vramcast.errors import OutputError, VramcastError
 
 COMMANDS = {
     "diagnose": "read an OOM message, a log or nvidia-smi output: what happened, whose memory, why, what to do",
@@ -43,7 +43,8 @@ class Parser(argparse.ArgumentParser):
     """A mistake in the flags is one line, like every other mistake."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}. See {self.prog} --help.\n")
+        print_error(f"{self.prog}: {message}. See {self.prog} --help.")
+        self.exit(2)
 
 
 def console() -> int:
@@ -57,23 +58,29 @@ def console() -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        with screen():
+            return _run(arguments)
+    except VramcastError as error:
+        if isinstance(error, OutputError):
+            discard_output()
+        print_error(f"vramcast: {error}")
+        return 2
+    except BrokenPipeError:  # the reader of our output (head, less) has seen enough
+        discard_output()
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(arguments: list[str]) -> int:
     name = arguments[0] if arguments else "--help"
     if name not in COMMANDS:
         return _no_command(name)
     command = import_module(f"vramcast.cli.{name}")
     parser = Parser(prog=f"vramcast {name}", description=COMMANDS[name], allow_abbrev=False)
     command.configure(parser)
-    try:
-        result: int = command.run(parser.parse_args(arguments[1:]))
-        sys.stdout.flush()
-    except VramcastError as error:
-        print(f"vramcast: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # the reader of our output (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        return 130
+    result: int = command.run(parser.parse_args(arguments[1:]))
     return result
 
 
@@ -88,8 +95,7 @@ def _no_command(name: str) -> int:
         return 0
     from vramcast.errors import unknown
 
-    print(f"vramcast: {unknown('command', name, COMMANDS)}", file=sys.stderr)
-    return 2
+    raise unknown("command", name, COMMANDS)
 
 
 def _overview() -> str:

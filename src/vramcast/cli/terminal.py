@@ -1,0 +1,127 @@
+"""What leaves the program passes here: no character that steers a terminal, none that its encoding lacks.
+
+Names, paths and messages come from files that strangers wrote. In text that is printed, control characters and those
+that turn the direction of writing are shown as `\\u001b`, which JSON reads as the same character.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+from vramcast.errors import OutputError
+
+LONGEST_LINE = 4000  # characters of an error; a file can put a megabyte into a name
+
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+# What reports draw and write, for terminals in ASCII or a code page.
+_PLAIN = {
+    "█": "#", "▉": "#", "▊": "#", "▋": "#", "▌": "#", "▍": "#", "▎": "#", "▏": "#", "▓": "#", "▒": "+", "░": ".",
+    "─": "-", "│": "|", "×": "x", "·": "*", "–": "-", "—": "-", "−": "-", "…": "...", "≥": ">=", "≤": "<=", "≈": "~",
+    "²": "^2", "→": "->", "←": "<-", "’": "'", "‘": "'", "“": '"', "”": '"', "•": "*", "±": "+-", "✓": "ok", "✗": "x",
+    "▇": "*", "▆": "+", "▅": "=", "▄": "-", "▃": ":", "▂": ".", "▁": "_", "┤": "|", "÷": "/", "Σ": "sum ",
+    "⌈": "ceil(", "⌉": ")", "，": ", ", "：": ": ", "；": "; ", "（": " (", "）": ") ", "？": "? ", "\ufffd": "?",
+    "\N{NO-BREAK SPACE}": " ",
+}  # fmt: skip
+
+
+def clean(text: str) -> str:
+    """Text without characters that steer a terminal; line ends and tabs stay."""
+    return _STEERING.sub(lambda match: _escaped(match[0]), text)
+
+
+def as_line(text: str) -> str:
+    """One line of bounded length, for an error."""
+    shown = text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}…"
+    return clean(" ".join(shown.splitlines()))
+
+
+def _escaped(text: str) -> str:
+    """As in JSON: `\\u001b`, and a pair of them beyond the first 65,536 characters."""
+    codes = text.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{codes[at : at + 4]}" for at in range(0, len(codes), 4))
+
+
+def _replaced(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    letters = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(letter) or _escaped(letter) for letter in letters), error.end
+
+
+codecs.register_error("vramcast.plain", _replaced)
+
+
+class Screen(io.TextIOBase):
+    """Standard output while a command runs. What cannot be written is a user's to mend: a full disk, say."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding or "utf-8"
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def write(self, text: str) -> int:
+        shown = clean(text).encode(self.encoding, "vramcast.plain").decode(self.encoding)
+        with _told():
+            self._stream.write(shown)
+        return len(text)
+
+    def flush(self) -> None:
+        with _told():
+            self._stream.flush()
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:  # the reader of our output (head, less) has seen enough
+        raise
+    except OSError as error:
+        raise OutputError(f"the answer cannot be written to standard output: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def screen() -> Iterator[None]:
+    """Standard output goes through a Screen, and all of it has been written when this ends."""
+    if sys.stdout is None:
+        raise OutputError("the answer cannot be written: standard output is closed")
+    with screen_of(sys.stdout):
+        yield
+
+
+@contextlib.contextmanager
+def screen_of(stream: TextIO) -> Iterator[None]:
+    shown = Screen(stream)
+    try:
+        with contextlib.redirect_stdout(shown):
+            yield
+    finally:
+        shown.flush()
+
+
+def discard_output() -> None:
+    """What is still to be written goes nowhere, so that Python does not try again when it ends."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def print_error(text: str) -> None:
+    """A line on standard error, if there is one."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(as_line(text), file=sys.stderr)
