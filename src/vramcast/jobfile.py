@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.errors import InputError, VramcastError
+from vramcast.files import read_text
 from vramcast.job import Job, check_value, fields, job_from, job_values, parse_value
 
-MAX_JOB_FILE_BYTES = 1024 * 1024
+MAX_JOB_FILE_BYTES = 128 * 1024  # a job with every key has three thousand bytes
+LONGEST_VALUE = 4096  # characters; a path is no longer
 
 
 def read_job(path: Path, overrides: dict[str, Any] | None = None) -> Job:
@@ -24,7 +26,7 @@ def read_values(path: Path) -> dict[str, Any]:
     """Keys and plain values, each checked where it stands."""
     import yaml
 
-    text = _text(path)
+    text = read_text(path, MAX_JOB_FILE_BYTES)
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -40,11 +42,13 @@ def _pair(path: Path, key: Any, value: Any) -> tuple[str, Any]:
     import yaml
 
     line = key.start_mark.line + 1
-    name = str(key.value).replace("_", "-")
     try:
+        if not isinstance(key, yaml.ScalarNode):
+            raise InputError("a key is one word, not a list or a mapping")
+        name = key.value.replace("_", "-")
         plain = _plain(value)
         return name, None if plain is None else _given(name, plain)
-    except (VramcastError, yaml.YAMLError, ValueError) as error:
+    except (VramcastError, ValueError) as error:
         raise InputError(f"{path}:{line}: {error}") from None
 
 
@@ -59,21 +63,22 @@ def _plain(node: Any) -> Any:
     import yaml
 
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(item) for item in node.value]
+        return [_scalar(item) for item in node.value]
+    return _scalar(node)
+
+
+def _scalar(node: Any) -> Any:
+    import yaml
+
     if not isinstance(node, yaml.ScalarNode):
-        raise InputError("nested keys are not part of a job")
-    return yaml.SafeLoader("").construct_object(node)
-
-
-def _text(path: Path) -> str:
+        raise InputError("nested keys or lists are not part of a job")
+    if len(node.value) > LONGEST_VALUE:
+        raise InputError(f"a value of {len(node.value):,} characters; the longest allowed has {LONGEST_VALUE:,}")
     try:
-        if path.stat().st_size > MAX_JOB_FILE_BYTES:
-            raise InputError(f"{path}: too large for a job file")
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from None
+        return yaml.SafeLoader("").construct_object(node)
+    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        # PyYAML takes a tag's word for it: !!timestamp of another text ends in an AttributeError, !!bool in a KeyError.
+        raise InputError(f"{node.value[:80]!r} is no {node.tag.rpartition(':')[2]}") from None
 
 
 def write_job(job: Job) -> str:

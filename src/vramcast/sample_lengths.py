@@ -5,26 +5,28 @@ Knows nothing of batches or padding. Blank lines are skipped; anything else that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from io import StringIO
 
 from vramcast.errors import InputError
+from vramcast.files import read_text
 
+MOST_BYTES = 64 * 1024 * 1024  # ten million samples
 MOST_TOKENS = 10**9  # beyond this a line is something else than a length
 
 
 def read_sample_lengths(path: str) -> tuple[int, ...]:
     try:
-        with Path(path).open(encoding="utf-8") as lines:
-            lengths = tuple(_counts(path, lines))
-    except (OSError, ValueError) as error:
-        raise InputError(f"lengths {path}: cannot be read ({error})") from None
+        text = read_text(path, MOST_BYTES)
+    except InputError as error:
+        raise InputError(f"lengths {error}") from None
+    lengths = tuple(_counts(path, StringIO(text)))
     if not lengths:
         raise InputError(f"lengths {path}: no sample in it. One line per sample, each the number of its tokens.")
     return lengths
 
 
-def _counts(path: str, lines: Iterator[str]) -> Iterator[int]:
+def _counts(path: str, lines: Iterable[str]) -> Iterator[int]:
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if not text:

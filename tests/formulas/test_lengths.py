@@ -191,8 +191,9 @@ def test_a_file_that_is_no_list_of_lengths_is_named_with_its_line(tmp_path: Path
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    for path in (tmp_path, tmp_path / "missing", tmp_path / "binary"):
-        with pytest.raises(InputError, match="cannot be read"):
+    cases = {tmp_path: "a folder", tmp_path / "missing": "no such file", tmp_path / "binary": "not text in UTF-8"}
+    for path, why in cases.items():
+        with pytest.raises(InputError, match=why):
             Job(model="gpt2", lengths=str(path))
     with pytest.raises(InputError, match="leave out mean-seq"):
         Job(model="gpt2", lengths=lengths_file(tmp_path, ORDER), mean_seq=100)

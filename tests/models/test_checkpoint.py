@@ -131,7 +131,7 @@ def test_a_header_that_claims_terabytes_allocates_nothing(tmp_path: Path) -> Non
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
     )  # fmt: skip
-    assert "above the 100000000 that are allowed" in done.stdout
+    assert "above the 16777216 that are allowed" in done.stdout
 
 
 json_values = st.recursive(

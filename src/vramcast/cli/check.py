@@ -9,9 +9,12 @@ from pathlib import Path
 
 from vramcast.cli.options import add_job_flags, job_of, print_json
 from vramcast.errors import InputError
+from vramcast.files import read_text
 from vramcast.forecast import Forecast
 from vramcast.formulas.estimate import estimate
-from vramcast.units import format_gib
+from vramcast.units import MiB, format_gib
+
+MOST_BASELINE_BYTES = 16 * MiB
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,12 +44,13 @@ def _growth(forecast: Forecast, baseline: Path, allowed: str) -> str:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)%", allowed.strip())
     if not match:
         raise InputError(f"--max-growth must be a percentage such as 5%, not {allowed!r}")
+    text = read_text(baseline, MOST_BASELINE_BYTES)
     try:
-        before = json.loads(baseline.read_text(encoding="utf-8"))["verdict"]["allocated_bytes"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        before = json.loads(text)["verdict"]["allocated_bytes"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{baseline}: not the JSON of an estimate ({error})") from None
     now = forecast.verdict().allocated_bytes
-    if not isinstance(before, int) or before <= 0 or now is None:
+    if type(before) is not int or not 0 < before < 2**63 or now is None:
         raise InputError(f"{baseline}: holds no allocated peak to compare with")
     growth = 100 * (now - before) / before
     verdict = "TOO MUCH" if growth > float(match[1]) else "ok"

@@ -6,19 +6,20 @@ import argparse
 import json
 import sys
 from dataclasses import replace
-from io import BufferedReader, RawIOBase
-from typing import TYPE_CHECKING, BinaryIO, cast
+from io import BufferedReader
+from typing import TYPE_CHECKING, BinaryIO
 
 from vramcast.cli.options import add_job_flags, job_of
 from vramcast.diagnose.diagnosis import Diagnosis, diagnose
 from vramcast.diagnose.findings import Finding
 from vramcast.diagnose.reading import Reading, read_stream
 from vramcast.errors import InputError
+from vramcast.files import Bounded, open_file
 from vramcast.job import Job, fields
 from vramcast.report import diagnose_json, diagnose_text
 from vramcast.report.diagnose_plans import planned_steps
 from vramcast.report.diagnose_words import LANGUAGES
-from vramcast.units import parse_bytes
+from vramcast.units import GiB, parse_bytes
 
 if TYPE_CHECKING:
     from vramcast.snapshot.analysis import Analysis
@@ -28,6 +29,7 @@ NOT_TEXT = {
     b"\x1f\x8b": "compressed; unpack it first: `zcat FILE | vramcast diagnose -`",
     b"PK": "an archive; unpack it first",
 }
+MOST_LOG_BYTES = 16 * GiB  # of zeros in seconds, of text in minutes
 PICKLES = tuple(bytes((0x80, protocol)) for protocol in (2, 3, 4, 5))
 
 
@@ -56,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     diagnosis = diagnose(reading, job, expected_bytes=expected)
     more = (_followed(args, reading),) if args.script else ()
     diagnosis = replace(diagnosis, findings=(*diagnosis.findings, *more), snapshot=snapshot)
-    _print(_rendered(diagnosis, args))
+    print(_rendered(diagnosis, args))
     is_answered = all(finding.rule != "job_not_priced" for finding in diagnosis.findings)
     return 0 if diagnosis.reading.observations and is_answered else 2
 
@@ -88,19 +90,27 @@ def _followed(args: argparse.Namespace, reading: Reading) -> Finding:
 
 def _read(path: str) -> tuple[Reading, Analysis | None]:
     if path == "-":
-        return _read_text(sys.stdin.buffer, path), None
+        if sys.stdin is None:
+            raise InputError("standard input is closed. Give a file, or pipe the log into it.")
+        return _read_text(sys.stdin.buffer, "standard input"), None
     try:
-        with open(path, "rb") as stream:
-            if stream.peek(2)[:2] not in PICKLES:
-                return _read_text(stream, path), None
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(f"cannot read {path!r}: {reason}. Give a file, or - to paste into standard input.") from error
+        stream = open_file(path, MOST_LOG_BYTES)
+    except InputError as error:
+        reason, way = (
+            str(error).rstrip("."),
+            "Give a file, or - for standard input: tail -c 1G FILE | vramcast diagnose -",
+        )
+        raise InputError(f"cannot read {reason}. {way}") from None
+    with stream:
+        start = stream.read(2)
+        stream.seek(0)
+        if start not in PICKLES:
+            return _read_text(stream, path), None
     return _read_snapshot(path)
 
 
 def _read_text(stream: BinaryIO, path: str) -> Reading:
-    buffered = BufferedReader(cast(RawIOBase, stream))
+    buffered = BufferedReader(Bounded(stream, path, MOST_LOG_BYTES))
     start = buffered.peek(2)[:2]
     what = "a pickle; give a memory snapshot as a file" if start in PICKLES else NOT_TEXT.get(start)
     if what is not None:
@@ -116,9 +126,3 @@ def _read_snapshot(path: str) -> tuple[Reading, Analysis]:
     snapshot = read_snapshot(path)
     analysis = analyse(snapshot, fullest_device(snapshot), with_replay=False)
     return reading_of(analysis), analysis
-
-
-def _print(text: str) -> None:
-    """A log may quote letters that the terminal's encoding lacks; they are escaped, not fatal."""
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding))

@@ -17,6 +17,7 @@ from itertools import islice, repeat
 from typing import BinaryIO, NamedTuple
 
 CHUNK_BYTES = 1 << 20
+_HOLE = bytes(CHUNK_BYTES)
 MAX_LINE_CHARS = 16_384  # longer lines are cut; the readers join the pieces again
 LINES_BEFORE = 48
 LINES_AFTER = 160
@@ -192,7 +193,8 @@ def _chunks(stream: BinaryIO) -> Iterator[bytes]:
     first = stream.read(CHUNK_BYTES)
     if not first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         while first:
-            yield first
+            if first != _HOLE[: len(first)]:  # a log that was cut while it was written begins with one
+                yield first
             first = stream.read(CHUNK_BYTES)
         return
     decoder = codecs.getincrementaldecoder("utf-16")("replace")

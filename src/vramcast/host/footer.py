@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.errors import InputError
-from vramcast.units import round_up
+from vramcast.files import open_file
+from vramcast.units import MiB, format_bytes, round_up
 
 MAGIC = b"PAR1"
+MOST_FOOTER_BYTES = 64 * MiB
 # Field numbers of parquet.thrift: FileMetaData, RowGroup, ColumnChunk, ColumnMetaData, Statistics, SizeStatistics
 FILE_ROWS, ROW_GROUPS = 3, 4
 COLUMNS, GROUP_ROWS = 1, 3
@@ -143,7 +145,7 @@ _NOTHING = _Keep()
 
 
 def _footer(path: Path) -> bytes:
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         end = file.seek(0, 2)
         if end < 12:
             raise InputError(f"{path}: {end} bytes are too few for a parquet file; it is empty or truncated")
@@ -151,6 +153,11 @@ def _footer(path: Path) -> bytes:
         length, magic = struct.unpack("<I4s", file.read(8))
         if magic != MAGIC or length > end - 12:
             raise InputError(f"{path}: no parquet footer at the end; the file is truncated or not parquet")
+        if length > MOST_FOOTER_BYTES:
+            raise InputError(
+                f"{path}: a footer of {format_bytes(length)} where at most {format_bytes(MOST_FOOTER_BYTES)} are read. "
+                "Rewrite the file with fewer, larger row groups."
+            )
         file.seek(end - 8 - length)
         return file.read(length)
 
@@ -165,8 +172,6 @@ class _Thrift:
         self.allocated_bytes = 0  # by the lists and long texts of structs inside, in a C++ reader
 
     def struct(self, keep: _Keep, depth: int) -> Any:
-        if depth > _MAX_DEPTH:
-            raise IndexError("nested too deeply")
         fields: dict[int, Any] = {}
         number = 0
         while head := self._byte():
@@ -183,6 +188,8 @@ class _Thrift:
     def _read(self, kind: int, keep: _Keep, depth: int) -> Any:
         if kind in _SCALARS:
             return _SCALARS[kind](self)
+        if depth > _MAX_DEPTH:
+            raise IndexError("nested too deeply")
         if kind == _STRUCT:
             return self.struct(keep, depth)
         if kind in (_LIST, _SET):
@@ -223,6 +230,8 @@ class _Thrift:
             if byte < 128:
                 return value
             shift += 7
+            if shift > 63:
+                raise IndexError("a number of more than 64 bits")
 
     def _zigzag(self) -> int:
         value = self._varint()
@@ -233,6 +242,8 @@ class _Thrift:
 
     def _skip(self, size: int) -> None:
         self.at += size
+        if self.at > len(self.data):
+            raise IndexError("longer than the footer")
 
 
 _SCALARS: dict[int, Callable[[_Thrift], int | None]] = {

@@ -294,6 +294,9 @@ def _expand(text: str) -> list[tuple[Path, dict[str, str]]]:
     matches = sorted(glob.glob(text, recursive=True))
     if not matches:
         raise InputError(f"{text}: no such file or folder, and no file matches it as a pattern")
+    other = next((match for match in matches if not os.path.isfile(match) and not os.path.isdir(match)), None)
+    if other is not None:
+        raise InputError(f"{other}: neither a file nor a folder. A dataset is a parquet file or a folder of them.")
     return [entry for match in matches for entry in _expand(match)]
 
 
@@ -340,8 +343,13 @@ class _Footer:
     """One file's footer, its leaves sorted under the columns of its Arrow schema."""
 
     def __init__(self, path: str) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError as error:
+            raise InputError(
+                f"{path}: reading parquet needs pyarrow ({error}). Install it: pip install 'vramcast[runtime]'"
+            ) from None
 
         self.path = path
         footer = read_footer(Path(path))  # also says in plain words when the file is truncated

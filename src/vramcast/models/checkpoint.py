@@ -8,16 +8,20 @@ tensors are parameters and which are buffers.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from vramcast.errors import InputError
+from vramcast.files import open_file, read_bytes
 from vramcast.models.tape import BF16, BOOL, F16, F32, I32, I64, Dtype, Param
 
-MAX_HEADER_BYTES = 100_000_000  # the cap of the safetensors library itself
-MAX_INDEX_BYTES = 64 * 1024 * 1024
+# Of JSON, which takes up to twenty times as much memory as text. A header of this size names 100,000 tensors, an index
+# twice as many.
+MAX_HEADER_BYTES = 16 * 1024 * 1024
+MAX_INDEX_BYTES = 32 * 1024 * 1024
 MAX_DIMENSIONS = 64
 
 # The name in the header → bits per element and what the tensor is called here.
@@ -63,11 +67,13 @@ def shards_of(path: Path) -> tuple[Path, ...]:
 
 
 def _indexed(index: Path) -> tuple[Path, ...]:
-    names = set(_weight_map(index).values())
-    for name in names:
+    listed = _weight_map(index).values()
+    for name in listed:
         # An index from a stranger must not point outside of its folder.
-        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-            raise InputError(f"{index}: {name!r} is not the name of a safetensors file beside the index")
+        if not isinstance(name, str) or not _is_shard_name(name):
+            shown = repr(name[:80]) if isinstance(name, str) else type(name).__name__
+            raise InputError(f"{index}: {shown} is not the name of a safetensors file beside the index")
+    names = set(listed)
     missing = sorted(name for name in names if not (index.parent / name).is_file())
     if missing:
         shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
@@ -75,12 +81,15 @@ def _indexed(index: Path) -> tuple[Path, ...]:
     return tuple(index.parent / name for name in sorted(names))
 
 
+def _is_shard_name(name: str) -> bool:
+    return len(name) <= 255 and name.isprintable() and name.endswith(".safetensors") and Path(name).name == name
+
+
 def _weight_map(index: Path) -> dict[str, Any]:
+    text = read_bytes(index, MAX_INDEX_BYTES)
     try:
-        if index.stat().st_size > MAX_INDEX_BYTES:
-            raise InputError(f"{index}: {index.stat().st_size} bytes is no index of shards")
-        data = json.loads(index.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{index}: not a readable index of shards ({error})") from None
     weight_map = data.get("weight_map") if isinstance(data, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
@@ -99,16 +108,17 @@ def read_header(path: Path) -> tuple[Param, ...]:
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
     """The JSON of a header and the bytes of data that follow it."""
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise InputError(f"{path}: truncated or not safetensors (header of {length} bytes, file of {size})")
+        if length > MAX_HEADER_BYTES:
+            raise InputError(f"{path}: a header of {length} bytes is above the {MAX_HEADER_BYTES} that are allowed")
+        text = file.read(length)
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if size < 8 or length > size - 8:
-                raise InputError(f"{path}: truncated or not safetensors (header of {length} bytes, file of {size})")
-            if length > MAX_HEADER_BYTES:
-                raise InputError(f"{path}: a header of {length} bytes is above the {MAX_HEADER_BYTES} that are allowed")
-            header = json.loads(file.read(length))
-    except (OSError, ValueError, RecursionError) as error:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not a readable safetensors header ({error})") from None
     if not isinstance(header, dict):
         raise InputError(f"{path}: a safetensors header must be a JSON object, not {type(header).__name__}")

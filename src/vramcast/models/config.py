@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.errors import InputError
+from vramcast.files import read_text
 from vramcast.models.dims import Dim
 
 MAX_CONFIG_BYTES = 16 * 1024 * 1024
@@ -103,13 +104,10 @@ def exact_division(whole: int, parts: int, what: str) -> int:
 def read_config(path: Path) -> Config:
     """A config.json, or the one in a folder."""
     path = path / "config.json" if path.is_dir() else path
+    text = read_text(path, MAX_CONFIG_BYTES)
     try:
-        if path.stat().st_size > MAX_CONFIG_BYTES:
-            raise InputError(f"{path}: {path.stat().st_size} bytes is no config.json")
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not a readable JSON config ({error})") from None
     if not isinstance(data, dict):
         raise InputError(f"{path}: a config must be a JSON object, not {type(data).__name__}")

@@ -17,8 +17,10 @@ from vramcast.errors import SnapshotError
 
 _CHUNK_BYTES = 1 << 22
 _LOOKAHEAD_BYTES = 1 << 16  # at least this much is in the buffer when an opcode starts, unless the file ends
+_LONGEST_TEXT = 1 << 24  # bytes of one string; torch writes names of files and functions
 _LONGEST_NUMBER = 32  # characters or bytes; torch writes 64-bit integers
 _UNSIGNED_4 = struct.Struct("<I")
+_KEYS = frozenset((str, int, bool, bytes, float, type(None)))
 _PACKED = object()  # stands in the memo for a dict that was packed
 
 _REFUSED = {
@@ -111,6 +113,8 @@ class PickleStream:
         if end > len(self._buffer):
             if self._buffer_start + end > self._file_bytes:
                 self._fail(f"ends in the middle: it says {nbytes} more bytes follow, and they do not")
+            if nbytes > _LONGEST_TEXT:
+                self._fail(f"has a string of {nbytes:,} bytes")
             self._buffer += self._file.read(end - len(self._buffer))
         data = self._buffer[self._pos : end]
         if len(data) != nbytes:
@@ -125,6 +129,8 @@ class PickleStream:
             self._buffer += self._file.read(_CHUNK_BYTES)
             if len(self._buffer) == size:
                 self._fail("ends in the middle of a line: the file is truncated")
+            if size - self._pos > _LONGEST_TEXT:
+                self._fail(f"has a string of more than {_LONGEST_TEXT:,} bytes")
             end = self._buffer.find(b"\n", size)
         line = self._buffer[self._pos : end]
         self._pos = end + 1
@@ -343,20 +349,26 @@ class PickleStream:
     def _op_dict(self) -> None:
         items = self._pop_to_mark()
         self._stack.append(Building())
-        self._stack[-1].update(zip(items[::2], items[1::2], strict=True))
+        self._fill(items)
 
     def _op_setitem(self) -> None:
         value, key = self._stack.pop(), self._stack.pop()
-        self._stack[-1][key] = value
+        self._fill([key, value])
 
     def _op_setitems(self) -> None:
-        items = self._pop_to_mark()
+        self._fill(self._pop_to_mark())
         building = self._stack[-1]
-        building.update(zip(items[::2], items[1::2], strict=True))
         value = self._absorb(building)
         if value is not None:
             self._stack[-1] = value
             self._replace_in_memo(building, value)
+
+    def _fill(self, items: list[Any]) -> None:
+        """Keys and values into the dict on top. No tuple is a key: to hash nested ones can end the process."""
+        building, keys = self._stack[-1], items[::2]
+        if type(building) is not Building or not _KEYS.issuperset(map(type, keys)):
+            self._fail("is damaged (a key that is no text, or keys for something else than a dict)")
+        building.update(zip(keys, items[1::2], strict=True))
 
     # Bookkeeping
 

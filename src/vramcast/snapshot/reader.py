@@ -15,7 +15,8 @@ from typing import Any
 
 from vramcast.allocator import DEFAULT_POOL, AllocatorSettings, PoolId
 from vramcast.allocator.block import ALLOCATED, FREE, PENDING
-from vramcast.errors import SnapshotError, VramcastError
+from vramcast.errors import InputError, SnapshotError, VramcastError
+from vramcast.files import open_file
 from vramcast.snapshot.pickle_stream import Packed, PickleStream
 from vramcast.snapshot.record import (
     ACTIONS,
@@ -29,10 +30,12 @@ from vramcast.snapshot.record import (
     Stack,
     Trace,
 )
+from vramcast.units import GiB
 
 _STATES = {
     "active_allocated": ALLOCATED, "active_pending_free": PENDING, "active_awaiting_free": PENDING, "inactive": FREE,
 }  # fmt: skip
+MOST_FILE_BYTES = 16 * GiB
 _MOST_DEVICES = 1024
 _LARGEST_BYTES = 1 << 40
 # A protocol number, or in protocols 0 and 1 a mark, an empty dict or list, or an import, to be refused with its reason.
@@ -46,9 +49,14 @@ _OTHER_FORMATS = {
 def read_snapshot(path: str | Path, progress: Callable[[int, int], None] | None = None) -> Snapshot:
     """Read a file; `progress(done_bytes, file_bytes)` is called now and then."""
     try:
-        with open(path, "rb") as file:
+        file = open_file(path, MOST_FILE_BYTES)
+    except InputError as error:
+        raise SnapshotError(str(error)) from None
+    try:
+        with file:
             file_bytes = os.fstat(file.fileno()).st_size
-            start = file.peek(2)[:2]
+            start = file.read(2)
+            file.seek(0)
             if start in _OTHER_FORMATS or start[:1] not in _FIRST_BYTES:
                 raise SnapshotError(f"it is {_OTHER_FORMATS.get(start, 'text or something else')}, not a pickle.")
             intake = Intake()
@@ -63,6 +71,10 @@ def read_snapshot(path: str | Path, progress: Callable[[int, int], None] | None 
         raise SnapshotError(f"{path}: {error}") from None
     except OSError as error:
         raise SnapshotError(f"{path}: {error.strerror or error}") from None
+    except (RecursionError, MemoryError, OverflowError):
+        raise SnapshotError(
+            f"{path}: nested too deeply or too large for this machine; torch writes no such file."
+        ) from None
 
 
 def _no_progress(done_bytes: int, file_bytes: int) -> None:
@@ -108,7 +120,7 @@ class Intake:
         name = fields["action"]
         action = ACTIONS.get(name) if isinstance(name, str) else None
         if action is None:
-            raise SnapshotError(f"unknown event {str(name)[:40]!r}. Known: {', '.join(ACTIONS)}.")
+            raise SnapshotError(f"unknown event {_shown(name)}. Known: {', '.join(ACTIONS)}.")
         if action != OOM and not 0 <= _integer(fields.get("size"), f"size of an {name} event") <= _LARGEST_BYTES:
             raise SnapshotError(f"an event {name!r} is about more bytes than any card has.")
         address = fields.get("device_free", fields.get("addr", 0)) if action == OOM else fields.get("addr", 0)
@@ -137,7 +149,7 @@ class Intake:
     def _block(self, fields: dict[Any, Any]) -> BlockRecord:
         state = fields["state"]
         if not isinstance(state, str) or state not in _STATES:
-            raise SnapshotError(f"unknown block state {str(state)[:40]!r}. Known: {', '.join(_STATES)}.")
+            raise SnapshotError(f"unknown block state {_shown(state)}. Known: {', '.join(_STATES)}.")
         frames, requested = fields.get("frames"), fields.get("requested_size")
         history = fields.get("history")  # torch 1.13 and 2.0: who allocated it, newest first
         if isinstance(history, list) and history and isinstance(history[0], dict):
@@ -209,11 +221,18 @@ class Intake:
             raise SnapshotError("device_traces is not a list with an entry per device.")
         traces = []
         for events in lists:
-            packed = events[0] if isinstance(events, list) and events else b""
-            if not isinstance(packed, bytes | bytearray) or len(packed) % ROW.size or (events and len(events) != 1):
+            if not isinstance(events, list) or len(events) > 1:
+                raise SnapshotError("device_traces holds something that is no list of events.")
+            packed = events[0] if events else b""
+            if type(packed) not in (bytes, bytearray) or len(packed) % ROW.size:
                 raise SnapshotError("device_traces holds something that is no event.")
             traces.append(Trace(rows=packed, streams=tuple(self._streams), pools=tuple(self._pools)))
         return tuple(traces)
+
+
+def _shown(value: object) -> str:
+    """For errors. What is not text may hold itself, or a thousand times the same, and is not written out."""
+    return repr(value[:40]) if isinstance(value, str) else f"of type {type(value).__name__}"
 
 
 def _placed(blocks: list[BlockRecord], address: int) -> tuple[BlockRecord, ...]:
