@@ -11,6 +11,9 @@ MiB = 1024 * KiB
 GiB = 1024 * MiB
 TiB = 1024 * GiB
 
+MOST_BYTES = 2**60  # beyond these a number is a typing mistake
+MOST_THINGS = 10**18
+
 _SUFFIX = {
     "b": 1, "kib": KiB, "mib": MiB, "gib": GiB, "tib": TiB,
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
@@ -47,7 +50,10 @@ def parse_bytes(text: str) -> int:
     scale = _SUFFIX.get(match.group(2).lower() or "b") if match else None
     if match is None or scale is None:
         raise InputError(f"{text!r} is not a size. Write it like 24GiB, 80GB or 512MiB.")
-    return int(float(match.group(1)) * scale)
+    nbytes = float(match.group(1)) * scale
+    if nbytes > MOST_BYTES:
+        raise InputError(f"{text[:40]!r} is more memory than any machine has. Write it like 24GiB, 80GB or 512MiB.")
+    return int(nbytes)
 
 
 def parse_count(text: str) -> int:
@@ -56,4 +62,6 @@ def parse_count(text: str) -> int:
     if match is None:
         raise InputError(f"{text!r} is not a count. Write it like 7e9, 7B or 350M.")
     number, scale = match.group(1), _COUNT_SUFFIX[match.group(2).lower()]
+    if float(number) * scale > MOST_THINGS:
+        raise InputError(f"{text[:40]!r} is too large a count. Write it like 7e9, 7B or 350M.")
     return int(number) * scale if number.isdigit() else round(float(number) * scale)

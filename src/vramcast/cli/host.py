@@ -20,6 +20,8 @@ from vramcast.units import MiB, parse_bytes, parse_count
 WEIGHT_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 LEAST = {"batch": 1, "compare_batch": 1, "seq": 1, "target_seq": 1, "workers": 0, "prefetch": 1, "gpus": 1}
 
+MOST = 10**9  # beyond this a number is a typing mistake
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     data = parser.add_argument_group("data pipeline")
@@ -80,6 +82,8 @@ def _job(args: argparse.Namespace, batch: int) -> HostJob:
         value = getattr(args, name)
         if value is not None and value < least:
             raise InputError(f"--{name.replace('_', '-')} {value}: at least {least}")
+        if value is not None and value > MOST:
+            raise InputError(f"--{name.replace('_', '-')} {str(value)[:40]}: at most {MOST}")
     return HostJob(
         ranks=args.gpus, build=args.build, imports=tuple(args.imports), model=_model(args), data=_data(args),
         loader=Loader(
