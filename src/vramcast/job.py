@@ -31,6 +31,7 @@ class Precision(Word):
     FP8 = "fp8"
 
 
+MOST_GPUS = 2**20  # of one job
 MOST = 10**15  # parameters, tokens or samples: beyond this a number is a typing mistake
 
 OPTIMIZERS = (
@@ -46,10 +47,10 @@ PLACES = ("none", "same", "cpu", "cuda:1")
 
 def option(
     help: str, default: Any = None, *, choices: tuple[str, ...] = (), kind: str = "text", least: int = 1,
-    group: str = "",
+    most: int = MOST, group: str = "",
 ) -> Any:  # fmt: skip
     """A field of the Job. kind: text, int, count, float, flag, list."""
-    facts = {"help": help, "choices": choices, "kind": kind, "least": least, "group": group}
+    facts = {"help": help, "choices": choices, "kind": kind, "least": least, "most": most, "group": group}
     return dataclasses.field(default=default, metadata=facts)
 
 
@@ -200,41 +201,49 @@ class Job:
         "a second device for the layers from the first edited one on (1, cuda:1)", group="editing"
     )
 
-    gpus: int = option("GPUs of the whole job", 1, kind="int", group="many gpus")
-    gpus_per_node: int = option("GPUs of one machine", 8, kind="int", group="many gpus")
+    gpus: int = option("GPUs of the whole job", 1, kind="int", most=MOST_GPUS, group="many gpus")
+    gpus_per_node: int = option("GPUs of one machine", 8, kind="int", most=MOST_GPUS, group="many gpus")
     strategy: str | None = option(
         "data parallelism; default ddp where copies of the model exist", group="many gpus",
         choices=("none", "ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3"),
     )  # fmt: skip
     shard_size: int | None = option(
-        "GPUs that share one sharded copy (HSDP); default all data-parallel ones", kind="int", group="many gpus"
+        "GPUs that share one sharded copy (HSDP); default all data-parallel ones",
+        kind="int",
+        most=MOST_GPUS,
+        group="many gpus",
     )
-    tp: int = option("tensor-parallel GPUs", 1, kind="int", group="many gpus")
+    tp: int = option("tensor-parallel GPUs", 1, kind="int", most=MOST_GPUS, group="many gpus")
     sequence_parallel: bool | None = option(
         "norms and residuals split over tp as well; default as the framework does", kind="flag", group="many gpus"
     )
     loss_parallel: bool | None = option(
         "logits stay split over tp by vocabulary; default as the framework does", kind="flag", group="many gpus"
     )
-    pp: int = option("pipeline stages", 1, kind="int", group="many gpus")
+    pp: int = option("pipeline stages", 1, kind="int", most=MOST_GPUS, group="many gpus")
     schedule: str = option(
         "pipeline schedule", "1f1b", choices=("gpipe", "1f1b", "interleaved", "zero-bubble"), group="many gpus"
     )
-    virtual_stages: int = option("model chunks per GPU of an interleaved schedule", 1, kind="int", group="many gpus")
+    virtual_stages: int = option(
+        "model chunks per GPU of an interleaved schedule", 1, kind="int", most=MOST_GPUS, group="many gpus"
+    )
     stage_layers: tuple[str, ...] = option(
         "layers of every stage in order, chunks of an interleaved schedule included (4,3,3,2)", (), kind="list",
         group="many gpus",
     )  # fmt: skip
     first_stage_layers: int | None = option("layers of the first stage", kind="int", least=0, group="many gpus")
     last_stage_layers: int | None = option("layers of the last stage", kind="int", least=0, group="many gpus")
-    cp: int = option("context-parallel GPUs", 1, kind="int", group="many gpus")
+    cp: int = option("context-parallel GPUs", 1, kind="int", most=MOST_GPUS, group="many gpus")
     cp_style: str = option(
         "how attention crosses context-parallel GPUs", "ring", choices=("ring", "allgather", "ulysses"),
         group="many gpus",
     )  # fmt: skip
-    ep: int = option("expert-parallel GPUs", 1, kind="int", group="many gpus")
+    ep: int = option("expert-parallel GPUs", 1, kind="int", most=MOST_GPUS, group="many gpus")
     expert_tp: int | None = option(
-        "tensor-parallel GPUs within an expert; default as the framework does", kind="int", group="many gpus"
+        "tensor-parallel GPUs within an expert; default as the framework does",
+        kind="int",
+        most=MOST_GPUS,
+        group="many gpus",
     )
     expert_dispatch: str | None = option(
         "how rows reach experts under Megatron; default as its flags do: allgather",
@@ -358,8 +367,8 @@ def check_value(field: dataclasses.Field[Any], value: Any) -> None:
     for word in value if facts["kind"] == "list" else (value,):
         if facts["choices"] and str(word) not in facts["choices"]:
             raise unknown(name, str(word), facts["choices"])
-    if facts["kind"] in ("int", "count") and not facts["least"] <= value <= MOST:
-        bound = f"at least {facts['least']}" if value < facts["least"] else f"at most {MOST}"
+    if facts["kind"] in ("int", "count") and not facts["least"] <= value <= facts["most"]:
+        bound = f"at least {facts['least']}" if value < facts["least"] else f"at most {facts['most']}"
         raise InputError(f"{name} must be {bound}, not {value}")
     if facts["kind"] == "float" and not 0 <= value <= 1:
         raise InputError(f"{name} must lie between 0 and 1, not {value}")

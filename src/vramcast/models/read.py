@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from vramcast.models.families import MODULE_OF, family_of
 from vramcast.models.source import ModelSource
 from vramcast.models.tape import Param
 
-MOST_LAYERS = 16_384  # more layers or experts are a typing mistake or an attack: each is described one by one
+MOST_LAYERS, MOST_EXPERTS = 1024, 4096  # more are a typing mistake or an attack: each is described one by one
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
@@ -121,8 +122,16 @@ def _check_depth(data: Any, where: str) -> None:
     for key, value in data.items():
         if isinstance(value, dict):
             _check_depth(value, f"{where}: {key}")
-        elif ("layer" in key or "expert" in key or key == "depth") and type(value) is int and value > MOST_LAYERS:
-            raise InputError(f"{where}: {key} must be at most {MOST_LAYERS}, not {value}")
+        elif type(value) is int and value > _most_of(key):
+            raise InputError(f"{where}: {key} must be at most {_most_of(key)}, not {value}")
+
+
+def _most_of(key: str) -> float:
+    if "size" in key:
+        return inf
+    if "expert" in key:
+        return MOST_EXPERTS
+    return MOST_LAYERS if "layer" in key or key == "depth" else inf
 
 
 def _from_checkpoint(path: Path, name: str) -> ModelSource:

@@ -30,7 +30,7 @@ from vramcast.formulas.parallel.layout import (
 from vramcast.formulas.parallel.pipeline import chunks_in_flight, kept_bytes
 from vramcast.formulas.parallel.ranks import RankStep, divided_program, on_device, rank_of_program
 from vramcast.formulas.parallel.sharding import AtRest, rank_states
-from vramcast.formulas.parallel.topology import GATHERING, Topology, check_model, topology_of
+from vramcast.formulas.parallel.topology import GATHERING, Topology, check_model, divisors, topology_of
 from vramcast.formulas.recorded import DEVICE, sizes_of
 from vramcast.job import Job
 from vramcast.ledger import STEP
@@ -109,19 +109,15 @@ def _check_alike(job: Job, config: Config, gpu: Gpu | None) -> None:
 def _inner_sizes(job: Job, config: Config) -> Iterator[tuple[int, tuple[int, ...]]]:
     """tp within a node with the cps that model and sequence allow: none, and all others together where attention holds
     the same beside its share for any number of them."""
-    for tp in _divisors(job.gpus):
+    for tp in divisors(job.gpus):
         if tp > job.gpus_per_node:
             break
         trial = replace(job, tp=tp, pp=1, virtual_stages=1, schedule="1f1b")
-        legal = [cp for cp in _divisors(job.gpus // tp) if cp <= MOST_CP and _legal(replace(trial, cp=cp), config)]
+        legal = [cp for cp in divisors(job.gpus // tp) if cp <= MOST_CP and _legal(replace(trial, cp=cp), config)]
         more = tuple(cp for cp in legal if cp > 1)
         yield from ((tp, (cp,)) for cp in legal if cp == 1 or job.cp_style == "allgather")
         if more and job.cp_style != "allgather":
             yield tp, more
-
-
-def _divisors(number: int) -> list[int]:
-    return [size for size in range(1, number + 1) if number % size == 0]
 
 
 def _legal(job: Job, config: Config) -> bool:
@@ -177,7 +173,7 @@ class _Slice:
     def candidates(self, recompute: str) -> Iterator[Candidate]:
         job = replace(self.job, checkpointing=recompute)
         for row, cp in enumerate(self.cps):
-            for pp in _divisors(job.gpus // (job.tp * cp)):
+            for pp in divisors(job.gpus // (job.tp * cp)):
                 divided = _divided(job, cp, pp)
                 if pp <= self.layers and _multiplies(divided):
                     yield from self._with_stages(divided, row)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vramcast.errors import InputError
-from vramcast.job import Job
-from vramcast.models.config import Config
+from vramcast.job import MOST_GPUS, Job
+from vramcast.models.config import LARGEST_DIM, Config
 
 SHARDED = ("fsdp1", "fsdp2", "zero1", "zero2", "zero3")
 GATHERING = ("fsdp1", "fsdp2", "zero3")  # parameters themselves are sharded
@@ -190,7 +190,8 @@ def most_expert_load(topology: Topology, config: Config) -> int | None:
 
 
 def divisors(number: int) -> list[int]:
-    return [size for size in range(1, number + 1) if number % size == 0]
+    """As far as GPUs go."""
+    return [size for size in range(1, min(number, MOST_GPUS) + 1) if number % size == 0]
 
 
 def listed(sizes: list[int]) -> str:
@@ -223,9 +224,9 @@ def _experts(config: Config) -> int | None:
 def _first(config: Config, *names: str) -> int | None:
     for name in names:
         value = config.data.get(name)
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LARGEST_DIM:
             return value
-    return None
+    return None  # or absurd, which the model's description refuses
 
 
 def hints(topology: Topology) -> Iterator[str]:
