@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vramcast.accuracy.rows import MOST_FILE_BYTES
 from vramcast.accuracy.run import Outcome
 from vramcast.errors import InputError
+from vramcast.files import read_text
 
 NOTICED = 0.0005  # of the measured bytes: half a tenth of a percent
 
@@ -41,8 +43,8 @@ def load_written(path: Path) -> Written | None:
     if not path.is_file():
         return None
     try:
-        return Written(**json.loads(path.read_text(encoding="utf-8")))
-    except (TypeError, ValueError) as error:
+        return Written(**json.loads(read_text(path, MOST_FILE_BYTES)))
+    except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: not what `vramcast accuracy --write` writes ({error})") from None
 
 

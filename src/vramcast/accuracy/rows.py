@@ -13,12 +13,15 @@ from typing import Any
 import yaml
 
 from vramcast.errors import InputError
+from vramcast.files import read_text
+from vramcast.units import MiB
 
 RANKS = ("", "last")
 METRICS = ("allocated", "active", "reserved", "nvml")
 CONFIDENCES = ("high", "medium", "low")
 LENGTHS = ("published", "assumed")
 ELSEWHERE = "not_expressed.yaml"
+MOST_FILE_BYTES = 16 * MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,21 +65,27 @@ def load_sources(folder: Path) -> tuple[Source, ...]:
 
 def load_not_expressed(folder: Path) -> dict[str, str]:
     """Ids of rows that no Job can express, with the reason."""
-    return {item["id"]: item["reason"] for item in _read(folder / ELSEWHERE)}
+    path = folder / ELSEWHERE
+    try:
+        return {item["id"]: item["reason"] for item in read_yaml(path)}
+    except (TypeError, KeyError):
+        raise InputError(f"{path}: must be a list of rows with id and reason") from None
 
 
 def _source(path: Path) -> Source:
-    document = _read(path)
+    document = read_yaml(path)
+    if not isinstance(document, dict) or not isinstance(document.get("rows"), list):
+        raise InputError(f"{path}: must have source, license and a list of rows")
     rows = tuple(_row(path, item) for item in document["rows"])
-    return Source(name=path.stem, published=document["source"], license=document["license"], rows=rows)
+    published, license = str(document.get("source", "")), str(document.get("license", ""))
+    return Source(name=path.stem, published=published, license=license, rows=rows)
 
 
-def _read(path: Path) -> Any:
+def read_yaml(path: Path) -> Any:
+    text = read_text(path, MOST_FILE_BYTES)
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error})") from None
-    except yaml.YAMLError as error:
+        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, RecursionError, ValueError, KeyError, AttributeError) as error:
         raise InputError(f"{path}: not YAML ({error})") from None
 
 
@@ -84,7 +93,8 @@ def _row(path: Path, item: Mapping[str, Any]) -> Row:
     try:
         row = Row(source=path.stem, **item)
     except TypeError as error:
-        raise InputError(f"{path}: row {item.get('id', '?')}: {error}") from None
+        shown = item.get("id", "?") if isinstance(item, dict) else "?"
+        raise InputError(f"{path}: row {shown}: {error}") from None
     if row.metric not in METRICS or row.confidence not in CONFIDENCES:
         raise InputError(
             f"{path}: row {row.id}: metric must be one of {', '.join(METRICS)} and confidence one of "
@@ -98,6 +108,10 @@ def _row(path: Path, item: Mapping[str, Any]) -> Row:
         raise InputError(f"{path}: row {row.id}: of a rank other than the fullest only allocated bytes are known")
     if row.lengths not in LENGTHS:
         raise InputError(f"{path}: row {row.id}: lengths must be one of {', '.join(LENGTHS)}, not {row.lengths!r}")
-    if type(row.peak_bytes) is not int or row.peak_bytes <= 0 or not 0 < row.tolerance < 1:
+    if type(row.peak_bytes) is not int or row.peak_bytes <= 0 or not _is_share(row.tolerance):
         raise InputError(f"{path}: row {row.id}: peak_bytes must be a positive int and tolerance lie between 0 and 1")
     return row
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and 0 < value < 1

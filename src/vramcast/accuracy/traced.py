@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from vramcast.accuracy.environments import environment
+from vramcast.accuracy.rows import read_yaml
 from vramcast.errors import InputError, TraceError
 from vramcast.ledger import Level
 
@@ -105,7 +104,7 @@ def load_not_traced(folder: Path) -> tuple[NotTraced, ...]:
 
 def _lists(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
     paths = sorted((folder / "traces").glob("*.yaml"))
-    return [(path, yaml.safe_load(path.read_text(encoding="utf-8"))) for path in paths]
+    return [(path, read_yaml(path)) for path in paths]
 
 
 def run_trace_rows(
