@@ -16,10 +16,9 @@ ROWS_IN_FRONT = 2  # `padding_idx + 1` where RoBERTa counts; the learned embeddi
 
 def default_seq(config: Config) -> int:
     """What is assumed where no length is given: 2048, or as far as the model's positions reach."""
-    text = config.data.get("text_config")
-    nested = text.get("max_position_embeddings") if isinstance(text, dict) else None
-    longest = config.dim("max_position_embeddings", "", *LENGTH_KEYS, default=nested or DEFAULT_SEQ)
-    return min(DEFAULT_SEQ, int(longest) - _rows_counted_in(config))
+    nested = config.sub("text_config").dim("max_position_embeddings", "", default=DEFAULT_SEQ)
+    longest = config.dim("max_position_embeddings", "", *LENGTH_KEYS, default=int(nested))
+    return max(1, min(DEFAULT_SEQ, int(longest) - _rows_counted_in(config)))
 
 
 def has_tokens(config: Config) -> bool:

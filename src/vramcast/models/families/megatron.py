@@ -59,7 +59,7 @@ def read_shape(t: Tape, c: Config) -> Shape:
     h, num = c.dim("hidden_size", "h", "n_embd", "d_model"), c.dim("num_attention_heads", "a", "n_head", "num_heads")
     kv = c.dim("num_key_value_heads", "g", default=int(num))
     given = c.data.get("head_dim") or c.data.get("d_kv")
-    width = Dim(int(given), "d") if given else exact_division(h, num, f"{c.where}: hidden size by heads")
+    width = c.dim("head_dim", "d", "d_kv") if given else exact_division(h, num, f"{c.where}: hidden size by heads")
     inner = c.dim("intermediate_size", "f", "n_inner", "d_ff", default=4 * int(h))
     return Shape(
         h=h, f=exact_division(inner, tp, f"{c.where}: inner size by tp"),
