@@ -215,6 +215,9 @@ def test_recordings_that_contradict_themselves_are_survived(seed: int, tmp_path:
         assert main(["snapshot", str(path), *arguments]) in (0, 2)
 
 
+DEEP_STATE = b"\x80\x04]}\x8c\x05state" + b"]" * 20_000 + b"a" * 19_999 + b"s\x8c\x04sizeK\x01sa."
+
+
 def one_event(event: dict[str, Any]) -> bytes:
     return pickle.dumps({"segments": [], "device_traces": [[event]]})
 
@@ -233,7 +236,14 @@ def one_event(event: dict[str, Any]) -> bytes:
         (pickle.dumps([1, 2, 3]), "no memory snapshot"),
         (pickle.dumps({"segments": [], "device_traces": 7}), "device_traces"),
         (pickle.dumps({"segments": [], "device_traces": [[1, 2]]}), "no event"),
+        (pickle.dumps({"segments": [], "device_traces": [7]}), "no event"),
+        (pickle.dumps({"segments": [], "device_traces": [None]}), "no event"),
         (one_event({"action": "explode", "size": 1}), "unknown event 'explode'"),
+        (one_event({"action": [[1]], "size": 1}), "unknown event of type list"),
+        (pickle.dumps([{"device": -1, "address": 0, "total_size": 0, "blocks": []}]), "device -1"),
+        (b"\x80\x04})" + b"\x85" * 200_000 + b"Ns.", "a key that is no text"),
+        (b"\x80\x04}\x8c\x06action" + b"]" * 20_000 + b"a" * 19_999 + b"s]q\x00h\x00a\x85.", "no memory snapshot"),
+        (DEEP_STATE, "unknown block state of type list"),
         (one_event({"action": "alloc", "size": -1}), "than any card has"),
         (one_event({"action": "alloc", "size": 1 << 41}), "than any card has"),
         (one_event({"action": "alloc", "size": "big"}), "not a whole number"),

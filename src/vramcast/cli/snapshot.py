@@ -67,7 +67,7 @@ def _device(snapshot: Snapshot, asked: int | None) -> int:
 
 def _write(path: str, page: str) -> None:
     try:
-        Path(path).write_text(page, encoding="utf-8")
+        Path(path).write_text(page, encoding="utf-8", errors="replace")
     except OSError as error:
         raise InputError(f"--html {path}: {error.strerror or error}") from None
 

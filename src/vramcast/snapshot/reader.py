@@ -176,7 +176,7 @@ class Intake:
         if sum(block.size for block in blocks) != size:
             raise SnapshotError(f"the blocks of segment {address:#x} do not add up to its {size} bytes.")
         return SegmentRecord(
-            device=_integer(fields.get("device", 0), "device"),
+            device=_device(fields.get("device", 0)),
             address=address,
             size=size,
             stream=_integer(fields.get("stream", 0), "stream"),
@@ -221,10 +221,8 @@ class Intake:
             raise SnapshotError("device_traces is not a list with an entry per device.")
         traces = []
         for events in lists:
-            if not isinstance(events, list) or len(events) > 1:
-                raise SnapshotError("device_traces holds something that is no list of events.")
-            packed = events[0] if events else b""
-            if type(packed) not in (bytes, bytearray) or len(packed) % ROW.size:
+            packed = b"" if events == [] else events[0] if isinstance(events, list) and len(events) == 1 else None
+            if not isinstance(packed, bytes | bytearray) or len(packed) % ROW.size:
                 raise SnapshotError("device_traces holds something that is no event.")
             traces.append(Trace(rows=packed, streams=tuple(self._streams), pools=tuple(self._pools)))
         return tuple(traces)
@@ -251,6 +249,13 @@ def _integer(value: object, what: str) -> int:
     if not isinstance(value, int):
         raise SnapshotError(f"a {what} is not a whole number.")
     return value
+
+
+def _device(value: object) -> int:
+    number = _integer(value, "device")
+    if not 0 <= number < _MOST_DEVICES:
+        raise SnapshotError(f"a segment is on device {number}; devices are 0 to {_MOST_DEVICES - 1}.")
+    return number
 
 
 def _size(value: object, what: str) -> int:
