@@ -31,8 +31,12 @@ class Precision(Word):
     FP8 = "fp8"
 
 
-MOST_GPUS = 2**20  # of one job
-MOST = 10**15  # parameters, tokens or samples: beyond this a number is a typing mistake
+# Beyond these a number is a typing mistake.
+MOST = 10**15  # parameters, samples of a run
+MOST_TOKENS = 10**8  # of a sample; also batches, ranks of adapters, and whatever else is a whole number
+MOST_GPUS = 2**20
+MOST_HIDDEN = 1000
+MOST_SCORES = 10**16  # batch × tokens²: what they take must be counted in 64 bits
 
 OPTIMIZERS = (
     "adamw", "adam", "sgd", "sgd-momentum", "adamw-8bit", "paged-adamw", "paged-adamw-8bit", "adafactor", "lion",
@@ -47,9 +51,10 @@ PLACES = ("none", "same", "cpu", "cuda:1")
 
 def option(
     help: str, default: Any = None, *, choices: tuple[str, ...] = (), kind: str = "text", least: int = 1,
-    most: int = MOST, group: str = "",
+    most: int | None = None, group: str = "",
 ) -> Any:  # fmt: skip
     """A field of the Job. kind: text, int, count, float, flag, list."""
+    most = most or (MOST if kind == "count" else MOST_TOKENS)
     facts = {"help": help, "choices": choices, "kind": kind, "least": least, "most": most, "group": group}
     return dataclasses.field(default=default, metadata=facts)
 
@@ -187,7 +192,7 @@ class Job:
         group="editing",
     )  # fmt: skip
     edit_rank: int = option("rank of the editor's layers (MEND)", 1920, kind="int", group="editing")
-    edit_hidden: int = option("hidden layers of the editor", 1, kind="int", least=0, group="editing")
+    edit_hidden: int = option("hidden layers of the editor", 1, kind="int", least=0, most=MOST_HIDDEN, group="editing")
     edit_forwards: int = option("forward passes of the edited model per step", 5, kind="int", group="editing")
     edit_gradients: str = option(
         "what the inner backward gives gradients to: only the inner parameters, or every parameter after the first one",
@@ -383,12 +388,19 @@ def parse_value(name: str, value: Any) -> Any:
     kind = field.metadata["kind"]
     try:
         parsed = _PARSERS[kind](value)
-    except (KeyError, TypeError, ValueError, InputError):
-        raise InputError(f"{name} must be {_WANTED[kind]}, not {value!r}") from None
+    except (KeyError, TypeError, ValueError, OverflowError, InputError):
+        raise InputError(f"{name} must be {_WANTED[kind]}, not {_shown(value)}") from None
     if name == "precision" and isinstance(parsed, str):
         check_value(field, parsed)
         return Precision(parsed)
     return parsed
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, int) and abs(value) > MOST:
+        return "a number with so many digits"
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def _int(value: Any) -> int:
@@ -437,7 +449,16 @@ _WANTED = {
 def job_from(values: Mapping[str, Any]) -> Job:
     """A Job from flags or job-file keys; None counts as not given."""
     given = {name: parse_value(name, value) for name, value in values.items() if value is not None}
-    return Job(**{name.replace("-", "_"): value for name, value in given.items()})
+    job = Job(**{name.replace("-", "_"): value for name, value in given.items()})
+    _check_together(job)
+    return job
+
+
+def _check_together(job: Job) -> None:
+    """Sizes that are possible alone can be absurd together."""
+    batch, seq = max(job.batch, job.eval_batch or 1, job.rollout_batch or 1), max(job.seq or 1, job.target_seq or 1)
+    if batch * seq**2 > MOST_SCORES:
+        raise InputError(f"a batch of {batch} with {seq} tokens each is beyond any GPU: give a smaller batch or seq")
 
 
 def job_values(job: Job) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def cublas_workspace_bytes(job: Job, gpu: Gpu | None) -> int:
     """One cuBLAS workspace: 4 MiB before torch 2.0, then 8.125 MiB (:4096:2:16:8); 32 MiB on Hopper and Blackwell. Or
     as CUBLAS_WORKSPACE_CONFIG says, which deterministic jobs must set: pairs of KiB and how many."""
     if job.cublas_workspace:
-        pairs = re.findall(r":([0-9]+):([0-9]+)", job.cublas_workspace)
+        pairs = re.findall(r":([0-9]{1,8}):([0-9]{1,4})", job.cublas_workspace)
         if "".join(f":{size}:{count}" for size, count in pairs) != job.cublas_workspace:
             raise InputError(
                 f"cublas-workspace must be pairs of KiB and a count (:4096:8, :16:8), not {job.cublas_workspace!r}"

@@ -6,7 +6,7 @@ from vramcast.forecast import Scaling
 from vramcast.formulas.checkpointing import recompute_rule
 from vramcast.formulas.events import Event
 from vramcast.formulas.timeline import Mode, passes
-from vramcast.job import Job
+from vramcast.job import MOST_TOKENS, Job
 from vramcast.ledger import BACKWARD
 from vramcast.models.program import Program
 from vramcast.units import round_up
@@ -16,7 +16,7 @@ ROUND = 128  # kernels pad lengths to a few dozen; multiples of this are padded 
 
 def lengths(seq: int) -> tuple[int, int, int]:
     """Three lengths at which a parabola shows itself."""
-    base = round_up(seq, ROUND)
+    base = round_up(min(seq, MOST_TOKENS // 4), ROUND)
     return base, 2 * base, 3 * base
 
 

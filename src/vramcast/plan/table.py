@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.deadline import check_time
+from vramcast.errors import InputError
 from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.peaks import MOMENTS, ByPhase, Recording
 from vramcast.formulas.recorded import sizes_of
@@ -239,7 +240,7 @@ class Table:
         key = (*_stored(job), job.optimizer, implementation(job), job.zero_grad, accumulates)
         if key not in self._made.fixed:
             lying = recording.lying(_accumulating(job) if accumulates else job)
-            self._made.fixed[key] = numpy.array([lying[phase] for phase in MOMENTS], numpy.int64)
+            self._made.fixed[key] = _counted([lying[phase] for phase in MOMENTS])
         return self._made.fixed[key]
 
     def _recording(self, job: Job) -> Recording:
@@ -409,4 +410,11 @@ def _accumulating(job: Job) -> Job:
 def _on_grid(passes: ByPhase, beside: ByPhase, phase: str, shape: tuple[int, ...]) -> Bytes:
     if phase not in passes:
         return numpy.full(shape, -(2**62), numpy.int64)
-    return numpy.broadcast_to(numpy.asarray(passes[phase] + beside.get(phase, 0), numpy.int64), shape)
+    return numpy.broadcast_to(_counted(passes[phase] + beside.get(phase, 0)), shape)
+
+
+def _counted(nbytes: Any) -> Bytes:
+    try:
+        return numpy.asarray(nbytes, numpy.int64)
+    except OverflowError:
+        raise InputError("the job takes more bytes than 64 bits can count; look at its sizes and ranks") from None
