@@ -197,7 +197,7 @@ def qwen_tower(t: Tape, c: Config, sizes: Sizes, *, later: bool) -> Value:
     table = Value((x.shape[0], 1, 2 * h // c.dim("num_heads", "a_v")), F32, label="cos, sin")
     full = set(c.list("fullatt_block_indexes"))
     kinds = ["window" if later and i not in full else "full" for i in range(c.dim("depth", "L_v"))]
-    window = (int(c.dim("window_size", "w")) // int(c.dim("patch_size", "p"))) ** 2 if later else 0
+    window = _window_patches(c) if later else 0
 
     def block(x: Value, kind: str) -> Value:
         length = minimum(per_image, window) if kind == "window" else per_image
@@ -234,6 +234,13 @@ def qwen_patches(t: Tape, c: Config, num: Number, h: Dim) -> Value:
             x = t.view(y, (num, h))
         part.outputs = (x,)
     return x
+
+
+def _window_patches(c: Config) -> int:
+    window, patch = int(c.dim("window_size", "w")), int(c.dim("patch_size", "p"))
+    if window < patch:
+        raise InputError(f"{c.where}: window_size {window} is smaller than patch_size {patch}")
+    return (window // patch) ** 2
 
 
 def packed_attention(t: Tape, c: Config, y: Value, table: Value, length: Number) -> Value:
