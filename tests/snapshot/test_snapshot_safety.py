@@ -241,7 +241,7 @@ def one_event(event: dict[str, Any]) -> bytes:
         (one_event({"action": "explode", "size": 1}), "unknown event 'explode'"),
         (one_event({"action": [[1]], "size": 1}), "unknown event of type list"),
         (pickle.dumps([{"device": -1, "address": 0, "total_size": 0, "blocks": []}]), "device -1"),
-        (b"\x80\x04})" + b"\x85" * 200_000 + b"Ns.", "a key that is no text"),
+        (b"\x80\x04})" + b"\x85" * 200_000 + b"Ns.", "tuples inside of tuples"),
         (b"\x80\x04}\x8c\x06action" + b"]" * 20_000 + b"a" * 19_999 + b"s]q\x00h\x00a\x85.", "no memory snapshot"),
         (DEEP_STATE, "unknown block state of type list"),
         (one_event({"action": "alloc", "size": -1}), "than any card has"),

@@ -20,7 +20,6 @@ _LOOKAHEAD_BYTES = 1 << 16  # at least this much is in the buffer when an opcode
 _LONGEST_TEXT = 1 << 24  # bytes of one string; torch writes names of files and functions
 _LONGEST_NUMBER = 32  # characters or bytes; torch writes 64-bit integers
 _UNSIGNED_4 = struct.Struct("<I")
-_KEYS = frozenset((str, int, bool, bytes, float, type(None)))
 _PACKED = object()  # stands in the memo for a dict that was packed
 
 _REFUSED = {
@@ -279,16 +278,24 @@ class PickleStream:
         self._stack.append(())
 
     def _op_tuple(self) -> None:
-        self._stack.append(tuple(self._pop_to_mark()))
+        self._push_tuple(tuple(self._pop_to_mark()))
 
     def _op_tuple1(self) -> None:
-        self._stack[-1:] = [(self._stack[-1],)]
+        self._push_tuple((self._stack.pop(),))
 
     def _op_tuple2(self) -> None:
-        self._stack[-2:] = [(self._stack[-2], self._stack[-1])]
+        second, first = self._stack.pop(), self._stack.pop()
+        self._push_tuple((first, second))
 
     def _op_tuple3(self) -> None:
-        self._stack[-3:] = [(self._stack[-3], self._stack[-2], self._stack[-1])]
+        third, second, first = self._stack.pop(), self._stack.pop(), self._stack.pop()
+        self._push_tuple((first, second, third))
+
+    def _push_tuple(self, items: tuple[Any, ...]) -> None:
+        """A tuple may become a key, and to hash a deep nest would end the process; torch writes pairs of numbers."""
+        if any(type(item) is tuple for item in items):
+            self._fail("has tuples inside of tuples, which torch never writes")
+        self._stack.append(items)
 
     def _op_empty_list(self) -> None:
         match = _REFERENCE_LIST.match(self._buffer, self._pos - 1)
@@ -349,26 +356,20 @@ class PickleStream:
     def _op_dict(self) -> None:
         items = self._pop_to_mark()
         self._stack.append(Building())
-        self._fill(items)
+        self._stack[-1].update(zip(items[::2], items[1::2], strict=True))
 
     def _op_setitem(self) -> None:
         value, key = self._stack.pop(), self._stack.pop()
-        self._fill([key, value])
+        self._stack[-1][key] = value
 
     def _op_setitems(self) -> None:
-        self._fill(self._pop_to_mark())
+        items = self._pop_to_mark()
         building = self._stack[-1]
+        building.update(zip(items[::2], items[1::2], strict=True))
         value = self._absorb(building)
         if value is not None:
             self._stack[-1] = value
             self._replace_in_memo(building, value)
-
-    def _fill(self, items: list[Any]) -> None:
-        """Keys and values into the dict on top. No tuple is a key: to hash nested ones can end the process."""
-        building, keys = self._stack[-1], items[::2]
-        if type(building) is not Building or not _KEYS.issuperset(map(type, keys)):
-            self._fail("is damaged (a key that is no text, or keys for something else than a dict)")
-        building.update(zip(keys, items[1::2], strict=True))
 
     # Bookkeeping
 
