@@ -21,7 +21,7 @@ from typing import Any
 
 TESTS = Path(__file__).parents[1]
 MODELS = TESTS.parent / "src/vramcast/catalog/data/models"
-sys.path[:0] = [str(Path(__file__).parent), str(TESTS / "snapshot"), str(TESTS / "allocator")]
+sys.path[:0] = [str(Path(__file__).parent), *(str(TESTS / name) for name in ("snapshot", "allocator", "models"))]
 
 from mutations import ODD_NUMBERS, ODD_TEXTS, changed_bytes, changed_structure, near, spliced, with_depth  # noqa: E402
 
@@ -111,12 +111,17 @@ def _pickled(value: Any, rng: random.Random) -> bytes:
 
 @cache
 def _configs() -> list[Any]:
+    from configs import OTHERS
+
     seeds = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(MODELS.glob("*.json"))]
-    for seed in seeds:  # two layers record like forty, in less time
-        for key in seed:
-            if "layers" in key and type(seed[key]) is int and seed[key] > 4:
-                seed[key] = 4
-    return seeds
+    return [_shallow(seed) for seed in (*seeds, *OTHERS.values())]
+
+
+def _shallow(config: dict[str, Any]) -> dict[str, Any]:
+    """Four layers record like forty, in less time."""
+    return {
+        key: min(value, 4) if "layer" in key and type(value) is int else value for key, value in config.items()
+    }  # fmt: skip
 
 
 # ---- safetensors

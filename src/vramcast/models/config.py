@@ -66,6 +66,22 @@ class Config:
             raise InputError(f"{self.where}: {name} must be a list, not {value!r}")
         return value
 
+    def numbers(self, name: str) -> tuple[int, ...]:
+        """A list of whole numbers, such as those of layers."""
+        values = self.list(name)
+        if not all(type(value) is int for value in values):
+            raise InputError(f"{self.where}: {name} must be a list of whole numbers")
+        return tuple(values)
+
+    def per_layer(self, name: str, layers: int) -> tuple[Any, ...]:
+        """A word or number for every layer; empty when absent. A model cut short has fewer layers than the list."""
+        values = self.list(name)
+        if values and len(values) < layers:
+            raise InputError(f"{self.where}: {name} has {len(values)} entries for {layers} layers")
+        if not all(isinstance(value, str | int | float) for value in values):
+            raise InputError(f"{self.where}: {name} must be a list of words or numbers")
+        return tuple(values[:layers])
+
     def sub(self, name: str) -> Config:
         """A nested config such as `text_config`; empty when absent."""
         value = self.data.get(name)

@@ -122,8 +122,9 @@ def _check_depth(data: Any, where: str) -> None:
     for key, value in data.items():
         if isinstance(value, dict):
             _check_depth(value, f"{where}: {key}")
-        elif type(value) is int and value > _most_of(key):
-            raise InputError(f"{where}: {key} must be at most {_most_of(key)}, not {value}")
+        for number in value if isinstance(value, list) else (value,):
+            if type(number) is int and number > _most_of(key):
+                raise InputError(f"{where}: {key} must be at most {_most_of(key)}, not {number}")
 
 
 def _most_of(key: str) -> float:
@@ -131,7 +132,7 @@ def _most_of(key: str) -> float:
         return inf
     if "expert" in key:
         return MOST_EXPERTS
-    return MOST_LAYERS if "layer" in key or key == "depth" else inf
+    return MOST_LAYERS if "layer" in key or key in ("depth", "depths") else inf
 
 
 def _from_checkpoint(path: Path, name: str) -> ModelSource:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from vramcast.errors import InputError
 from vramcast.models.config import Config
 from vramcast.models.dims import Number
 from vramcast.models.tape import Regime
@@ -48,15 +47,8 @@ def sliding_layers(c: Config, layers: int) -> list[bool]:
         return [False] * layers
     listed = c.list("layer_types")
     if listed and c.model_type not in ("mistral", "mixtral", "starcoder2", "phi3", "phimoe", "qwen3_moe"):
-        return [kind == "sliding_attention" for kind in _one_per_layer(c, "layer_types", layers)]
+        return [kind == "sliding_attention" for kind in c.per_layer("layer_types", layers)]
     return [_slides(c, layers)(index) for index in range(layers)]
-
-
-def _one_per_layer(c: Config, name: str, layers: int) -> list[Any]:
-    listed = c.list(name)
-    if len(listed) < layers:
-        raise InputError(f"{c.where}: {name} has {len(listed)} entries for {layers} layers")
-    return listed[:layers]
 
 
 def _slides(c: Config, layers: int) -> Callable[[int], bool]:
@@ -74,7 +66,7 @@ def _slides(c: Config, layers: int) -> Callable[[int], bool]:
         return lambda index: index % 2 == 0 and index < latest
     if c.model_type == "smollm3":  # layers without rotation
         every = int(c.dim("no_rope_layer_interval", "n", default=4))
-        rotates = _one_per_layer(c, "no_rope_layers", layers) if c.list("no_rope_layers") else []
+        rotates = c.per_layer("no_rope_layers", layers)
         return lambda index: not rotates[index] if rotates else (index + 1) % every == 0
     return lambda index: True
 

@@ -198,7 +198,9 @@ def smollm3(t: Tape, c: Config, sizes: Sizes) -> Program:
     shape = read_shape(c)
     bias, layers = c.flag("attention_bias", False), c.dim("num_hidden_layers", "L")
     every = c.dim("no_rope_layer_interval", "n", default=4)
-    kinds: Sequence[int] = c.list("no_rope_layers") or [int((i + 1) % every != 0) for i in range(layers)]
+    kinds: Sequence[int] = c.per_layer("no_rope_layers", int(layers)) or [
+        int((i + 1) % every != 0) for i in range(layers)
+    ]
 
     def make_block(positions: Value) -> Block:
         def block(x: Value, rotates: int) -> Value:
@@ -239,7 +241,7 @@ def cohere(t: Tape, c: Config, sizes: Sizes) -> Program:
     second, layers = c.model_type == "cohere2", c.dim("num_hidden_layers", "L")
     every = c.dim("sliding_window_pattern", "n", default=4)
     pattern = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(layers)]
-    kinds = (c.list("layer_types") or pattern) if second else ["sliding_attention"] * layers
+    kinds = (c.per_layer("layer_types", int(layers)) or pattern) if second else ["sliding_attention"] * layers
     slides = not second or c.data.get("sliding_window", 4096) is not None
 
     def make_block(positions: Value) -> Block:

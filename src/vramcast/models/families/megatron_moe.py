@@ -69,7 +69,7 @@ def layer_kinds(c: Config, layers: int) -> list[str]:
             raise InputError(f"{c.where}: moe_layer_freq has {len(given)} entries for {layers} layers")
         return ["moe" if entry else "dense" for entry in given]
     every = c.dim("moe_layer_freq", "n", "decoder_sparse_step", default=1)
-    first, dense = c.dim("first_k_dense_replace", "n", default=0, least=0), c.list("mlp_only_layers")
+    first, dense = c.dim("first_k_dense_replace", "n", default=0, least=0), c.numbers("mlp_only_layers")
     return ["dense" if i < first or i in dense or i % every else "moe" for i in range(layers)]
 
 

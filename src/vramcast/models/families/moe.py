@@ -138,7 +138,7 @@ def shared(t: Tape, c: Config, rows: Value, shape: Shape) -> Value:
 
 def sparse_kinds(c: Config) -> list[str]:
     step = c.dim("decoder_sparse_step", "n", default=1)
-    dense = set(c.list("mlp_only_layers"))
+    dense = set(c.numbers("mlp_only_layers"))
     layers = range(c.dim("num_hidden_layers", "L"))
     return ["sparse" if i not in dense and (i + 1) % step == 0 else "dense" for i in layers]
 

@@ -195,7 +195,7 @@ def qwen_tower(t: Tape, c: Config, sizes: Sizes, *, later: bool) -> Value:
     images, per_image = sizes.batch * sizes.images, tokens * merge
     x = qwen_patches(t, c, images * per_image, h)
     table = Value((x.shape[0], 1, 2 * h // c.dim("num_heads", "a_v")), F32, label="cos, sin")
-    full = set(c.list("fullatt_block_indexes"))
+    full = set(c.numbers("fullatt_block_indexes"))
     kinds = ["window" if later and i not in full else "full" for i in range(c.dim("depth", "L_v"))]
     window = _window_patches(c) if later else 0
 
