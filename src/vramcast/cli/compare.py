@@ -6,6 +6,7 @@ import argparse
 import shlex
 from pathlib import Path
 
+from vramcast.cli import Parser
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
 from vramcast.errors import InputError
 from vramcast.formulas.estimate import estimate
@@ -38,10 +39,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _job(text: str, common: argparse.Namespace) -> Job:
     """A file's job, or the flags in the text; in both, the common flags fill in what is not said."""
-    words = shlex.split(text)
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise InputError(f"job {text!r}: {error}. Quotes inside a job come in pairs.") from None
     if not words:
         raise InputError("an empty job")
-    parser = argparse.ArgumentParser(prog="vramcast compare", add_help=False, exit_on_error=False)
+    parser = Parser(prog="vramcast compare", add_help=False, allow_abbrev=False)
     parser.add_argument("model", nargs="?")
     add_job_flags(parser)
     if Path(words[0]).suffix in (".yaml", ".yml"):
