@@ -137,12 +137,16 @@ def test_without_pyarrow_the_way_to_it_is_named(
     assert "pip install 'vramcast[runtime]'" in refused([*words, str(path)], capsys)
 
 
+def code_of(words: list[str]) -> object:
+    try:
+        return main(words)
+    except SystemExit as ended:
+        return ended.code
+
+
 @pytest.mark.parametrize("job", ['gpt2 "', "gpt2 --batch", "gpt2 --nonsense 1", ""])
 def test_a_job_in_quotes_that_is_none_is_one_line(job: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        assert main(["compare", job]) == 2
-    except SystemExit as ended:
-        assert ended.code == 2
+    assert code_of(["compare", job]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
