@@ -7,6 +7,7 @@ finding: it is made smaller and stored in tests/fuzz/corpus/<reader>/, where tes
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import mmap
 import os
@@ -171,7 +172,7 @@ def main() -> int:
     sys.modules["torch"] = None  # type: ignore[assignment]  # to build a model that no family describes takes too long
     for target in args.only:
         _warm_up(TARGETS[target])
-    with tempfile.TemporaryDirectory() as seen:
+    with tempfile.TemporaryDirectory() as seen, contextlib.suppress(KeyboardInterrupt):
         while sum(used.values()) < 60 * args.minutes:
             name = min(args.only, key=lambda name: used[name])
             number, seconds = turn(name, args.seed, Path(seen))

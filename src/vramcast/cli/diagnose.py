@@ -36,7 +36,7 @@ PICKLES = tuple(bytes((0x80, protocol)) for protocol in (2, 3, 4, 5))
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
-        help="an error message, a log of any size, nvidia-smi output, memory_summary, or a memory snapshot; "
+        help="an error message, a log of up to 16 GiB, nvidia-smi output, memory_summary, or a memory snapshot; "
         "- reads standard input",
     )
     parser.add_argument("--json", action="store_true", help="the same as JSON")
