@@ -28,6 +28,7 @@ from mutations import ODD_NUMBERS, ODD_TEXTS, changed_bytes, changed_structure, 
 from vramcast.cli import main  # noqa: E402
 from vramcast.job import FIELDS, flag_of  # noqa: E402
 
+MOST_INPUT_BYTES = 2**20  # ten seconds are much for these, and little for a log of a gigabyte
 Seeds = Callable[[], list[Any]]
 
 
@@ -53,10 +54,10 @@ class Target:
         except Exception:  # the change cannot be written in this form
             in_bytes, data = True, self.write(seed, rng)
         if not in_bytes:
-            return data
+            return data[:MOST_INPUT_BYTES]
         if rng.random() < 0.1:
-            return spliced(data, self.write(rng.choice(seeds), rng), rng)
-        return changed_bytes(data, rng)
+            return spliced(data, self.write(rng.choice(seeds), rng), rng)[:MOST_INPUT_BYTES]
+        return changed_bytes(data[:MOST_INPUT_BYTES], rng)[:MOST_INPUT_BYTES]
 
     def run(self, folder: Path, data: bytes) -> int:
         """The exit code of the command; whatever it raises is a finding."""
