@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from vramcast.cli.terminal import discard_output, print_error, screen
-from vramcast.errors import OutputError, VramcastError
+from vramcast.errors import OutputError, TraceError, VramcastError
 
 COMMANDS = {
     "diagnose": "read an OOM message, a log or nvidia-smi output: what happened, whose memory, why, what to do",
@@ -36,6 +36,7 @@ COMMANDS = {
 }
 
 
+MOST_LINES = 60  # of an error that shows where a script failed
 UNCOLLECTED = ("estimate", "plan", "check", "compare")
 
 
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except VramcastError as error:
         if isinstance(error, OutputError):
             discard_output()
-        print_error(f"vramcast: {error}")
+        print_error(f"vramcast: {error}", lines=MOST_LINES if isinstance(error, TraceError) else 1)
         return 2
     except BrokenPipeError:  # the reader of our output (head, less) has seen enough
         discard_output()

@@ -120,8 +120,9 @@ def discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def print_error(text: str) -> None:
-    """A line on standard error, if there is one."""
+def print_error(text: str, lines: int = 1) -> None:
+    """A line on standard error, if there is one; of a longer message at most so many lines."""
+    shown = as_line(text) if lines == 1 else "\n".join(map(as_line, text.splitlines()[:lines]))
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
-            print(as_line(text), file=sys.stderr)
+            print(shown, file=sys.stderr)
