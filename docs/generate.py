@@ -51,7 +51,6 @@ def sessions(page: Path) -> Iterator[Shown]:
 def run(command: str) -> str:
     """What the command prints, errors included, as on a terminal that does not fold."""
     words = shlex.split(command)
-    words += ["--seconds", "inf"] if words[1:2] == ["plan"] else []  # however busy the machine is
     environment = os.environ | {"COLUMNS": "120", "NO_COLOR": "1", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
         [sys.executable, "-m", *words], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -382,7 +382,7 @@ TARGETS = {
         in_bytes=0.02,
     ),
     "job-planned": Target(
-        file="job.yaml", command=("plan", "FILE", "--seconds", "0.3"), seeds=_jobs, write=_yaml, mutate=changed_job,
+        file="job.yaml", command=("plan", "FILE"), seeds=_jobs, write=_yaml, mutate=changed_job,
         in_bytes=0.02,
     ),
     "lengths": Target(

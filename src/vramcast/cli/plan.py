@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import gc
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
+from vramcast.cli.output import show_progress
 from vramcast.errors import InputError
 from vramcast.formulas.parallel.topology import topology_of
 from vramcast.job import Job, fields
@@ -18,7 +21,7 @@ if TYPE_CHECKING:  # loaded where they are used: wrong words are told without th
     from vramcast.plan.search import Plan
     from vramcast.plan.verify import Traced
 
-SECONDS = 1.5  # the rest of two seconds: start, what is under way, the report
+QUIET_SECONDS = 1.0  # what takes no longer needs no progress
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,10 +46,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="price this change alone instead of searching: a change's name or key=value,key=value; "
         "a + in front adds it to the one before; may be given several times",
     )  # fmt: skip
-    group.add_argument(
-        "--seconds", type=float, default=SECONDS, metavar="X",
-        help=f"for the search (default {SECONDS:g}; inf: until all that are shown are found)",
-    )  # fmt: skip
     group.add_argument("--write", type=Path, metavar="FILE", help="write the first plan as a job file")
     add_output_flags(parser)
 
@@ -58,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
     job, limits = _with_global_batch(job_of(args, args.model), args.global_batch), _limits(args)
     if args.advice:
         return _price(args, job)
-    plans = plan(job, limits)
+    plans = plan(job, limits, _progress())
+    show_progress("")
     fits = bool(plans.base.verdict().fits)
     if args.write:
         _write(args.write, plans.base.job if fits else plans.fitting[0].job if plans.fitting else None)
@@ -70,9 +70,22 @@ def run(args: argparse.Namespace) -> int:
     return 0 if fits or plans.fitting else 1
 
 
+def _progress() -> Callable[[int, Plan | None], None]:
+    """On a terminal, what a search that takes longer has found so far."""
+    started, found = time.monotonic(), list[str]()
+
+    def told(num_estimated: int, plan: Plan | None) -> None:
+        if plan is not None:
+            found.append(" + ".join(move.name for move in plan.moves))
+        if time.monotonic() - started > QUIET_SECONDS:
+            fits = f"; fits: {'; '.join(found)}" if found else ""
+            show_progress(f"{num_estimated} combinations estimated{fits}")
+
+    return told
+
+
 def _traced(found: tuple[Plan, ...]) -> tuple[Traced, ...]:
     """Each takes seconds to a minute. What only a collection frees must be freed, as where it will be trained."""
-    from vramcast.cli.output import show_progress
     from vramcast.plan.verify import trace
 
     gc.enable()
@@ -112,9 +125,7 @@ def _limits(args: argparse.Namespace) -> Limits:
         raise InputError(f"--keep: {', '.join(sorted(unknown))} is no job key. Known: {', '.join(fields())}")
     if args.max_slowdown is not None and not args.max_slowdown > 0:
         raise InputError(f"--max-slowdown must be above 0, not {args.max_slowdown:g}")
-    if not args.seconds >= 0:
-        raise InputError(f"--seconds must be at least 0, not {args.seconds:g}")
-    return Limits(keep=keep, max_slowdown=args.max_slowdown, second_gpu=args.second_gpu, seconds=args.seconds)
+    return Limits(keep=keep, max_slowdown=args.max_slowdown, second_gpu=args.second_gpu)
 
 
 def _with_global_batch(job: Job, samples: int | None) -> Job:

@@ -9,7 +9,6 @@ from itertools import takewhile
 
 from vramcast.allocator import Allocator, AllocatorSettings, Block, OutOfMemory, SimulatedDriver
 from vramcast.allocator.quick import quick
-from vramcast.deadline import check_time
 from vramcast.formulas.events import Event
 from vramcast.formulas.timeline import Stamped
 from vramcast.ledger import BACKWARD, EVAL, ROLLOUT
@@ -244,7 +243,6 @@ class Run:
         for item in stream:
             phase, _, (sign, _, nbytes, kind, _), key = item
             if phase != seen:
-                check_time()
                 seen, waits = phase, self.waits(phase)
                 if zeroes and phase == BACKWARD:
                     self.drop_gradients()

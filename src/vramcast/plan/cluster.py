@@ -7,12 +7,10 @@ which fit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from vramcast.deadline import OutOfTime, check_time, until
 from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
 from vramcast.formulas.estimate import TooLarge
@@ -21,15 +19,13 @@ from vramcast.job import Job
 from vramcast.ledger import Category, Ledger, Level
 from vramcast.plan.cost import StepCost, slowdown_of
 from vramcast.plan.moves import Kind, Move, available
-from vramcast.plan.order import KINDS, Applied, Clock, Limits, Moves, Question, Questions, is_plan, move_effort
+from vramcast.plan.order import KINDS, Applied, Limits, Moves, Question, Questions, is_plan, move_effort
 from vramcast.plan.rank_prices import RankPrices, Resting, edit_cost
 from vramcast.units import MiB
 
 PRICED = 400
 LEAST = 16 * MiB  # less is nothing
 TRIED = 24
-LAST = 3  # answers for which time is kept while nothing is found
-SLIM = ("attention", "loss", "keep-outputs", "checkpointing", "batch")  # changes by which passes get smaller
 LEFT_OUT = (
     "checkpointing with offload", "selective checkpointing", "chunked cross entropy", "Adafactor", "paged 8-bit AdamW",
     "optimizer states paged to the host", "sequence ÷ 2", "sequence ÷ 4", "expandable segments",
@@ -193,56 +189,33 @@ class Search:
         self.job = base.job
         self.most = prices.gpu.capacity_bytes()
         self.useless: set[str] = set()
-        self.num_priced, self.num_left = 0, TRIED
+        self.num_priced = self.num_asked = 0
         self.smallest: Refused | None = None
         self._made: dict[Hashable, list[_Made]] = {}
         self._beyond: dict[Hashable, int] = {}  # what refused ones asked for beyond their price
 
-    def questions(self, found: list[Moves], skip: Callable[[Moves], bool], clock: Clock) -> Questions:
-        """Of those that are fast enough and not to be skipped; what fits is added to what was found. At most TRIED of
-        at most PRICED are asked about. Where time gets short before one fits, those with the smallest passes."""
-        numbered, edits = enumerate(in_order(self.job, self.limits)), self.job.gpus == 1
-        try:
-            return (yield from self._questions(numbered, found, skip, clock, 0 if edits else LAST))
-        except OutOfTime:
-            clock.stopped = True
-            if found or edits:
-                return
-        numbered, names = enumerate(in_order(self.job, self.limits)), self._slimming()
-        slim = (each for each in numbered if names <= {move.name for move in each[1][0]})
-        with suppress(OutOfTime):
-            yield from self._questions(slim, found, skip, clock, 0)
+    def questions(self, found: list[Moves], skip: Callable[[Moves], bool]) -> Questions:
+        """Of those that are fast enough and not to be skipped; what fits is added to what was found.
 
-    def _slimming(self) -> set[str]:
-        """The last change of each kind that makes passes smaller."""
-        return set({move.axis: move.name for move in moves_for(self.job, self.limits) if move.axis in SLIM}.values())
-
-    def _questions(
-        self, numbered: Iterable[tuple[int, tuple[Moves, Job]]], found: list[Moves], skip: Callable[[Moves], bool],
-        clock: Clock, keeping: float,
-    ) -> Questions:  # fmt: skip
-        for number, (moves, changed) in numbered:
-            if not self.num_left or self.num_priced >= PRICED:
+        Once something fits, at most TRIED of at most PRICED are asked about. Before that the search goes on to its end.
+        """
+        for moves, changed in in_order(self.job, self.limits):
+            if found and (self.num_asked >= TRIED or self.num_priced >= PRICED):
                 return
-            end = clock.end_keeping(0 if found else keeping)
-            with until(end):
-                check_time()
             if skip(moves) or _divides_nothing(moves, changed) or any(move.name in self.useless for move in moves):
                 continue
             try:
                 price = self._price_if_it_may_fit(moves, changed)
             except VramcastError:  # a combination that the engine does not model is no plan
                 continue
-            if price is not None and self._fast_enough(price.cost):
-                self.num_left -= 1
-                slowdown = slowdown_of(price.cost, self.cost)
-                answer = yield Question(number=number, moves=moves, job=changed, slowdown=slowdown, until=end)
-                if isinstance(answer, OutOfTime):
-                    raise answer
-                if is_plan(answer):
-                    found.append(moves)
-                if isinstance(answer, Forecast | TooLarge):
-                    self._learn(moves, changed, price, answer)
+            if price is None or not self._fast_enough(price.cost):
+                continue
+            self.num_asked += 1
+            answer = yield Question(moves=moves, job=changed, slowdown=slowdown_of(price.cost, self.cost))
+            if is_plan(answer):
+                found.append(moves)
+            if isinstance(answer, Forecast | TooLarge):
+                self._learn(moves, changed, price, answer)
 
     def _learn(self, moves: Moves, job: Job, price: _Price, forecast: Forecast | TooLarge) -> None:
         asked = asked_bytes(forecast)

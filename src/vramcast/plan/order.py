@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
 from dataclasses import dataclass
-from math import inf
-from time import perf_counter
 
-from vramcast.deadline import OutOfTime
 from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
 from vramcast.formulas.estimate import TooLarge
@@ -31,50 +27,20 @@ class Limits:
     keep: frozenset[str] = frozenset()
     max_slowdown: float | None = None
     second_gpu: bool = False  # another card of the same kind
-    seconds: float | None = None  # for the search; None: as long as it takes
-
-
-class Clock:
-    """How long a search goes on. Where none was found yet, it keeps time for some more answers, as long as the slowest
-    so far. What a report shows beside plans may take until the end of all."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self.end = self.end_of_all = inf if seconds is None else perf_counter() + seconds
-        self.stopped = False  # before all was seen
-        self._slowest_s = 0.0
-
-    def end_keeping(self, answers: float) -> float:
-        return self.end - answers * self._slowest_s if answers else self.end
-
-    @contextmanager
-    def saving(self, share: float) -> Iterator[None]:
-        """A share of the time that this takes, for something behind the search."""
-        started = perf_counter()
-        yield
-        self.end -= share * (perf_counter() - started)
-
-    @contextmanager
-    def timing(self) -> Iterator[None]:
-        """An answer."""
-        started = perf_counter()
-        yield
-        self._slowest_s = max(self._slowest_s, perf_counter() - started)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """Does this combination fit? Asked by a search, which goes on with the answer."""
 
-    number: int  # in the search's order
     moves: Moves
     job: Job
     slowdown: tuple[float, float]  # time per token against the job as given, at both ends of the assumptions
-    until: float = inf  # when the answer is of no use any more
     allocated_bytes: int = 0  # at least, as far as it is known
 
 
-# None: it is taken to fit. An error: the engine does not model it, or had no time for it.
-Answer = Forecast | TooLarge | VramcastError | OutOfTime | None
+# An error: the engine does not model it.
+Answer = Forecast | TooLarge | VramcastError
 Questions = Generator[Question, Answer, None]
 
 
@@ -127,7 +93,7 @@ def fits_surely(forecast: Forecast) -> bool:
 
 
 def is_plan(answer: Answer) -> bool:
-    return answer is None or (isinstance(answer, Forecast) and fits_surely(answer))
+    return isinstance(answer, Forecast) and fits_surely(answer)
 
 
 def allocated_part(forecast: Forecast) -> float:

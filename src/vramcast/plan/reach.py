@@ -20,7 +20,6 @@ from vramcast.formulas.positions import DEFAULT_SEQ
 from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.program import Sizes
-from vramcast.plan.ahead import Here, started
 from vramcast.plan.order import is_plan, peak_bytes
 
 Grid = NDArray[numpy.int64]
@@ -38,19 +37,17 @@ class Reach:
     longest_seq: int | None  # None where batches are padded or of many lengths, or no length is given
 
 
-def reach_of(forecast: Forecast, config: Config, room: int) -> Here[Reach]:
-    """Sought from now on, if there are cores for it."""
+def find_reach(forecast: Forecast, config: Config, room: int) -> Reach:
     job = forecast.job
     assert job is not None
     batches = job.batch + numpy.arange(POINTS)
-    batch = started(lambda: _farthest(forecast, config, room, "batch", batches))
+    batch = _farthest(forecast, config, room, "batch", batches)
     if job.seq is None or job.longest_seq is not None or has_many_lengths(job):
-        return Here(lambda: Reach(largest_batch=batch.result(), longest_seq=None))
+        return Reach(largest_batch=batch, longest_seq=None)
     most = int(config.dim(*POSITIONS, default=DEFAULT_SEQ))
     lengths = job.seq + LENGTH_STEP * numpy.arange(POINTS)
     lengths = lengths[lengths <= max(most, job.seq)]
-    seq = started(lambda: _farthest(forecast, config, room, "seq", lengths))
-    return Here(lambda: Reach(largest_batch=batch.result(), longest_seq=seq.result()))
+    return Reach(largest_batch=batch, longest_seq=_farthest(forecast, config, room, "seq", lengths))
 
 
 def _farthest(forecast: Forecast, config: Config, room: int, key: str, values: Grid) -> int:

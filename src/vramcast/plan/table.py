@@ -15,7 +15,6 @@ import numpy
 from numpy.typing import NDArray
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.deadline import check_time
 from vramcast.errors import InputError
 from vramcast.formulas.optimizers import implementation
 from vramcast.formulas.peaks import MOMENTS, ByPhase, Recording
@@ -165,7 +164,6 @@ class Table:
     def _price(self, cells: NDArray[numpy.int64]) -> Bytes:
         """The peaks of these cells. What is folded for one of them is there for its whole grid."""
         for number in self._numbers_unpriced(cells):
-            check_time()
             self._price_grid(*self._unpriced.pop(number))
         return self._bytes.ravel()[cells]
 
@@ -180,7 +178,6 @@ class Table:
         """From what lies there to what `_lightest` takes, and from that to the peak. False: they are priced already."""
         numbers = self._numbers_unpriced(cells)
         for number in numbers:
-            check_time()
             at, recording, job = self._unpriced[number]
             lightest = job if number in self._bounded else _lightest(job)
             self._price_grid(at, recording, lightest)

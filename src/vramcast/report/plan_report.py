@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from vramcast.plan.table import Candidate  # with NumPy, which many GPUs do without
 
 FRONT_SHOWN = 8
-STOPPED = "there may be more plans: --seconds 10 looks for longer"
-FOUND_NONE = "no plan was found in this time: --seconds 10 looks for longer"
 NOTHING = "nothing that was tried fits; the smallest is"
 SHOWN_FROM = 10 * MiB  # a single change that frees less is named without a row
 
@@ -144,8 +142,6 @@ def _last_lines(plans: Plans, lang: str) -> list[str]:
         lines.append(f"{plan_word('as given', lang)}: {_speed(plans.cost)}")
         lines.append(f"{plan_word('times assume', lang)}: {_assumed(plans.base)}")
     lines.append(f"{plans.num_candidates:,} {plan_word('combinations were priced', lang)}")
-    if not plans.complete:
-        lines.append(plan_word(STOPPED if plans.fitting else FOUND_NONE, lang))
     return lines
 
 
@@ -202,7 +198,6 @@ def plans_json(plans: Plans, traced: tuple[Traced, ...] = ()) -> dict[str, Any]:
         "step_seconds": None if plans.cost is None else list(plans.cost.seconds),
         "tokens_per_s": None if plans.cost is None else list(plans.cost.tokens_per_s),
         "num_candidates": plans.num_candidates,
-        "complete": plans.complete,
     }  # fmt: skip
 
 

@@ -36,8 +36,6 @@ ZH = {
     "slower": "变慢",
     "changes the training": "改变训练",
     "combinations were priced": "种组合已计价",
-    "there may be more plans: --seconds 10 looks for longer": "可能还有其他方案：--seconds 10 可以搜索更久",
-    "no plan was found in this time: --seconds 10 looks for longer": "在此时间内未找到方案：--seconds 10 可搜索更久",
     "as given": "原作业",
     "fewest changes": "改动最少",
     "still short": "仍差",
