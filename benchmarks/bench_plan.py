@@ -16,7 +16,7 @@ import time
 import numpy
 
 from vramcast.catalog.gpus import find_gpu
-from vramcast.formulas.peaks import MOMENTS, Recording
+from vramcast.engine.prices.peaks import MOMENTS, Recording
 from vramcast.job import Job
 from vramcast.models.program import Sizes
 from vramcast.models.read import read_model

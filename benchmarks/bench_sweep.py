@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy
 
-from vramcast.formulas.estimate import estimate
-from vramcast.formulas.sweep import peak_grid
+from vramcast.engine.estimate import estimate
+from vramcast.engine.prices.sweep import peak_grid
 from vramcast.job import Job, Precision
 from vramcast.models.read import read_model
 

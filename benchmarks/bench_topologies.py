@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from vramcast.formulas.parallel.search import search
+from vramcast.engine.parallel.divisions import search
 from vramcast.job import Job, Precision
 
 WANTED_S = 2.0

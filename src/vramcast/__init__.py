@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vramcast.engine.estimate import estimate
     from vramcast.forecast import Forecast, Verdict
-    from vramcast.formulas.estimate import estimate
     from vramcast.job import Job
     from vramcast.ledger import Entry, Ledger
     from vramcast.models.module import read_module
@@ -25,7 +25,7 @@ __all__ = [
 _HOME = {
     "Entry": "vramcast.ledger", "Ledger": "vramcast.ledger", "Job": "vramcast.job",
     "Forecast": "vramcast.forecast", "Verdict": "vramcast.forecast",
-    "estimate": "vramcast.formulas.estimate",
+    "estimate": "vramcast.engine.estimate",
     "read_model": "vramcast.models.read", "read_module": "vramcast.models.module",
     "explain_oom": "vramcast.report.diagnose_hook", "install_excepthook": "vramcast.report.diagnose_hook",
     "trace_step": "vramcast.virtual.step", "virtual_gpu": "vramcast.virtual.gpu",

@@ -15,8 +15,8 @@ from vramcast.cli import main
 from vramcast.diagnose.diagnosis import Diagnosis, diagnose
 from vramcast.diagnose.reading import read_text
 from vramcast.diagnose.seen_peak import seen_peak
-from vramcast.formulas.estimate import estimate
-from vramcast.formulas.recorded import DEVICE
+from vramcast.engine.estimate import estimate
+from vramcast.engine.recording.record import DEVICE
 from vramcast.job import Job, Precision
 from vramcast.ledger import Level
 

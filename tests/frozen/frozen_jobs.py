@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.catalog.models import all_models
+from vramcast.engine.estimate import estimate
 from vramcast.errors import VramcastError
-from vramcast.formulas.estimate import estimate
 from vramcast.job import job_from
 from vramcast.ledger import Entry
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vramcast.formulas.estimate import estimate
+from vramcast.engine.estimate import estimate
 from vramcast.job import job_from
 
 CONFIGS = Path(__file__).parent / "scripts" / "configs"

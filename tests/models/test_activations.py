@@ -7,8 +7,8 @@ import torch
 from real import saved_bytes
 from transformers.activations import ACT2CLS, ACT2FN
 
+from vramcast.engine.stream.saved_tensors import kept_bytes
 from vramcast.errors import UnsupportedError
-from vramcast.formulas.kept import kept_bytes
 from vramcast.models.activations import EXPRESSIONS, KEEP_INPUT, KEEP_OUTPUT
 from vramcast.models.tape import BF16, F32, Regime, Section, Tape, Value
 

@@ -9,8 +9,8 @@ import pytest
 from configs import CATALOG_NAMES, OTHERS, config
 from test_parameters import ours, theirs
 
+from vramcast.engine.stream.saved_tensors import kept_bytes
 from vramcast.errors import InputError, UnsupportedError
-from vramcast.formulas.kept import kept_bytes
 from vramcast.models.config import Config
 from vramcast.models.families import record
 from vramcast.models.program import Sizes

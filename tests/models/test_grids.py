@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from configs import config, shallow
 
-from vramcast.formulas.kept import kept_bytes
+from vramcast.engine.stream.saved_tensors import kept_bytes
 from vramcast.models.config import Config
 from vramcast.models.families import record
 from vramcast.models.program import Sizes

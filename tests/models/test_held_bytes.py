@@ -13,7 +13,7 @@ from configs import config, shallow
 from held import held_bytes
 from real import real_model
 
-from vramcast.formulas.kept import kept_bytes
+from vramcast.engine.stream.saved_tensors import kept_bytes
 from vramcast.models.config import Config
 from vramcast.models.families import record
 from vramcast.models.program import Sizes

@@ -11,10 +11,10 @@ import torch
 from real import autocast, real_model, savings_of
 from test_parameters import ours, theirs
 
+from vramcast.engine.stream.fold import peak_by_phase
+from vramcast.engine.stream.saved_tensors import kept_bytes
+from vramcast.engine.stream.timeline import Mode
 from vramcast.errors import UnsupportedError
-from vramcast.formulas.fold import peak_by_phase
-from vramcast.formulas.kept import kept_bytes
-from vramcast.formulas.timeline import Mode
 from vramcast.models.config import Config
 from vramcast.models.families import MODULE_OF, family_of, record
 from vramcast.models.loss import add_loss

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from vramcast.engine.recording.lora_targets import lora_matches
+from vramcast.engine.stream.saved_tensors import kept
 from vramcast.errors import UnsupportedError
-from vramcast.formulas.kept import kept
-from vramcast.formulas.lora_targets import lora_matches
 from vramcast.models.config import Config
 from vramcast.models.families import record
 from vramcast.models.program import Sizes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vramcast.formulas.recorded import recorded
+from vramcast.engine.recording.record import recorded
 from vramcast.job import job_from
 from vramcast.models.params import Params
 from vramcast.models.program import Sizes

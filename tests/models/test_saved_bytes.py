@@ -16,7 +16,7 @@ import torch
 from configs import config, shallow
 from real import autocast, real_model, savings_of
 
-from vramcast.formulas.kept import kept_bytes
+from vramcast.engine.stream.saved_tensors import kept_bytes
 from vramcast.models.config import Config
 from vramcast.models.families import record
 from vramcast.models.program import Program, Sizes

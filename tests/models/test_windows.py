@@ -9,7 +9,7 @@ import torch
 import transformers
 from real import autocast, hf_config, real_model, savings_of
 
-from vramcast.formulas.kept import kept_bytes
+from vramcast.engine.stream.saved_tensors import kept_bytes
 from vramcast.models.config import Config
 from vramcast.models.families import record
 from vramcast.models.program import Sizes

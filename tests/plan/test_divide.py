@@ -7,8 +7,8 @@ import json
 import pytest
 
 from vramcast.cli import main
-from vramcast.formulas.estimate import estimate
-from vramcast.formulas.parallel.search import search
+from vramcast.engine.estimate import estimate
+from vramcast.engine.parallel.divisions import search
 from vramcast.job import job_from
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from vramcast.cli import main
-from vramcast.formulas.estimate import estimate
+from vramcast.engine.estimate import estimate
 from vramcast.job import job_from
 from vramcast.plan.hints import hints
 from vramcast.plan.order import applied

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from vramcast.catalog.gpus import find_gpu
+from vramcast.engine.estimate import TooLarge, estimate, estimate_if_it_may_fit
+from vramcast.engine.replay.drafts import Drafts
 from vramcast.forecast import Forecast
-from vramcast.formulas.drafts import Drafts
-from vramcast.formulas.estimate import TooLarge, estimate, estimate_if_it_may_fit
 from vramcast.job import job_from
 from vramcast.models.read import read_model
 from vramcast.plan.order import fits_surely

@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 
 import pytest
 
+from vramcast.engine.estimate import estimate
 from vramcast.errors import VramcastError
-from vramcast.formulas.estimate import estimate
 from vramcast.job import Job
 from vramcast.plan.moves import available
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from vramcast.catalog.gpus import find_gpu
+from vramcast.engine.estimate import estimate
 from vramcast.errors import VramcastError
-from vramcast.formulas.estimate import estimate
 from vramcast.job import Job, job_from
 from vramcast.models.read import read_model
 from vramcast.plan.cluster import _besides_size, _Made, in_order

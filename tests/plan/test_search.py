@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from vramcast.engine.estimate import estimate
 from vramcast.errors import InputError
-from vramcast.formulas.estimate import estimate
 from vramcast.job import Job, job_from
 from vramcast.plan.moves import FREE
 from vramcast.plan.order import Limits, applied, fits_surely

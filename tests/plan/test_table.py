@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from vramcast.catalog.gpus import find_gpu
-from vramcast.formulas.estimate import estimate
+from vramcast.engine.estimate import estimate
 from vramcast.job import job_from
 from vramcast.models.read import read_model
 from vramcast.plan.moves import Kind

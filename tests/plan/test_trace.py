@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from vramcast.formulas.estimate import estimate
+from vramcast.engine.estimate import estimate
 from vramcast.job import Job, job_from
 from vramcast.plan.moves import Kind
 from vramcast.plan.order import Limits, Moves, applied, fits_surely

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from vramcast.catalog.gpus import all_gpus, find_gpu
-from vramcast.formulas.estimate import estimate
-from vramcast.formulas.recipe import RECIPES
+from vramcast.engine.estimate import estimate
+from vramcast.engine.recording.precision import RECIPES
 from vramcast.job import Job, Precision
 from vramcast.models.tape import BF16
 from vramcast.plan.moves import available

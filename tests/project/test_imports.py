@@ -20,7 +20,7 @@ LAYER = {
     "sample_lengths": 3, "sandbox": 3, "job": 4,
     "jobfile": 5, "catalog": 5, "allocator": 5, "host": 5,
     "runtime": 6, "models": 6, "snapshot": 6, "forecast": 7,
-    "formulas": 8, "virtual": 9,
+    "engine": 8, "virtual": 9,
     "accuracy": 10, "configs": 10, "diagnose": 10, "plan": 10,
     "report": 11,
     "web": 12, "__init__": 12,

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
-from vramcast.formulas.estimate import estimate
+from vramcast.engine.estimate import estimate
 from vramcast.job import Job, Precision
 from vramcast.ledger import Ledger
 from vramcast.virtual import virtual_gpu

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from vramcast.formulas.estimate import estimate
+from vramcast.engine.estimate import estimate
 from vramcast.job import job_from
 from vramcast.plan.verify import trace
 

@@ -19,7 +19,7 @@ import transformers
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from vramcast.formulas.estimate import estimate
+from vramcast.engine.estimate import estimate
 from vramcast.job import Job, Precision
 from vramcast.ledger import Ledger
 from vramcast.virtual import virtual_gpu

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from vramcast.formulas.estimate import estimate
+from vramcast.engine.estimate import estimate
 from vramcast.job import job_from
 from vramcast.ledger import Category
 from vramcast.models.config import Config

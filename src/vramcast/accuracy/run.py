@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vramcast.accuracy.rows import Row
+from vramcast.engine.estimate import estimate
 from vramcast.forecast import Forecast
-from vramcast.formulas.estimate import estimate
 from vramcast.job import Job, job_from
 from vramcast.ledger import Level
 

@@ -8,10 +8,10 @@ import re
 from pathlib import Path
 
 from vramcast.cli.options import add_job_flags, job_of, print_json
+from vramcast.engine.estimate import estimate
 from vramcast.errors import InputError
 from vramcast.files import read_text
 from vramcast.forecast import Forecast
-from vramcast.formulas.estimate import estimate
 from vramcast.units import MiB, format_gib
 
 MOST_BASELINE_BYTES = 16 * MiB

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from vramcast.cli import Parser
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
+from vramcast.engine.estimate import estimate
 from vramcast.errors import InputError
-from vramcast.formulas.estimate import estimate
 from vramcast.job import Job
 
 

@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from vramcast.formulas.parallel.search import RECOMPUTE, search
+    from vramcast.engine.parallel.divisions import RECOMPUTE, search
     from vramcast.report.divisions import divisions_json, render_text
 
     batches = numbers("batch", args.batch or "1,2,4,8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
-from vramcast.formulas.estimate import estimate
+from vramcast.engine.estimate import estimate
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

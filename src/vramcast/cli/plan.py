@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
 from vramcast.cli.output import show_progress
+from vramcast.engine.parallel.topology import topology_of
 from vramcast.errors import InputError
-from vramcast.formulas.parallel.topology import topology_of
 from vramcast.job import Job, fields
 from vramcast.plan.order import Limits
 
@@ -99,7 +99,7 @@ def _traced(found: tuple[Plan, ...]) -> tuple[Traced, ...]:
 
 def _price(args: argparse.Namespace, job: Job) -> int:
     """Somebody's advice instead of a search; 0 where a line of it fits."""
-    from vramcast.formulas.estimate import estimate
+    from vramcast.engine.estimate import estimate
     from vramcast.plan.advice import price_advice
     from vramcast.plan.order import fits_surely
     from vramcast.plan.search import about

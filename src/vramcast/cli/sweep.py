@@ -7,11 +7,11 @@ import re
 from typing import TYPE_CHECKING
 
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
+from vramcast.engine.prices.observed_line import Fit, fit, parse_points
 from vramcast.errors import InputError
-from vramcast.formulas.observed import Fit, fit, parse_points
 
 if TYPE_CHECKING:
-    from vramcast.formulas.sweep import Sweep
+    from vramcast.engine.prices.sweep import Sweep
 
 MOST_POINTS = 1_000_000
 
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     if len(batches) * len(seqs) > MOST_POINTS:
         raise InputError(f"{len(batches)} × {len(seqs)} points are too many; at most {MOST_POINTS:,}")
     args.batch, args.seq = str(batches[0]), str(seqs[0])
-    from vramcast.formulas.sweep import sweep
+    from vramcast.engine.prices.sweep import sweep
     from vramcast.report.observed_text import fit_json
     from vramcast.report.observed_text import render_text as observed_text
     from vramcast.report.sweep_table import render_csv, render_text, sweep_json

@@ -137,7 +137,7 @@ def _forecast(gpu: VirtualGpu, ended: Run) -> Forecast:
 
 
 def _formula(path: Path) -> Forecast:
-    from vramcast.formulas.estimate import estimate
+    from vramcast.engine.estimate import estimate
     from vramcast.jobfile import read_job
 
     return estimate(read_job(path, {}))

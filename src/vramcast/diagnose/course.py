@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import find_gpu
 from vramcast.diagnose.evidence import BACKWARDS, STEPS, Evidence
+from vramcast.engine.estimate import estimate
+from vramcast.engine.recording.record import DEVICE
 from vramcast.forecast import Forecast
-from vramcast.formulas.estimate import estimate
-from vramcast.formulas.recorded import DEVICE
 from vramcast.job import Job
 from vramcast.ledger import LOAD, LOSS, NEXT_LOSS, RESUME, STEP, Category, Entry, Level
 from vramcast.models.read import read_model
@@ -75,7 +75,7 @@ def quick_need_bytes(job: Job) -> int | None:
         return None
     import numpy  # only where a job is given
 
-    from vramcast.formulas.sweep import peak_grid
+    from vramcast.engine.prices.sweep import peak_grid
 
     config = read_model(job.model).config
     if config is None:

@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from vramcast.formulas.optimizers import implementation, version
-from vramcast.formulas.recipe import RECIPES
-from vramcast.formulas.step import keeps_outputs
+from vramcast.engine.lines.optimizers import implementation, version
+from vramcast.engine.lines.training_step import keeps_outputs
+from vramcast.engine.recording.precision import RECIPES
 from vramcast.job import Job, Precision
 from vramcast.models.tape import F32
 

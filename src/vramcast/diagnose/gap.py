@@ -30,10 +30,10 @@ from vramcast.diagnose.evidence import STEPS, Evidence
 from vramcast.diagnose.findings import DRIVER_MARGIN_BYTES
 from vramcast.diagnose.fingerprint import Match
 from vramcast.diagnose.tensors import is_telling, lengths_of, matches_of, tensors_of
+from vramcast.engine.lines.optimizers import implementation
+from vramcast.engine.recording.precision import RECIPES
+from vramcast.engine.recording.record import DEVICE
 from vramcast.errors import InputError, VramcastError
-from vramcast.formulas.optimizers import implementation
-from vramcast.formulas.recipe import RECIPES
-from vramcast.formulas.recorded import DEVICE
 from vramcast.job import Job, Precision
 from vramcast.ledger import EVAL, LOAD, LOSS, NEXT_LOSS, RESUME, ROLLOUT, SAVE, Category, Level
 from vramcast.models.tape import F32

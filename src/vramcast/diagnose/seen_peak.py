@@ -27,8 +27,8 @@ from vramcast.diagnose.gap import (
 )
 from vramcast.diagnose.observation import Moment, Observation
 from vramcast.diagnose.reading import Reading
+from vramcast.engine.recording.record import DEVICE
 from vramcast.errors import InputError
-from vramcast.formulas.recorded import DEVICE
 from vramcast.job import Job
 from vramcast.ledger import Level
 

@@ -14,10 +14,10 @@ from vramcast.catalog.gpus import find_gpu
 from vramcast.diagnose.evidence import BACKWARDS, FORWARDS, STEPS
 from vramcast.diagnose.fingerprint import Candidate, Match, match_request
 from vramcast.diagnose.observation import Observation
+from vramcast.engine.lines.optimizers import implementation
+from vramcast.engine.recording.precision import RECIPES
+from vramcast.engine.recording.record import recorded, sizes_of
 from vramcast.errors import VramcastError
-from vramcast.formulas.optimizers import implementation
-from vramcast.formulas.recipe import RECIPES
-from vramcast.formulas.recorded import recorded, sizes_of
 from vramcast.job import Job
 from vramcast.ledger import EVAL, LOAD, ROLLOUT
 from vramcast.models.program import Program

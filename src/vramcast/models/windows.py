@@ -72,7 +72,7 @@ def _slides(c: Config, layers: int) -> Callable[[int], bool]:
 
 
 def is_beyond(seq: Number, window: int | None) -> bool:
-    """Is the sequence as long as the window? Of many lengths, is any? (`formulas.peaks` takes them apart.)"""
+    """Is the sequence as long as the window? Of many lengths, is any? (`engine.prices.peaks` takes them apart.)"""
     return window is not None and bool(_any(seq >= window))
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vramcast.catalog.gpus import Gpu
+from vramcast.engine.estimate import estimate
+from vramcast.engine.lines.states import States, unique
+from vramcast.engine.recording.record import plain, recorded, sizes_of
 from vramcast.errors import InputError, VramcastError, unknown
 from vramcast.forecast import Forecast
-from vramcast.formulas.estimate import estimate
-from vramcast.formulas.recorded import plain, recorded, sizes_of
-from vramcast.formulas.states import States, unique
 from vramcast.job import Job, fields, parse_value
 from vramcast.models.config import Config
 from vramcast.plan.cluster import ACROSS

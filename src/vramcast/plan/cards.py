@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import Gpu, all_gpus
+from vramcast.engine.estimate import estimate
 from vramcast.errors import VramcastError
-from vramcast.formulas.estimate import estimate
 from vramcast.job import Job
 from vramcast.models.read import read_model
 from vramcast.plan.order import fits_surely

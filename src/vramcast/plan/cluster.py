@@ -11,10 +11,10 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from vramcast.engine.estimate import TooLarge
+from vramcast.engine.parallel.topology import Topology
 from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
-from vramcast.formulas.estimate import TooLarge
-from vramcast.formulas.parallel.topology import Topology
 from vramcast.job import Job
 from vramcast.ledger import Category, Ledger, Level
 from vramcast.plan.cost import StepCost, slowdown_of

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.formulas.checkpointing import recompute_rule
-from vramcast.formulas.optimizers import implementation, is_paged, state_bytes
-from vramcast.formulas.recipe import RECIPES
+from vramcast.engine.lines.optimizers import implementation, is_paged, state_bytes
+from vramcast.engine.recording.precision import RECIPES
+from vramcast.engine.stream.checkpointing import recompute_rule
 from vramcast.job import Job
 from vramcast.models.dims import Number, maximum
 from vramcast.models.params import Params

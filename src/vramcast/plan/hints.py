@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vramcast.catalog.gpus import Gpu
+from vramcast.engine.lines.overheads import context_entries
+from vramcast.engine.prices.peaks import Recording
+from vramcast.engine.recording.record import DEVICE, sizes_of
+from vramcast.engine.recording.regime import kv_cache
 from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
-from vramcast.formulas.overheads import context_entries
-from vramcast.formulas.peaks import Recording
-from vramcast.formulas.recorded import DEVICE, sizes_of
-from vramcast.formulas.regime import kv_cache
 from vramcast.job import Job
 from vramcast.ledger import Level
 from vramcast.models.config import Config

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from vramcast.catalog.gpus import find_gpu
-from vramcast.formulas.loops import TWO_PASSES
-from vramcast.formulas.optimizers import implementation
-from vramcast.formulas.step import keeps_outputs
+from vramcast.engine.lines.optimizers import implementation
+from vramcast.engine.lines.training_step import keeps_outputs
+from vramcast.engine.stream.gate_loops import TWO_PASSES
 from vramcast.job import Job, Precision, fields
 from vramcast.ledger import Word
 from vramcast.models.tape import Param

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 
+from vramcast.engine.estimate import TooLarge
 from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
-from vramcast.formulas.estimate import TooLarge
 from vramcast.job import Job
 from vramcast.plan.moves import Kind, Move
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.formulas.parallel.host import offloads_optimizer, offloads_params
-from vramcast.formulas.parallel.ranks import Rank
-from vramcast.formulas.parallel.topology import GATHERING, Topology
-from vramcast.formulas.parallel.units import accumulates_unsharded, units_of
+from vramcast.engine.parallel.fsdp_units import accumulates_unsharded, units_of
+from vramcast.engine.parallel.host import offloads_optimizer, offloads_params
+from vramcast.engine.parallel.ranks import Rank
+from vramcast.engine.parallel.topology import GATHERING, Topology
 from vramcast.job import Job
 from vramcast.models.program import Program
 from vramcast.plan.cost import StepCost, pass_seconds, update_seconds, work_of

@@ -10,9 +10,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.formulas.optimizers import implementation
-from vramcast.formulas.parallel.buffers import least_left
-from vramcast.formulas.parallel.ranks import (
+from vramcast.engine.lines.optimizers import implementation
+from vramcast.engine.lines.states import States, unique
+from vramcast.engine.parallel.comm_buffers import least_left
+from vramcast.engine.parallel.ranks import (
     Rank,
     _beside,
     _check_supported,
@@ -21,11 +22,10 @@ from vramcast.formulas.parallel.ranks import (
     rank_of_stage,
     rank_program,
 )
-from vramcast.formulas.parallel.sharding import AtRest
-from vramcast.formulas.parallel.topology import Topology, check_model, topology_of
-from vramcast.formulas.recorded import plain, recorded, sizes_of
-from vramcast.formulas.regime import kv_cache
-from vramcast.formulas.states import States, unique
+from vramcast.engine.parallel.sharding import AtRest
+from vramcast.engine.parallel.topology import Topology, check_model, topology_of
+from vramcast.engine.recording.record import plain, recorded, sizes_of
+from vramcast.engine.recording.regime import kv_cache
 from vramcast.job import Job
 from vramcast.ledger import STEP
 from vramcast.models.config import Config

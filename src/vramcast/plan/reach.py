@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import numpy
 from numpy.typing import NDArray
 
+from vramcast.engine.estimate import TooLarge, estimate_if_it_may_fit
+from vramcast.engine.prices.peaks import Recording
+from vramcast.engine.recording.sequence_limits import DEFAULT_SEQ
+from vramcast.engine.replay.varying_lengths import has_many_lengths
 from vramcast.errors import InputError
 from vramcast.forecast import Forecast
-from vramcast.formulas.estimate import TooLarge, estimate_if_it_may_fit
-from vramcast.formulas.lengths import has_many_lengths
-from vramcast.formulas.peaks import Recording
-from vramcast.formulas.positions import DEFAULT_SEQ
 from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.program import Sizes

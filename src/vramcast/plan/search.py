@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vramcast.catalog.gpus import Gpu, find_gpu
+from vramcast.engine.estimate import estimate, estimate_if_it_may_fit, least_left
+from vramcast.engine.lines.overheads import context_entries
+from vramcast.engine.recording.record import DEVICE, sizes_of
+from vramcast.engine.replay.card import replayed_on_card
+from vramcast.engine.replay.drafts import Drafts
+from vramcast.engine.replay.varying_lengths import has_many_lengths
 from vramcast.errors import InputError, VramcastError
 from vramcast.forecast import Forecast
-from vramcast.formulas.drafts import Drafts
-from vramcast.formulas.estimate import estimate, estimate_if_it_may_fit, least_left
-from vramcast.formulas.lengths import has_many_lengths
-from vramcast.formulas.on_card import replayed_on_card
-from vramcast.formulas.overheads import context_entries
-from vramcast.formulas.recorded import DEVICE, sizes_of
 from vramcast.job import Job
 from vramcast.models.config import Config
 from vramcast.models.read import read_model

@@ -15,12 +15,12 @@ import numpy
 from numpy.typing import NDArray
 
 from vramcast.catalog.gpus import Gpu
+from vramcast.engine.lines.optimizers import implementation
+from vramcast.engine.lines.training_step import keeps_outputs
+from vramcast.engine.prices.peaks import MOMENTS, ByPhase, Recording
+from vramcast.engine.recording.record import sizes_of
+from vramcast.engine.recording.regime import kv_cache, needs_input_grads
 from vramcast.errors import InputError
-from vramcast.formulas.optimizers import implementation
-from vramcast.formulas.peaks import MOMENTS, ByPhase, Recording
-from vramcast.formulas.recorded import sizes_of
-from vramcast.formulas.regime import kv_cache, needs_input_grads
-from vramcast.formulas.step import keeps_outputs
 from vramcast.job import Job
 from vramcast.ledger import NEXT_BACKWARD, NEXT_FORWARD, NEXT_STEP
 from vramcast.models.config import Config

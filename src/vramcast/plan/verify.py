@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vramcast.engine.lines.optimizers import implementation
+from vramcast.engine.lines.training_step import keeps_outputs
+from vramcast.engine.recording.precision import RECIPES
 from vramcast.errors import UnsupportedError, VramcastError
 from vramcast.forecast import Forecast
-from vramcast.formulas.optimizers import implementation
-from vramcast.formulas.recipe import RECIPES
-from vramcast.formulas.step import keeps_outputs
 from vramcast.job import Job
 from vramcast.models.read import read_model
 

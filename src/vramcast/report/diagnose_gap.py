@@ -8,9 +8,9 @@ from typing import Any
 from vramcast.diagnose.deviations import kind_of
 from vramcast.diagnose.evidence import STEPS
 from vramcast.diagnose.gap import Contrast, Explanation, Gap
-from vramcast.formulas.optimizers import implementation
-from vramcast.formulas.recipe import RECIPES
-from vramcast.formulas.recorded import DEVICE
+from vramcast.engine.lines.optimizers import implementation
+from vramcast.engine.recording.precision import RECIPES
+from vramcast.engine.recording.record import DEVICE
 from vramcast.job import job_values
 from vramcast.ledger import STEP, Level
 from vramcast.report.bill_words import word as bill_word

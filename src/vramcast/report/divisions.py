@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramcast.formulas.parallel.search import Candidate
+from vramcast.engine.parallel.divisions import Candidate
 from vramcast.job import Job
 from vramcast.report.as_json import SCHEMA
 from vramcast.report.bill_words import word

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vramcast.catalog.gpus import find_gpu
+from vramcast.engine.lines.training_step import stack_name
+from vramcast.engine.recording.record import recorded, sizes_of
+from vramcast.engine.stream.checkpointing import recompute_rule
+from vramcast.engine.stream.saved_tensors import Kept, kept
 from vramcast.errors import UnsupportedError
 from vramcast.forecast import Forecast
-from vramcast.formulas.checkpointing import recompute_rule
-from vramcast.formulas.kept import Kept, kept
-from vramcast.formulas.recorded import recorded, sizes_of
-from vramcast.formulas.step import stack_name
 from vramcast.job import Job
 from vramcast.ledger import Entry
 from vramcast.models.dims import product_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramcast.formulas.observed import Fit
+from vramcast.engine.prices.observed_line import Fit
 from vramcast.units import format_gib_and_gb
 
 

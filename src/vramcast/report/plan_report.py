@@ -6,8 +6,8 @@ import dataclasses
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from vramcast.engine.recording.precision import card_warnings
 from vramcast.forecast import Forecast
-from vramcast.formulas.recipe import card_warnings
 from vramcast.job import job_values
 from vramcast.plan.cost import UTILISATION, StepCost
 from vramcast.plan.links import NETWORK_BYTES_PER_S, Rates, link_rates, pcie_rates

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramcast.formulas.sweep import Sweep
+from vramcast.engine.prices.sweep import Sweep
 from vramcast.report.as_json import SCHEMA
 from vramcast.units import GiB, format_gib
 

@@ -1,0 +1,37 @@
+"""The batch on the device: ids, masks, labels and pixels. Small, and the only part that the host sees too."""
+
+from __future__ import annotations
+
+from vramcast.engine.lines.amounts import Amounts
+from vramcast.engine.lines.setting import Beside, Setting
+from vramcast.job import Job
+from vramcast.ledger import FORWARD, PHASES, ROLLOUT, Category
+from vramcast.models.dims import product_text
+from vramcast.models.program import Program
+from vramcast.models.tape import I64, Value
+
+PACKED = ("torchtune", "torchtitan", "litgpt", "megatron")  # loops that pass no padding mask
+MADE_BY_MODEL = "decoder input ids"  # the labels, shifted by the model itself
+
+
+def batch_values(program: Program, job: Job) -> list[Value]:
+    """What a data loader hands over: the model's inputs and, with token ids, the tokenizer's attention mask."""
+    values = [value for value in program.tape.inputs if not (value.label == MADE_BY_MODEL and program.labels)]
+    ids = values[0]
+    if len(ids.shape) == 2 and ids.dtype == I64 and job.framework not in PACKED:
+        values.insert(1, Value(ids.shape, I64, label="attention mask"))
+    return values
+
+
+def input_lines(setting: Setting) -> Beside:
+    alive = [phase for phase in PHASES[PHASES.index(FORWARD) :] if phase != ROLLOUT]
+    lines = []
+    for value in batch_values(setting.program, setting.job):
+        line = Amounts(
+            category=Category.INPUT, component=f"{value.label} ({value.dtype.name})", place=setting.device,
+            formula=product_text(value.shape, value.dtype.nbytes), source="the batch, as the loop's variable holds it",
+        )  # fmt: skip
+        for phase in alive:
+            line.add(phase, value.nbytes)
+        lines.append(line)
+    return Beside(lines=tuple(lines))

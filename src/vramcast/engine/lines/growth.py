@@ -1,0 +1,44 @@
+"""How what a forward pass leaves for backward grows with the length: its linear and its quadratic part."""
+
+from __future__ import annotations
+
+from vramcast.engine.stream.checkpointing import recompute_rule
+from vramcast.engine.stream.events import Event
+from vramcast.engine.stream.timeline import Mode, passes
+from vramcast.forecast import Scaling
+from vramcast.job import MOST_TOKENS, Job
+from vramcast.ledger import BACKWARD
+from vramcast.models.program import Program
+from vramcast.units import round_up
+
+ROUND = 128  # kernels pad lengths to a few dozen; multiples of this are padded nowhere
+
+
+def lengths(seq: int) -> tuple[int, int, int]:
+    """Three lengths at which a parabola shows itself."""
+    base = round_up(min(seq, MOST_TOKENS // 4), ROUND)
+    return base, 2 * base, 3 * base
+
+
+def scaling(job: Job, programs: tuple[Program, Program, Program], base: int) -> Scaling:
+    """From the job recorded at one, two and three times a length."""
+    one, two, three = (_kept(job, program) for program in programs)
+    bend = three - 2 * two + one
+    quadratic = bend / (2 * base * base)
+    linear = (two - one) / base - 3 * quadratic * base
+    crossover = round(linear / quadratic) if bend > 0 and linear > 0 else None
+    return Scaling(
+        linear_bytes=max(round(linear), 0), quadratic_bytes=quadratic, crossover_seq=crossover, batch=job.batch
+    )
+
+
+def _kept(job: Job, program: Program) -> int:
+    """Alive when backward starts."""
+    level, known = 0, dict[int, tuple[list[Event], int]]()
+    for chunk in passes(program, Mode(recompute=recompute_rule(job))):
+        if chunk.phase == BACKWARD:
+            break
+        if id(chunk.events) not in known:
+            known[id(chunk.events)] = (chunk.events, sum(e.sign * int(e.nbytes) for e in chunk.events))
+        level += known[id(chunk.events)][1]
+    return level

@@ -1,0 +1,325 @@
+"""One job's training step on one GPU, as lines of the bill: what is alive at the fullest moment of every phase."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+
+from vramcast.engine.lines.amounts import Amounts
+from vramcast.engine.lines.optimizers import implementation, temporaries, version
+from vramcast.engine.lines.states import States
+from vramcast.engine.stream.checkpointing import recompute_rule, stops_early
+from vramcast.engine.stream.events import Event, kept_ids
+from vramcast.engine.stream.fold import Fold, fold
+from vramcast.engine.stream.gate_loops import changes_of
+from vramcast.engine.stream.saved_tensors import kept
+from vramcast.engine.stream.timeline import Chunk, Mode, PhasePeak, Stamped, alive_at, phase_peaks, step_events
+from vramcast.errors import InputError
+from vramcast.job import Job
+from vramcast.ledger import (
+    BACKWARD,
+    EVAL,
+    FORWARD,
+    GATING,
+    LOSS,
+    NEXT_BACKWARD,
+    NEXT_FORWARD,
+    NEXT_LOSS,
+    NEXT_STEP,
+    ROLLOUT,
+    SAVE,
+    STEP,
+    Category,
+    Entry,
+)
+from vramcast.models.dims import product_text
+from vramcast.models.program import Program
+from vramcast.models.tape import Placed, Section
+
+NEXT = {FORWARD: NEXT_FORWARD, LOSS: NEXT_LOSS, BACKWARD: NEXT_BACKWARD}
+
+
+LOGITS = (Category.LOGITS, "logits")
+ACROSS = {  # what many GPUs add to the stream (see `parallel`)
+    **dict.fromkeys(
+        (
+            "gathered",
+            "gather input",
+            "gather buffer",
+            "reduce buffer",
+            "reduce output",
+            "unsharded gradient",
+            "whole gradient",
+        ),
+        Category.COMMUNICATION,
+    ),
+    "in flight": Category.ACTIVATIONS,
+}
+LEFTOVERS = {
+    "": LOGITS,
+    "kv cache": (Category.CACHE, "past_key_values"),
+    "pinned": (Category.ACTIVATIONS, "inputs in the graph"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A recorded program and how the job runs it."""
+
+    job: Job
+    program: Program
+    states: States
+    place: str
+
+    def mode(self, *, fresh: bool) -> Mode:
+        fresh = fresh and not self.accumulates_apart and implementation(self.job) != "in-backward"
+        return Mode(
+            recompute=recompute_rule(self.job), fresh_grads=fresh, keep_logits=keeps_outputs(self.job),
+            stops_early=stops_early(self.job),
+            changes=(*changes_of(self.job), *((held_cache,) if keeps_outputs(self.job) else ())),
+        )  # fmt: skip
+
+    def fold(self, *, fresh: bool) -> Fold:
+        """Once for all jobs of a search that run these passes alike."""
+        job, mode = self.job, self.mode(fresh=fresh)
+        key = (job.checkpointing, job.recompute, job.reentrant, job.framework, job.loop, mode.fresh_grads)
+        return self.program.once((fold, *key, mode.keep_logits), lambda: fold(self.program, mode))
+
+    @property
+    def accumulates_apart(self) -> bool:
+        """Gradients are added to buffers that exist from the start (Megatron's main_grad)."""
+        return self.states.recipe.gradients != self.states.recipe.weights
+
+    @property
+    def grads_in_forward(self) -> bool:
+        """Are the last step's gradients alive in the next forward? Lightning's closure zeroes them only after it."""
+        by_framework = "after-forward" if self.job.framework == "lightning" else "before-forward"
+        return (self.job.zero_grad or by_framework) == "after-forward" or self.zeroed_in_place
+
+    @property
+    def zeroed_in_place(self) -> bool:
+        """zero_grad filled gradients with zeros, and so kept them, until torch 2.0 made set_to_none the default."""
+        return version(self.job.torch_version) < (2, 0) and implementation(self.job) != "in-backward"
+
+    def stream(self, *, fresh: bool = True) -> list[Stamped]:
+        return list(step_events(self.program, self.mode(fresh=fresh)))
+
+    def later(self, first: list[Stamped]) -> list[Stamped]:
+        """The stream of a step, or of a micro-batch, that finds gradients where the first found none."""
+        return first if self.repeats else self.stream(fresh=False)
+
+    @property
+    def repeats(self) -> bool:
+        """Does every step, and every micro-batch, find what the first one found?"""
+        return (self.job.accumulate == 1 or self.gradients_leave) and not self.zeroed_in_place
+
+    @property
+    def gradients_leave(self) -> bool:
+        """Does no micro-batch find the gradients of the one before?"""
+        return False
+
+    def lines(self, first: list[Stamped], later: list[Stamped]) -> list[Amounts]:
+        """Every line that the step itself makes, from its stream and that of a later micro-batch."""
+        bill = _Bill(self.place, self.program)
+        peaks = phase_peaks(first, self.program.placed)
+        gradients = self._gradient_line()
+        for peak in peaks:
+            bill.add(peak, dict.fromkeys((peak.phase, NEXT.get(peak.phase, peak.phase))), gradients)
+        if self.job.accumulate > 1 or self.zeroed_in_place:
+            again = peaks if later is first else phase_peaks(later, self.program.placed)
+            self._accumulating(bill, gradients, tuple(NEXT) if self.job.accumulate > 1 else (), again)
+        self._leftovers(bill, first)
+        return [*bill.lines.values(), gradients, self._step_temporaries()]
+
+    def _gradient_line(self) -> Amounts:
+        total, recipe = self.states.gradient_bytes, self.states.recipe
+        numel = self.states.trained.numel
+        line = Amounts(
+            category=Category.GRADIENTS, place=self.place,
+            component=f"of trained parameters, {_gradient_dtype(self.states)}",
+            formula=f"{numel:,} parameters × {total / max(numel, 1):.4g} B", source=recipe.whose,
+        )  # fmt: skip
+        if implementation(self.job) == "in-backward":
+            return line
+        for phase in (STEP, NEXT_STEP):
+            line.add(phase, total)
+        always = self.accumulates_apart
+        between = self.grads_in_forward or always  # Lightning evaluates before it zeroes
+        line.add(EVAL, total if between else 0)
+        for phase in (ROLLOUT, GATING, SAVE):
+            line.add(phase, total if always else 0)
+        for phase in (FORWARD, LOSS, BACKWARD, NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD):
+            forward = phase in (NEXT_FORWARD, NEXT_LOSS) and self.grads_in_forward
+            line.add(phase, total if always or forward else 0)
+        return line
+
+    def _accumulating(self, bill: _Bill, gradients: Amounts, first: tuple[str, ...], later: list[PhasePeak]) -> None:
+        """From the second micro-batch on (in `first` phases too), every gradient exists in every phase."""
+        total = self.states.gradient_bytes
+        if implementation(self.job) == "in-backward":
+            raise InputError("accumulate cannot be combined with an optimizer that steps inside backward")
+        for peak in later:
+            for phase in (*(name for name in first if name == peak.phase), NEXT.get(peak.phase, peak.phase)):
+                before = bill.total(phase) + gradients.by_phase.get(phase, 0)
+                if peak.nbytes + total > before:
+                    bill.clear(phase)
+                    gradients.by_phase[phase] = total
+                    bill.add(peak, (phase,), None)
+
+    def _leftovers(self, bill: _Bill, stream: list[Stamped]) -> None:
+        """What `outputs` still holds lives through the step, through what comes between steps, and until the next
+        forward has returned."""
+        if not keeps_outputs(self.job):
+            return
+        held, apart = dict.fromkeys(LEFTOVERS.values(), 0), loss_apart(self.job)
+        for item in alive_at(stream, len(stream) - 1):
+            if item.event.kind != "gradient":
+                held[LEFTOVERS.get(item.event.kind, LOGITS)] += int(item.event.nbytes)
+        for (category, what), nbytes in held.items():
+            line = bill.line(category, f"{what} that `outputs` still holds")
+            for phase in (STEP, NEXT_STEP, ROLLOUT, EVAL, SAVE, NEXT_FORWARD, *(() if apart else (NEXT_LOSS,))):
+                line.add(phase, nbytes)
+
+    def _step_temporaries(self) -> Amounts:
+        item = self.states.recipe.states.nbytes if self.states.recipe.states else None
+        nbytes, why = temporaries(self.states.trained, self.job, item)
+        line = Amounts(
+            category=Category.TEMPORARY, component=f"{self.job.optimizer} step ({implementation(self.job)})",
+            place=self.place, formula=why, source="torch/optim: _multi_tensor, _single_tensor and _fused functions",
+        )  # fmt: skip
+        phases = (STEP, NEXT_STEP) if implementation(self.job) != "in-backward" else (BACKWARD, NEXT_BACKWARD)
+        for phase in phases:
+            line.add(phase, nbytes)
+        return line
+
+
+def _gradient_dtype(states: States) -> str:
+    names = {param.dtype.name for param in states.trained}
+    apart = states.recipe.gradients != states.recipe.weights
+    return states.recipe.gradients.name if apart else "/".join(sorted(names)) or states.recipe.gradients.name
+
+
+def keeps_outputs(job: Job) -> bool:
+    """A plain loop writes `outputs = model(...)`, litgpt `logits = model(...)`; trainers return only the loss."""
+    if job.keep_outputs is not None:
+        return job.keep_outputs
+    early_titan = job.framework == "torchtitan" and version(job.torch_version) < (2, 5)  # `del pred`: its PR 391
+    return job.framework in ("plain", "litgpt") or early_titan
+
+
+def held_cache(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
+    """With the outputs a variable holds past_key_values, whether backward needs those tensors or not."""
+    made: dict[int, tuple[list[Event], list[Event]]] = {}  # with the lists whose ids are keys
+    for chunk in stream:
+        if chunk.phase == BACKWARD:
+            yield chunk
+            continue
+        if id(chunk.events) not in made:
+            stays = [event for event in chunk.events if event.kind != "kv cache" or event.sign > 0]
+            made[id(chunk.events)] = (chunk.events, stays if len(stays) < len(chunk.events) else chunk.events)
+        events = made[id(chunk.events)][1]
+        yield chunk if events is chunk.events else chunk._replace(events=events)
+
+
+def loss_apart(job: Job) -> bool:
+    """Is the loss computed after the model has returned, and with it the last step's outputs gone?"""
+    return job.framework in ("litgpt", "torchtitan") or job.loss == "chunked"
+
+
+class _Bill:
+    """Collects what is alive at the peaks into lines by category and place in the model."""
+
+    def __init__(self, place: str, program: Program) -> None:
+        self.place, self.program = place, program
+        self.lines: dict[tuple[Category, str], Amounts] = {}
+
+    def line(self, category: Category, component: str) -> Amounts:
+        key = (category, component)
+        if key not in self.lines:
+            self.lines[key] = Amounts(category=category, component=component, place=self.place)
+        return self.lines[key]
+
+    def add(self, peak: PhasePeak, phases: Iterable[str], gradients: Amounts | None) -> None:
+        """What is alive at a peak, in each of the phases; gradients to their own line, or nowhere."""
+        sums: dict[tuple[Category, str], int] = {}
+        known: dict[Hashable, tuple[Category, str]] = {}  # alike layers share their events
+        left = 0
+        for item in peak.alive:
+            event = item.event
+            if event.kind == "gradient":
+                left += int(event.nbytes)
+                continue
+            kind = (event.kind, event.label, id(self.program.placed[item.section].section), _is_output(item))
+            if kind not in known:
+                known[kind] = self._where(item, peak)
+            where = known[kind]
+            sums[where] = sums.get(where, 0) + int(event.nbytes)
+        for phase in phases:
+            if gradients is not None and left:
+                gradients.add(phase, left)
+            for where, nbytes in sums.items():
+                self.line(*where).add(phase, nbytes)
+
+    def total(self, phase: str) -> int:
+        return sum(line.by_phase.get(phase, 0) for line in self.lines.values())
+
+    def clear(self, phase: str) -> None:
+        for line in self.lines.values():
+            line.by_phase.pop(phase, None)
+
+    def _where(self, item: Stamped, peak: PhasePeak) -> tuple[Category, str]:
+        placed = self.program.placed[item.section]
+        if item.event.kind in ACROSS:
+            return ACROSS[item.event.kind], item.event.label
+        if item.event.kind == "weight copy":
+            return Category.COPIES, "16-bit copies of weights (autocast)"
+        if item.event.kind == "kv cache":
+            return Category.CACHE, "keys and values of this step (use_cache)"
+        if placed.name in ("loss", "head") and ("logits" in item.event.label or placed.name == "loss"):
+            return Category.LOGITS, f"{item.event.label}"
+        if peak.phase == GATING and item.event.kind == "activation":
+            return Category.ACTIVATIONS, "held for the gate's backward"
+        if item.event.kind in ("activation", "pinned") or _is_output(item):
+            return Category.ACTIVATIONS, stack_name(placed)
+        return (
+            Category.TEMPORARY,
+            "working memory of backward" if peak.phase == BACKWARD else "working memory of forward",
+        )
+
+
+def _is_output(item: Stamped) -> bool:
+    return item.key == ("border", item.section + 1)
+
+
+def stack_name(placed: Placed) -> str:
+    name = placed.section.name.removesuffix(".{i}")
+    return f"{name} (kept for backward)"
+
+
+def describe_activations(program: Program, job: Job) -> Iterator[tuple[str, str]]:
+    """For each stack of layers: its line's name and how one layer's bytes come about."""
+    rule = recompute_rule(job)
+    stacks: dict[str, dict[tuple[int, str], list[Placed]]] = {}
+    for placed in program.placed:
+        kinds = stacks.setdefault(stack_name(placed), {})
+        kinds.setdefault((id(placed.section), rule(placed)), []).append(placed)
+    for name, kinds in stacks.items():
+        yield name, " + ".join(_kept_text(alike[0].section, how, len(alike)) for (_, how), alike in kinds.items())
+
+
+def _kept_text(section: Section, how: str, count: int) -> str:
+    """`32 × block input b·s·h·4`, or the bytes that one layer keeps."""
+    times = f"{count} × " if count > 1 else ""
+    if how == "full":
+        entry = section.inputs[0]
+        return f"{times}block input {product_text(entry.shape, entry.dtype.nbytes)}"
+    if how == "selective":
+        ids = kept_ids(section, "products")
+        results = sum(int(op.output.nbytes) for op in section.ops if id(op.output) in ids)
+        return f"{times}block input and results of products, {results:,} B"
+    return f"{times}{sum(int(item.value.nbytes) for item in kept(section) if not item.is_weight_copy):,} B"
+
+
+def entries_of(lines: Iterable[Amounts]) -> Iterator[Entry]:
+    for line in lines:
+        yield from line.entries()

@@ -1,0 +1,249 @@
+"""What happens on a rank beside its step: evaluation, frozen companions, saving and resuming.
+
+Companions are placed as TRL and Accelerate place them: sharded like the trained model where the strategy gathers
+parameters, whole on every rank elsewhere, divided over tp and cp like the model. A critic, rollouts and companions
+across pipeline stages are not described and are refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from vramcast.engine.lines.amounts import Amounts
+from vramcast.engine.lines.between_steps import _evaluation
+from vramcast.engine.lines.companions import (
+    NO_GRAPH,
+    _behind_forward,
+    _config,
+    _frozen,
+    _headless,
+    _teacher,
+    during,
+    line,
+)
+from vramcast.engine.lines.optimizers import state_bytes, version
+from vramcast.engine.lines.setting import Beside, Pass, Setting, backbone, without_graph
+from vramcast.engine.parallel.fsdp_units import Unit, units_of
+from vramcast.engine.parallel.gathering import window_change
+from vramcast.engine.parallel.host import OWN_PART, offloads_optimizer
+from vramcast.engine.parallel.rank_model import rank_config
+from vramcast.engine.parallel.sharding import RankStates, rank_states
+from vramcast.engine.parallel.topology import GATHERING, Topology, expert_load, most_expert_load
+from vramcast.engine.stream.events import peak_above
+from vramcast.engine.stream.fold import peak_by_phase
+from vramcast.engine.stream.timeline import Mode, passes, step_events
+from vramcast.errors import InputError, UnsupportedError
+from vramcast.ledger import (
+    BACKWARD,
+    EVAL,
+    FORWARD,
+    HOST,
+    LOSS,
+    NEXT_BACKWARD,
+    NEXT_FORWARD,
+    NEXT_STEP,
+    RESUME,
+    SAVE,
+    STEP,
+    Category,
+)
+from vramcast.models.config import Config
+from vramcast.models.dims import Number, maximum
+from vramcast.models.loss import add_loss
+from vramcast.models.program import Program
+from vramcast.models.tape import DTYPES, Param
+
+COMPANIONS = ("reference", "reward", "teacher")
+AFTER_FORWARD = (BACKWARD, STEP, NEXT_FORWARD, NEXT_BACKWARD, NEXT_STEP, EVAL, SAVE)
+ALONE = {"critic": "none", "rollout_tokens": None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSetting:
+    """A rank's model as recorded, with the config it was divided from."""
+
+    setting: Setting  # config and sizes are the rank's
+    whole_config: Config
+    topology: Topology
+    states: RankStates
+    units: tuple[Unit, ...]
+    mode: Mode
+
+
+def accompany(rank: RankSetting) -> Beside:
+    _check(rank)
+    found = Beside(lines=tuple(_saving(rank)), assumptions=tuple(_imbalance(rank)))
+    for name in COMPANIONS:
+        if getattr(rank.setting.job, name) not in ("none", "precomputed"):
+            found += _companion(rank, name)
+    if rank.setting.job.evaluate:
+        found += _evaluating(rank)
+    if rank.setting.job.resume != "none":
+        found += _resuming(rank)
+    return found
+
+
+def _imbalance(rank: RankSetting) -> Iterator[str]:
+    """How much fuller than assumed a GPU's experts could be."""
+    most, assumed = most_expert_load(rank.topology, rank.whole_config), expert_load(rank.setting.job)
+    if most is not None and rank.setting.job.expert_capacity is None:
+        yield (
+            f"experts of the fullest GPU get {assumed}% of an even share (expert-load); if all tokens chose one GPU's "
+            f"experts it would be {most}%, and expert-capacity would bound it"
+        )
+
+
+def _check(rank: RankSetting) -> None:
+    job = rank.setting.job
+    alone = [name for name, value in ALONE.items() if getattr(job, name) != value]
+    if alone:
+        names = ", ".join(name.replace("_", "-") for name in alone)
+        raise UnsupportedError(
+            f"{names} on many GPUs is not described. Estimate it on one GPU, or run the script itself: "
+            "vramcast trace train.py --gpus N --rank 0"
+        )
+    asked = [name for name in COMPANIONS if getattr(job, name) not in ("none", "precomputed")]
+    if rank.topology.pp > 1 and (asked or job.evaluate):
+        names = ", ".join(asked) or "evaluate"
+        raise UnsupportedError(f"{names} across pp {rank.topology.pp} is not described: take pp 1")
+    for name in asked:
+        if getattr(job, name) == "cuda:1":
+            raise InputError(f"{name} cuda:1: every rank of a job on many GPUs has one GPU. Take same or cpu.")
+
+
+def _companion(rank: RankSetting, name: str) -> Beside:
+    """Its weights, and a forward without graph that gathers them where they are sharded."""
+    setting, job = rank.setting, rank.setting.job
+    place = HOST if getattr(job, name) == "cpu" else setting.device
+    asked = job.reference_dtype if name == "reference" else job.companion_dtype
+    dtype = DTYPES[asked] if asked else setting.program.regime.weights
+    whole = rank.whole_config if name == "reference" else _config(_undivided(rank), getattr(job, f"{name}_model"))
+    model = without_graph(setting, rank_config(whole, rank.topology, job), dtype=dtype)
+    stored = DTYPES[asked] if asked else setting.states.recipe.weights
+    params = list(_held(rank, model, name, place == HOST))
+    passing = line(f"{name} model's forward (no graph)", place, NO_GRAPH, "torch.no_grad")
+    running = backbone(model) if name == "reward" else model
+    needs = _peak(rank, running, gathers=place != HOST)
+    during(passing, _behind_forward(setting.program), needs if place == HOST else max(needs - _room(rank), 0))
+    run = Pass(LOSS, place, lambda: list(step_events(running, _mode(rank, running, gathers=True))))
+    found = _frozen(f"{name} model", params, stored, place, setting) + Beside(lines=(passing,), passes=(run,))
+    if place != HOST and rank.topology.strategy in ("fsdp1", "fsdp2"):
+        left = tuple(_root_left(rank, running, name))
+        found += Beside(lines=left, blocks=left)
+    if name == "teacher":
+        found += Beside(lines=_teacher(setting).lines[2:])  # its logits and their softmax
+    how = "sharded like the model" if _sharded(rank) and place != HOST else "whole on every rank"
+    return found + Beside(assumptions=(f"the {name} model is {how} (TRL, Accelerate)",))
+
+
+def _room(rank: RankSetting) -> int:
+    """By how much the phase's peak exceeds what is left when the policy's forward has returned."""
+    level: Number = 0
+    top: Number = 0
+    (phase, _) = _behind_forward(rank.setting.program)
+    for chunk in passes(rank.setting.program, rank.mode):
+        if chunk.phase == BACKWARD and any(event.sign > 0 for event in chunk.events):
+            break
+        if chunk.phase == phase:
+            top = maximum(top, level + peak_above(chunk.events))
+        level = level + sum(event.sign * event.nbytes for event in chunk.events)
+    return int(top - level)
+
+
+def _root_left(rank: RankSetting, program: Program, name: str) -> Iterator[Amounts]:
+    """FSDP's root is not resharded after forward, and no backward of a frozen model will do it."""
+    if not _sharded(rank):
+        return
+    root = sum(unit.gathered_bytes for unit in units_of(rank.setting.job, program, rank.topology) if unit.is_root)
+    left = line(
+        f"{name} model's root unit, still gathered", rank.setting.device, "embedding, last norm and head",
+        "torch/distributed/fsdp: the root is resharded only in its backward", Category.COMMUNICATION,
+    )  # fmt: skip
+    yield during(left, AFTER_FORWARD, root)
+
+
+def _undivided(rank: RankSetting) -> Setting:
+    return replace(rank.setting, config=rank.whole_config)
+
+
+def _sharded(rank: RankSetting) -> bool:
+    return rank.topology.strategy in GATHERING and rank.topology.shard > 1
+
+
+def _held(rank: RankSetting, model: Program, name: str, on_host: bool) -> Iterator[Param]:
+    keep = {param.name for param in (_headless(model) if name == "reward" else model.params())}
+    if on_host or not _sharded(rank):
+        yield from (param for param in model.params() if param.name in keep and param.tied_to is None)
+        return
+    flat = rank.topology.strategy == "fsdp1"  # vectors have one parameter's name for many
+    shares = rank_states(rank.setting.job, model, rank.topology).weights
+    yield from (param for param in shares if flat or param.name in keep)
+
+
+def _peak(rank: RankSetting, program: Program, *, gathers: bool) -> int:
+    """The largest moment of a pass without graph, gathered units included."""
+    peaks = peak_by_phase(program, _mode(rank, program, gathers=gathers))
+    return int(maximum(peaks[FORWARD], peaks.get(LOSS, 0)))
+
+
+def _mode(rank: RankSetting, program: Program, *, gathers: bool) -> Mode:
+    windows = window_change(rank.setting.job, program, rank.topology, fresh=True) if gathers else ()
+    return Mode(recompute=lambda placed: "none", changes=windows)
+
+
+def _evaluating(rank: RankSetting) -> Beside:
+    """As on one GPU, with units gathered one after the other."""
+    found = _evaluation(rank.setting)
+    if not _sharded(rank):
+        return found
+    program = without_graph(rank.setting, rank.setting.config)
+    add_loss(program, transformers=version(rank.setting.job.transformers_version))
+    more = _peak(rank, program, gathers=True) - _peak(rank, program, gathers=False)
+    gathered = line(
+        "gathered parameters while evaluating", rank.setting.device, "the root and the units around the one that runs",
+        "as in training's forward", Category.COMMUNICATION,
+    )  # fmt: skip
+    return found + Beside(lines=(during(gathered, (EVAL,), more),))
+
+
+def _saving(rank: RankSetting) -> Iterator[Amounts]:
+    """A whole state dict is put together on the GPU piece by piece, each of which goes to the host."""
+    if not _sharded(rank) or rank.setting.job.framework in OWN_PART:
+        return
+    by_unit = rank.topology.strategy == "fsdp1"
+    pieces = [unit.gathered_bytes for unit in rank.units] if by_unit else _whole_params(rank)
+    piece = line(
+        "gathered for the state dict", rank.setting.device, "the largest unit" if by_unit else "the largest parameter",
+        "torch state_dict with full_state_dict; deepspeed stage3_gather_16bit_weights_on_model_save",
+        Category.COMMUNICATION,
+    )  # fmt: skip
+    yield during(piece, (SAVE,), max(pieces, default=0))
+
+
+def _whole_params(rank: RankSetting) -> list[int]:
+    item = rank.setting.states.recipe.weights.nbytes
+    return [param.numel * item for param in rank.setting.program.params()]
+
+
+def _resuming(rank: RankSetting) -> Beside:
+    """What a rank reads: everything (DDP), the weights and its part of the states (ZeRO-1/2), or its part."""
+    setting, job, strategy = rank.setting, rank.setting.job, rank.topology.strategy
+    if job.resume == "same" and strategy not in ("none", "ddp"):
+        raise InputError(f"resume same: {strategy} reads checkpoints to the host. Say resume cpu.")
+    place = HOST if job.resume == "cpu" else setting.device
+    ranks = rank.topology.ranks_per_node if place == HOST else 1
+    states = rank.states
+    item = states.recipe.states.nbytes if states.recipe.states else None
+    own = states.trained.total(lambda param: state_bytes(param, job, item))
+    moments = line(
+        "states as resumed", setting.device, "the optimizer's own", "Optimizer.load_state_dict", Category.OPTIMIZER
+    )
+    during(moments, (RESUME,), 0 if offloads_optimizer(job) else own)
+    loaded = line(
+        "checkpoint of the ranks, as loaded", place, f"{ranks} ranks × their weights and states",
+        "torch.load; sharded checkpoints are read shard by shard", Category.TEMPORARY,
+    )  # fmt: skip
+    held = sum(param.nbytes for param in states.weights) + own * (place == HOST)
+    during(loaded, (RESUME,), ranks * held)
+    return Beside(lines=(moments, loaded))

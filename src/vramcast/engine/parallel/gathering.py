@@ -1,0 +1,444 @@
+"""Gathered parameters and reduced gradients as births and deaths, in the order the frameworks issue them.
+
+FSDP2 (torch 2.13 `_fsdp_param_group.py`, `_fsdp_collectives.py`): an all-gather output, then copied-out parameters; in
+forward the output lives until the next unit has copied out, in backward the next unit is gathered while this one
+computes; the reduce-scatter input lives until the next unit reduces. FSDP1 (`_runtime_utils.py`, `_flat_param.py`):
+parameters are views of the gathered vector, the next one is gathered while this one runs, gradients are flattened
+before they are reduced. ZeRO-3 (`partitioned_param_coordinator.py`): modules are fetched with a prefetch bucket and
+released unless they are used again within `max_reuse_distance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from vramcast.engine.lines.optimizers import version
+from vramcast.engine.parallel.dtensor import whole_gradients
+from vramcast.engine.parallel.fsdp_units import Unit, accumulates_unsharded, units_of
+from vramcast.engine.parallel.host import offloads_optimizer
+from vramcast.engine.parallel.topology import Topology
+from vramcast.engine.parallel.zero3 import (
+    NORM_PART,
+    PREFETCH,
+    REDUCE_BUCKET,
+    Bucket,
+    Reduction,
+    kept_until_backward,
+)
+from vramcast.engine.stream.events import Event
+from vramcast.engine.stream.timeline import Change, Chunk, Mode
+from vramcast.job import Job
+from vramcast.ledger import BACKWARD, FORWARD
+from vramcast.models.program import Program
+
+GATHERED, BUFFER, REDUCED, UNSHARDED = "gathered", "gather buffer", "reduce buffer", "unsharded gradient"
+ARRIVING, JOINED, INPUT, SCATTERED = "arriving shard", "joined gradient", "gather input", "reduce output"
+FETCHED = "fetched shard"
+WHOLE = "whole gradient"
+LABELS = {
+    GATHERED: "gathered parameters", BUFFER: "all-gather output", REDUCED: "reduce-scatter input",
+    UNSHARDED: "gradients before they are reduced", JOINED: "gradients of FSDP1's vectors",
+    ARRIVING: "shards on their way from the host", FETCHED: "shards from the host before their cast",
+    INPUT: "shards in the dtype they are gathered in",
+    SCATTERED: "reduced gradients before their cast", WHOLE: "unsharded gradients between micro-batches",
+}  # fmt: skip
+COMMUNICATION = tuple(LABELS)
+LOSS_OUTSIDE = ("torchtitan", "torchtune", "litgpt", "megatron")  # their model returns logits; else it returns a loss
+
+
+# ---- the changes
+
+
+def window_change(job: Job, program: Program, topology: Topology, *, fresh: bool) -> tuple[Change, ...]:
+    """What the strategy does to the stream of one micro-batch; `fresh`: sharded gradients do not exist yet, and come
+    with this one where their reduction waits for the last."""
+    from vramcast.engine.parallel.megatron_fsdp import is_megatron_fsdp, megatron_change  # which builds on this
+
+    if is_megatron_fsdp(job, topology):
+        return (megatron_change(job, units_of(job, program, topology), topology),)
+    whole = whole_gradients(job, program, topology, LABELS[UNSHARDED])
+    if topology.strategy not in ("fsdp1", "fsdp2", "zero3") or topology.shard == 1:
+        return whole
+    units = units_of(job, program, topology)
+    if topology.strategy == "zero3":
+        return (_zero3_change(job, units, topology),)
+    kind = _Fsdp2 if topology.strategy == "fsdp2" else _Fsdp1
+    inside = job.framework not in LOSS_OUTSIDE and topology.pp == 1
+    waits = accumulates_unsharded(job) and not fresh
+    return (
+        *whole,
+        _woven(units, kind, fresh=fresh, loss_inside=inside, copies_aside=copies_aside(job), waits=waits,
+               first=waits and job.accumulate == 2),
+    )  # fmt: skip
+
+
+def copies_aside(job: Job) -> bool:
+    """Until torch 2.5 FSDP2 made and filled the reduce-scatter's input on its stream, and so could let go of it at once
+    (pytorch pull request 129721)."""
+    return version(job.torch_version) < (2, 5)
+
+
+def _event(sign: int, kind: str, unit: Unit, nbytes: int) -> Event:
+    return Event(sign, ("outer", kind, unit.number), nbytes, kind, LABELS[kind])
+
+
+class _Fsdp2:
+    """Emits a unit's events; `live` are the keys alive."""
+
+    flattens = False
+
+    def __init__(
+        self, units: list[Unit], *, fresh: bool = True, loss_inside: bool = False, copies_aside: bool = False,
+        waits: bool = False, first: bool = False,
+    ) -> None:  # fmt: skip
+        """`waits`: a micro-batch whose gradients are not reduced yet, the `first` of two, or one between others."""
+        self.waits, self.first = waits, first
+        self.units, self.fresh, self.loss_inside, self.copies_aside = units, fresh, loss_inside, copies_aside
+        self.finished = sorted(units, key=lambda unit: (unit.is_root, unit.number))  # in the order forward ends them
+        self.live: set[tuple[str, int]] = set()
+        self.fetching: dict[int, tuple[list[Event], list[Event]]] = {}
+        self.begun: set[int] = set()  # units whose backward has begun
+        self.last_buffer: Unit | None = None
+        self.last_reduced: Unit | None = None
+
+    def born(self, kind: str, unit: Unit, nbytes: int) -> Iterator[Event]:
+        if (kind, unit.number) not in self.live and nbytes:
+            self.live.add((kind, unit.number))
+            yield _event(1, kind, unit, nbytes)
+
+    def dies(self, kind: str, unit: Unit | None, nbytes: int = 0) -> Iterator[Event]:
+        if unit is not None and (kind, unit.number) in self.live:
+            self.live.discard((kind, unit.number))
+            size = (
+                nbytes
+                or {GATHERED: unit.gathered_bytes, BUFFER: unit.gathered_bytes, REDUCED: unit.reduced_bytes}[kind]
+            )
+            yield _event(-1, kind, unit, size)
+
+    def begin_forward(self) -> Iterator[Event]:
+        """Gradients of the micro-batches before, whose reduction no_sync() puts off to the last one."""
+        for unit in () if self.first else self.units:
+            yield from self.born(WHOLE, unit, unit.whole_bytes)
+
+    def all_gather(self, unit: Unit) -> Iterator[Event]:
+        """foreach_all_gather: shards are cast into one vector, which goes when it has been copied into the output.
+        Offloaded ones are fetched and cast one by one."""
+        if (BUFFER, unit.number) in self.live:
+            return
+        coming, going = self._fetching(unit)
+        yield from self.born(INPUT, unit, unit.input_bytes)
+        yield from coming
+        yield from self.born(BUFFER, unit, unit.gathered_bytes)
+        yield from going
+        yield from self.dies(INPUT, unit, unit.input_bytes)
+
+    def _fetching(self, unit: Unit) -> tuple[list[Event], list[Event]]:
+        """Shards from the host with their casts, and how these go; the same whenever the unit is gathered."""
+        if unit.number not in self.fetching:
+            coming: list[Event] = []
+            going: list[Event] = []
+            for index, (arriving, cast) in enumerate(unit.fetched):
+                fetched = Event(1, ("outer", ARRIVING, unit.number, index), arriving, INPUT, LABELS[ARRIVING])
+                made = Event(1, ("outer", INPUT, unit.number, index), cast, INPUT, LABELS[INPUT])
+                coming += (fetched, made, fetched._replace(sign=-1)) if cast else (fetched,)
+                going.append((made if cast else fetched)._replace(sign=-1))
+            self.fetching[unit.number] = coming, going
+        return self.fetching[unit.number]
+
+    def before_forward(self, unit: Unit) -> Iterator[Event]:
+        if (GATHERED, unit.number) in self.live:
+            return
+        yield from self.all_gather(unit)
+        yield from self.born(GATHERED, unit, unit.gathered_bytes)
+        yield from self.dies(BUFFER, self.last_buffer)  # held by a variable of wait_for_unshard until it returns
+        self.last_buffer = unit
+
+    def after_forward(self, unit: Unit) -> Iterator[Event]:
+        if unit.reshards:
+            yield from self.dies(GATHERED, unit)
+
+    def end_forward(self) -> Iterator[Event]:
+        yield from self.dies(BUFFER, self.last_buffer)
+
+    def begin_backward(self) -> Iterator[Event]:
+        """The root's hook is on what the model returns: where that is the loss, the first prefetch comes before all."""
+        root = next((unit for unit in self.units if unit.is_root), None)
+        if self.loss_inside and root is not None:
+            yield from self.before_backward(root)
+
+    def prefetched(self, unit: Unit) -> Unit | None:
+        """What forward ended before this unit, once: the root is entered twice, by the head and by the embedding."""
+        if unit.number in self.begun:
+            return None
+        self.begun.add(unit.number)
+        place = self.finished.index(unit)
+        before = self.finished[place - 1] if place else None
+        return before if before is not None and before.reshards else None
+
+    def before_backward(self, unit: Unit) -> Iterator[Event]:
+        if (GATHERED, unit.number) not in self.live:
+            yield from self.all_gather(unit)
+            yield from self.born(GATHERED, unit, unit.gathered_bytes)
+            yield from self.dies(BUFFER, unit)
+        before = self.prefetched(unit)
+        if before is not None and (GATHERED, before.number) not in self.live:
+            yield from self.all_gather(before)
+
+    def after_backward(self, unit: Unit, gradients: list[Event]) -> Iterator[Event]:
+        yield from self.dies(GATHERED, unit)
+        if self.waits:  # they stay, or have been added to those that are there
+            return
+        yield from self.dies(REDUCED, self.last_reduced)
+        yield from self.born(REDUCED, unit, unit.reduced_bytes)
+        yield from (Event(-1, event.key, event.nbytes, UNSHARDED, event.label) for event in gradients)
+        yield from self.dies(WHOLE, unit, unit.whole_bytes)
+        yield from self.born(SCATTERED, unit, unit.scattered_bytes)
+        yield from self.shared(unit)
+        yield from self.dies(SCATTERED, unit, unit.scattered_bytes)
+        self.last_reduced = unit
+        if self.copies_aside:
+            yield from self.dies(REDUCED, unit)
+
+    def shared(self, unit: Unit) -> Iterator[Event]:
+        """The rank's share, which stays, is added to one that exists, or goes to the host."""
+        if unit.leaving_bytes:
+            for sign in (1, -1):
+                yield Event(sign, ("outer", "leaving", unit.number), unit.leaving_bytes, SCATTERED, LABELS[SCATTERED])
+        if self.fresh and unit.share_bytes:
+            yield Event(1, ("outer", "gradient", unit.number), unit.share_bytes, "gradient", "sharded gradients")
+        elif unit.share_bytes:
+            for sign in (1, -1):
+                yield Event(sign, ("outer", "added", unit.number), unit.share_bytes, SCATTERED, LABELS[SCATTERED])
+
+    def end_backward(self) -> Iterator[Event]:
+        """Units that no backward passed, frozen embeddings among them, are sharded again at the end
+        (_root_post_backward_final_callback; FSDP1's _catch_all_reshard)."""
+        yield from self.dies(REDUCED, self.last_reduced)
+        for unit in self.units:
+            yield from self.dies(GATHERED, unit)
+
+
+class _Fsdp1(_Fsdp2):
+    """The gathered vector is the parameters. Forward gathers one after the other (forward_prefetch=False), backward the
+    next one while this one computes (BackwardPrefetch.BACKWARD_PRE)."""
+
+    flattens = True
+
+    def gathered(self, unit: Unit) -> Iterator[Event]:
+        """pre_unshard brings an offloaded shard, or casts one (`_use_low_precision_shard`); the all-gather reads it."""
+        if (GATHERED, unit.number) in self.live:
+            return
+        kind, nbytes = (INPUT, unit.input_bytes) if unit.input_bytes else (ARRIVING, unit.arriving_bytes)
+        yield from self.born(kind, unit, nbytes)
+        yield from self.born(FETCHED, unit, unit.uncast_bytes)
+        yield from self.dies(FETCHED, unit, unit.uncast_bytes)
+        yield from self.born(GATHERED, unit, unit.gathered_bytes)
+        yield from self.dies(kind, unit, nbytes)
+
+    def before_forward(self, unit: Unit) -> Iterator[Event]:
+        yield from self.gathered(unit)
+
+    def before_backward(self, unit: Unit) -> Iterator[Event]:
+        yield from self.gathered(unit)
+        before = self.prefetched(unit)
+        if before is not None:
+            yield from self.gathered(before)
+
+    def after_backward(self, unit: Unit, gradients: list[Event]) -> Iterator[Event]:
+        """The gradients of the views are joined into the gradient of the vector, which is reduced as it is, or in a
+        copy of the dtype it is reduced in."""
+        joined = unit.vector_bytes or sum(event.nbytes for event in gradients)
+        if joined:
+            yield Event(1, ("outer", "joined", unit.number), joined, JOINED, LABELS[JOINED])
+        yield from (Event(-1, event.key, event.nbytes, UNSHARDED, event.label) for event in gradients)
+        yield from self.dies(GATHERED, unit)
+        if not self.waits:
+            copied = unit.reduced_bytes if unit.reduced_bytes > max(joined, unit.whole_bytes) else 0
+            yield from self.born(REDUCED, unit, copied)
+            yield from self.born(SCATTERED, unit, unit.scattered_bytes)
+            yield from self.shared(unit)
+            yield from self.dies(SCATTERED, unit, unit.scattered_bytes)
+            yield from self.dies(REDUCED, unit)
+            yield from self.dies(WHOLE, unit, unit.whole_bytes)
+        if joined:
+            yield Event(-1, ("outer", "joined", unit.number), joined, JOINED, LABELS[JOINED])
+        if self.first:  # what was joined stays
+            yield from self.born(WHOLE, unit, unit.whole_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Zero3Facts:
+    bucket: int  # reduce_bucket_size, in elements
+    ranks: int
+    item: int  # bytes of an element as it is gathered and reduced
+    offloads: bool  # the optimizer's share is on the host, and norms are taken before gradients go there
+    kept: frozenset[int]  # units that stay gathered until backward
+    external: frozenset[int]  # units whose weight the loss uses from outside of its module
+
+
+class _Zero3(_Fsdp2):
+    """Fetched where needed, with a prefetch bucket beside it; kept if used again within the reuse distance. Gradients
+    are copied into a bucket and put together once more when that is full."""
+
+    def __init__(self, units: list[Unit], facts: _Zero3Facts) -> None:
+        super().__init__(units)
+        self.facts, self.bucket, self.reductions = facts, Bucket(facts.bucket), 0
+        self.ahead_bytes = min(PREFETCH, max((u.elements for u in units), default=0)) * facts.item
+
+    def begin_backward(self) -> Iterator[Event]:
+        return iter(())
+
+    def before_forward(self, unit: Unit) -> Iterator[Event]:
+        yield from self.born(GATHERED, unit, unit.gathered_bytes)
+        yield from self.born(BUFFER, unit, self.ahead_bytes)
+
+    def after_forward(self, unit: Unit) -> Iterator[Event]:
+        yield from self.dies(BUFFER, unit, self.ahead_bytes)
+        if unit.number not in self.facts.kept:
+            yield from self.dies(GATHERED, unit)
+
+    def end_forward(self) -> Iterator[Event]:
+        return iter(())
+
+    def before_backward(self, unit: Unit) -> Iterator[Event]:
+        yield from self.before_forward(unit)
+
+    def after_backward(self, unit: Unit, gradients: list[Event]) -> Iterator[Event]:
+        """A weight used from outside its module is released with the step (release_sub_module skips external ones)."""
+        yield from self.dies(BUFFER, unit, self.ahead_bytes)
+        if unit.number not in self.facts.external:
+            yield from self.dies(GATHERED, unit)
+        for numel in reversed(unit.numels):
+            for reduction in self.bucket.add(numel):
+                yield from self._reduced(reduction)
+
+    def end_backward(self) -> Iterator[Event]:
+        for reduction in self.bucket.reduce():
+            yield from self._reduced(reduction)
+        for unit in self.units:
+            yield from self.dies(GATHERED, unit)
+
+    def _reduced(self, reduction: Reduction) -> Iterator[Event]:
+        """reduce_scatter_coalesced puts several tensors together; partition_grads takes the share's norm in fp64."""
+        facts, self.reductions = self.facts, self.reductions + 1
+        whole = reduction.elements * facts.item if reduction.tensors > 1 else 0
+        share = -(-reduction.elements // facts.ranks) * facts.item
+        norm = 8 * min(-(-reduction.largest // facts.ranks), NORM_PART) if facts.offloads else 0
+        sizes = {"whole": whole, "share": share, "norm": norm}
+        for sign, part in ((1, "whole"), (1, "share"), (-1, "whole"), (1, "norm"), (-1, "norm"), (-1, "share")):
+            if sizes[part]:
+                key = ("outer", REDUCED, self.reductions, part)
+                yield Event(sign, key, sizes[part], REDUCED, LABELS[REDUCED])
+
+
+def _zero3_change(job: Job, units: list[Unit], topology: Topology) -> Change:
+    def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
+        head = {index for index, placed in enumerate(program.placed) if placed.name == "head"}
+        outside = frozenset(u.number for u in units if head & set(u.sections) and "loss" in program.regime.fused)
+        again = [any(mode.recompute(program.placed[at]) == "full" for at in unit.sections) for unit in units]
+        uses = [0 if u.number in outside else 1 + recomputed for u, recomputed in zip(units, again, strict=True)]
+        trained = [param for param in program.params() if param.trainable]
+        facts = _Zero3Facts(
+            bucket=job.reduce_bucket or REDUCE_BUCKET, ranks=topology.shard,
+            item=max((param.dtype.nbytes for param in trained), default=2), offloads=offloads_optimizer(job),
+            kept=kept_until_backward([unit.elements for unit in units], uses), external=outside,
+        )  # fmt: skip
+        return _Weaver(units, _Zero3(units, facts), len(program.placed) - 1).run(stream)
+
+    return change
+
+
+Make = Callable[..., _Fsdp2]
+
+
+def _woven(units: list[Unit], make: Make, **facts: bool) -> Change:
+    def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
+        strategy = make(units, **facts)
+        woven = _Weaver(units, strategy, len(program.placed) - 1).run(stream)
+        return chain((Chunk(FORWARD, 0, list(strategy.begin_forward())),), woven) if program.regime.grad else woven
+
+    return change
+
+
+class _Weaver:
+    """Walks through the chunks of a step and puts a unit's events where its sections begin and end."""
+
+    def __init__(self, units: list[Unit], strategy: _Fsdp2, last: int) -> None:
+        self.strategy, self.last = strategy, last
+        self.unit_of = {section: unit for unit in units for section in unit.sections}
+        self.gradients: dict[int, list[Event]] = {unit.number: [] for unit in units}
+        self.unreduced: set[Hashable] = set()
+        self.at: tuple[str, int] | None = None
+        self.forward_over = self.backward_begun = False
+
+    def run(self, stream: Iterator[Chunk]) -> Iterator[Chunk]:
+        for chunk in stream:
+            backward = chunk.phase == BACKWARD
+            place = (BACKWARD if backward else "forward", chunk.section)
+            if not backward and self.forward_over:
+                yield chunk
+                continue
+            if place != self.at:
+                yield from self._moved(chunk, place)
+            yield self._with_marked_gradients(chunk) if backward else chunk
+            if not backward and chunk.section == self.last:
+                self.forward_over = True
+        yield from self._left(BACKWARD)
+        yield self._chunk(BACKWARD, 0, self.strategy.end_backward())
+
+    def _moved(self, chunk: Chunk, place: tuple[str, int]) -> Iterator[Chunk]:
+        yield from self._left(chunk.phase)
+        if place[0] == BACKWARD and not self.backward_begun:
+            self.backward_begun = True
+            yield self._chunk(BACKWARD, chunk.section, self.strategy.end_forward())
+            yield self._chunk(BACKWARD, chunk.section, self.strategy.begin_backward())
+        self.at = place
+        unit = self.unit_of.get(chunk.section)
+        if unit is not None:
+            enter = self.strategy.before_backward if place[0] == BACKWARD else self.strategy.before_forward
+            yield self._chunk(chunk.phase, chunk.section, enter(unit))
+
+    def _left(self, phase: str) -> Iterator[Chunk]:
+        if self.at is None:
+            return
+        direction, section = self.at
+        unit = self.unit_of.get(section)
+        if unit is None:
+            return
+        if direction != BACKWARD:
+            yield self._chunk(phase, section, self.strategy.after_forward(unit))
+        elif section == unit.sections[0]:  # the unit's first section is the last to run backward
+            grads, self.gradients[unit.number] = self.gradients[unit.number], []
+            self.unreduced.difference_update(event.key for event in grads)
+            yield self._chunk(BACKWARD, section, self.strategy.after_backward(unit, grads))
+        self.at = None
+
+    def _chunk(self, phase: str, section: int, events: Iterator[Event]) -> Chunk:
+        return Chunk(phase, section, list(events))
+
+    def _with_marked_gradients(self, chunk: Chunk) -> Chunk:
+        """Gradients of parameters are not there to stay."""
+        if not any(event.kind == "gradient" for event in chunk.events):
+            return chunk
+        marked = (self._marked(event, chunk.section) if event.kind == "gradient" else event for event in chunk.events)
+        return Chunk(chunk.phase, chunk.section, list(filter(None, marked)), chunk.incoming, chunk.again)
+
+    def _marked(self, event: Event, section: int) -> Event | None:
+        """A tied parameter's first share is made in one section and goes in another, where it is added, unless a unit
+        of its own has reduced it by then."""
+        is_share = isinstance(event.key, tuple) and event.key[0] == "outer"
+        key = ("outer", "unsharded", None if is_share else section, event.key)
+        made, unit = Event(event.sign, key, event.nbytes, UNSHARDED, LABELS[UNSHARDED]), self.unit_of.get(section)
+        if made.sign > 0:
+            self.unreduced.add(key)
+            if unit is not None:
+                self.gradients[unit.number].append(made)
+            return made
+        if key not in self.unreduced:
+            return None
+        self.unreduced.discard(key)
+        for number, births in self.gradients.items():
+            self.gradients[number] = [birth for birth in births if birth.key != key]
+        return made

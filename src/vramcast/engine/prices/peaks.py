@@ -1,0 +1,182 @@
+"""The peak of a job without its bill: a model recorded once, priced under many ways of running it.
+
+Sizes are number-like: with ints a peak is an int, with NumPy grids it is a grid. What depends on batch and length
+(`passes`, `beside`) and what does not (`lying`) are kept apart, so that a search can add them in any combination.
+Knows the training device's allocated bytes only; rounding and cached blocks are the allocator's (see `estimate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+
+from vramcast.catalog.gpus import Gpu
+from vramcast.engine.estimate import job_phases
+from vramcast.engine.lines.amounts import Amounts
+from vramcast.engine.lines.optimizers import implementation, temporaries
+from vramcast.engine.lines.other_lines import beside
+from vramcast.engine.lines.overheads import workspace_entries
+from vramcast.engine.lines.setting import Setting
+from vramcast.engine.lines.states import States, state_entries, unique
+from vramcast.engine.lines.training_step import Step, keeps_outputs, loss_apart
+from vramcast.engine.recording.record import DEVICE, recorded
+from vramcast.errors import UnsupportedError
+from vramcast.job import Job
+from vramcast.ledger import (
+    BACKWARD,
+    EVAL,
+    FORWARD,
+    GATING,
+    LOSS,
+    NEXT_BACKWARD,
+    NEXT_FORWARD,
+    NEXT_LOSS,
+    NEXT_STEP,
+    RESUME,
+    ROLLOUT,
+    Entry,
+    Level,
+)
+from vramcast.models.config import Config
+from vramcast.models.dims import Number, choose, maximum
+from vramcast.models.program import Sizes
+from vramcast.models.windows import window_of
+
+# A peak lies in one of these: the first step's phases are never above the next one's, which have states as well.
+MOMENTS = (NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD, GATING, NEXT_STEP, RESUME, ROLLOUT, EVAL)
+OF_PASSES = {FORWARD: NEXT_FORWARD, LOSS: NEXT_LOSS, BACKWARD: NEXT_BACKWARD, GATING: GATING}
+
+ByPhase = dict[str, Number]
+CRITIC_STATES = ("critic: optimizer states", "critic: optimizer step")  # what the optimizer decides of a critic
+
+
+class Recording:
+    """A job's model as one regime records it. Jobs given to the methods may differ from the recorded one in whatever
+    leaves the recorded tensors alone: checkpointing, optimizer, accumulation, companions, what the loop holds."""
+
+    def __init__(self, job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> None:
+        self._beyond, self._within = lengths_beyond(sizes, config), None
+        if self._beyond is not None:  # lengths on both sides of the model's window: recorded once for each
+            self._within = Recording(job, config, gpu, replace(sizes, beyond=False))
+            sizes = replace(sizes, beyond=True)
+        self.config, self.gpu, self.sizes = config, gpu, sizes
+        self.program = recorded(job, config, gpu, sizes)
+        self.params = unique(self.program.params())
+        self._lying: dict[Hashable, dict[str, int]] = {}
+        self._beside: dict[Hashable, ByPhase] = {}
+
+    def peak(self, job: Job) -> Number:
+        passes, extra, lying = self.passes(job), self.beside(job), self.lying(job)
+        top: Number = 0
+        for phase, nbytes in passes.items():
+            top = maximum(top, nbytes + extra.get(phase, 0) + lying[phase])
+        return top
+
+    def passes(self, job: Job) -> ByPhase:
+        """What a later step makes, by phase; 0 where a phase has nothing of its own."""
+        found = self._passes(job)
+        return found if self._within is None else self._by_length(found, self._within.passes(job))
+
+    def _by_length(self, beyond: ByPhase, within: ByPhase) -> ByPhase:
+        return {phase: choose(self._beyond, nbytes, within[phase]) for phase, nbytes in beyond.items()}
+
+    def _passes(self, job: Job) -> ByPhase:
+        step = self._step(job)
+        folded = step.fold(fresh=job.accumulate == 1 and not step.zeroed_in_place)
+        kept = folded.left if keeps_outputs(job) else 0
+        found = {OF_PASSES[phase]: peak + (kept if phase in _with_old_outputs(job) else 0)
+                 for phase, peak in folded.peaks.items()}  # fmt: skip
+        between = (phase for phase in (RESUME, ROLLOUT, EVAL) if phase in job_phases(step.job))
+        return {**found, NEXT_STEP: kept, **{phase: 0 if phase == RESUME else kept for phase in between}}
+
+    def _step(self, job: Job) -> Step:
+        return Step(job=job, program=self.program, states=States(params=self.params, job=job), place=DEVICE)
+
+    def beside(self, job: Job) -> ByPhase:
+        """Inputs, companions, rollouts, evaluation and resuming."""
+        found = self._beside_of(job)
+        return found if self._within is None else self._by_length(found, self._within.beside(job))
+
+    def _beside_of(self, job: Job) -> ByPhase:
+        key = (
+            job.reference, job.reference_dtype, job.reward, job.critic, job.teacher, job.evaluate, job.checkpointing,
+            keeps_outputs(job), (job.optimizer, implementation(job)) if job.resume != "none" else None,
+        )  # fmt: skip
+        if key not in self._beside:
+            self._beside[key] = _by_moment(line for line in self._lines(job) if line.component not in CRITIC_STATES)
+        return self._beside[key]
+
+    def _lines(self, job: Job) -> list[Amounts]:
+        states = States(params=self.params, job=job)
+        setting = Setting(
+            job=job, config=self.config, gpu=self.gpu, sizes=self.sizes, program=self.program, states=states,
+            device=DEVICE,
+        )  # fmt: skip
+        return [line for line in beside(setting).lines if line.place == DEVICE]
+
+    def lying(self, job: Job) -> dict[str, int]:
+        """What batch and length do not change: weights, states (a critic's too), gradients, the step's temporaries,
+        workspaces."""
+        key = (
+            job.optimizer, implementation(job), job.optimizer_rank, job.optimizer_block, job.precision, job.ema,
+            job.framework, job.zero_grad, job.accumulate > 1,
+        )  # fmt: skip
+        if key not in self._lying:
+            self._lying[key] = self._lying_of(self._step(job))
+        return self._lying[key]
+
+    def _lying_of(self, step: Step) -> dict[str, int]:
+        job, states = step.job, step.states
+        entries = (*state_entries(states, DEVICE), *workspace_entries(job, self.gpu, DEVICE))
+        item = states.recipe.states.nbytes if states.recipe.states else None
+        made = temporaries(states.trained, job, item)[0]
+        inside = implementation(job) == "in-backward"
+        if inside and job.accumulate > 1:
+            raise UnsupportedError("accumulate cannot be combined with an optimizer that steps inside backward")
+        stepping = NEXT_BACKWARD if inside else NEXT_STEP
+        held = () if inside else _with_gradients(step)
+        gradients = states.gradient_bytes
+        critic = (line for line in self._lines(job) if line.component in CRITIC_STATES) if job.critic != "none" else ()
+        others = _by_moment(critic)
+        return {
+            phase: _at(entries, phase) + others[phase] + (gradients if phase in held else 0)
+            + (made if phase == stepping else 0)
+            for phase in MOMENTS
+        }  # fmt: skip
+
+
+def lengths_beyond(sizes: Sizes, config: Config) -> Number | None:
+    """Which of many lengths are as long as the model's window; None where all are or none is, or it is known."""
+    window = window_of(config)
+    if window is None or sizes.beyond is not None or isinstance(sizes.seq, int):
+        return None
+    found = sizes.seq >= window
+    return found if found.any() and not found.all() else None
+
+
+def _with_old_outputs(job: Job) -> tuple[str, ...]:
+    """Phases of a step in which the last one's outputs are still held."""
+    return (FORWARD,) if loss_apart(job) else (FORWARD, LOSS)
+
+
+def _with_gradients(step: Step) -> tuple[str, ...]:
+    """Moments in which every gradient exists, beside those that backward itself makes."""
+    if step.accumulates_apart:
+        return tuple(phase for phase in MOMENTS if phase != RESUME)
+    if step.job.accumulate > 1 or step.zeroed_in_place:
+        later = (NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD, NEXT_STEP)
+        return (*later, EVAL) if step.grads_in_forward else later
+    return (NEXT_FORWARD, NEXT_LOSS, NEXT_STEP, EVAL) if step.grads_in_forward else (NEXT_STEP,)
+
+
+def _by_moment(lines: Iterable[Amounts]) -> ByPhase:
+    """Their sums, as sizes are number-like."""
+    found: ByPhase = dict.fromkeys(MOMENTS, 0)
+    for line in lines:
+        for phase in line.by_phase.keys() & found.keys():
+            found[phase] = found[phase] + line.by_phase[phase]
+    return found
+
+
+def _at(entries: Iterable[Entry], phase: str) -> int:
+    return sum(e.nbytes for e in entries if e.place == DEVICE and phase in e.phases and e.level == Level.ALLOCATED)

@@ -1,0 +1,109 @@
+"""A job for the allocator: its tensors in the order of two steps, and what the card makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+
+from vramcast.catalog.gpus import Gpu
+from vramcast.engine.lines.batch import batch_values
+from vramcast.engine.lines.optimizers import KNOWN, is_paged, state_tensors, temporary_lists
+from vramcast.engine.lines.overheads import context_entries, workspaces
+from vramcast.engine.lines.states import gradient_bytes
+from vramcast.engine.lines.training_step import Step, loss_apart
+from vramcast.engine.replay.run import Replayed, Script, Shorter, replay
+from vramcast.engine.replay.varying_lengths import Earlier, Measure
+from vramcast.engine.stream.events import share_of
+from vramcast.engine.stream.timeline import Stamped
+from vramcast.job import Job
+from vramcast.ledger import BACKWARD, LOSS
+from vramcast.models.program import Program
+
+
+def step_script(
+    step: Step, first: list[Stamped], later: list[Stamped], resident: tuple[int, ...], gpu: Gpu | None
+) -> Script:
+    """Tensor by tensor."""
+    states, job = step.states, step.job
+    item = states.recipe.states.nbytes if states.recipe.states else None
+    made = (state_tensors(param, job, item) for param in states.trained if not is_paged(job, param))
+    weights = tuple(param.nbytes for param in states.params)
+    if step.accumulates_apart:
+        weights += tuple(gradient_bytes(param, states.recipe) for param in states.trained)
+    for held in (states.recipe.master, job.ema == "same"):
+        weights += tuple(4 * param.numel for param in states.trained) if held else ()
+    return Script(
+        weights=(*weights, *resident), first=first, later=later, states=tuple(chain.from_iterable(made)),
+        step_temporaries=temporary_lists(states.trained, job, item),
+        small=tuple(int(value.nbytes) for value in batch_values(step.program, job)), workspaces=workspaces(job, gpu),
+        states_from_start=KNOWN[job.optimizer].from_start, last_section=len(step.program.placed) - 1,
+        old_until=LOSS if loss_apart(job) else BACKWARD,
+        zero_grad_first=not step.grads_in_forward, accumulates=job.accumulate > 1,
+        zero_grad_behind=step.grads_in_forward and not step.zeroed_in_place,
+    )  # fmt: skip
+
+
+def roughly_reserved(largest: Script, longest: int) -> Measure:
+    """What is reserved after such batches by the largest tensors alone, all of them growing with the length. One that
+    was asked for is known."""
+    shorter, known = Shorter(largest.first, longest), dict[Earlier, int]()
+
+    def measure(earlier: Earlier) -> int:
+        if earlier not in known:
+            streams = tuple(map(shorter.of, earlier.lengths))
+            script = replace(largest, earlier=streams, stepped_after=earlier.stepped_after)
+            known[earlier] = replay(script, capacity_bytes=None, conf="").peak_reserved_bytes
+        return known[earlier]
+
+    return measure
+
+
+def of_same(stream: list[Stamped], program: Program, other: Program) -> list[Stamped]:
+    pairs = zip(program.placed, other.placed, strict=True)
+    same = {id(a): id(b) for one, two in pairs for a, b in zip(one.section.params, two.section.params, strict=True)}
+    keys = {("gradient", own): ("gradient", key) for own, key in same.items()}
+    shares = {share_of(own): share_of(key) for own, key in same.items()}
+    return [
+        item._replace(key=(item.section, keys[item.event.key])) if item.event.key in keys
+        else item._replace(key=shares[item.event.key]) if item.event.key in shares
+        else item
+        for item in stream
+    ]  # fmt: skip
+
+
+def replayed_on_card(script: Script, gpu: Gpu | None, job: Job, *, card_only: bool = False) -> Replayed:
+    """On the card if it suffices there (a full card makes torch give cached blocks back), else on one without limit,
+    unless the card is all that matters."""
+    if gpu is not None and gpu.total_bytes is not None:
+        room, asked = room_on(job, gpu), least_bytes(script)
+        if asked > room and card_only:
+            return Replayed(
+                peak_requested_bytes=asked, peak_allocated_bytes=asked, peak_reserved_bytes=asked, out_of_memory=True
+            )
+        if asked <= room:
+            replayed = replay(script, capacity_bytes=room, conf=job.alloc_conf)
+            if card_only or not replayed.out_of_memory:
+                return replayed
+    return replay(script, capacity_bytes=None, conf=job.alloc_conf)
+
+
+def room_on(job: Job, gpu: Gpu) -> int:
+    return gpu.capacity_bytes() - sum(entry.nbytes for entry in context_entries(job, gpu, "cuda:0"))
+
+
+def least_bytes(script: Script) -> int:
+    """What is asked for at once, whatever the allocator does with it; what is left over from step to step is not in
+    it."""
+    lying = sum(script.weights) + sum(script.small) + sum(script.workspaces)
+    later = _top(script.later)
+    first = later if script.first is script.later else _top(script.first)
+    return lying + max(first, sum(script.states) + later)
+
+
+def _top(stream: list[Stamped]) -> int:
+    level = top = 0
+    for _, _, (sign, _, nbytes, _, _), _ in stream:
+        level += sign * int(nbytes)
+        if level > top:
+            top = level
+    return top

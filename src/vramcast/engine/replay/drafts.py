@@ -1,0 +1,158 @@
+"""A job recorded and written down for the allocator, before its bill is made. A search drafts jobs by the dozen."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import partial
+
+from vramcast.catalog.gpus import Gpu
+from vramcast.engine.lines.optimizers import implementation
+from vramcast.engine.lines.other_lines import beside
+from vramcast.engine.lines.setting import Beside, Setting
+from vramcast.engine.lines.states import States, unique
+from vramcast.engine.lines.training_step import Step
+from vramcast.engine.recording.record import DEVICE, recorded, sizes_of
+from vramcast.engine.recording.regime import kv_cache, needs_input_grads
+from vramcast.engine.recording.sequence_limits import check_positions
+from vramcast.engine.replay.card import of_same, roughly_reserved, step_script
+from vramcast.engine.replay.extras import played_with
+from vramcast.engine.replay.run import Columns, Replayed, Run, Script
+from vramcast.engine.replay.varying_lengths import Measure, earlier_lengths, has_many_lengths
+from vramcast.engine.stream.timeline import Stamped
+from vramcast.job import Job
+from vramcast.models.config import Config
+from vramcast.models.program import Program, Sizes
+from vramcast.models.windows import window_of
+
+# What passes do not ask for, unless the step is taken inside backward; and what a recording does not, but for caches
+# and gradients of inputs, which checkpointing decides.
+OF_STEPPING = ("optimizer", "optimizer_impl")
+OF_PASSES = (*OF_STEPPING, "alloc_conf")
+OF_RUNNING = (*OF_PASSES, "checkpointing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    setting: Setting
+    step: Step
+    stream: list[Stamped]  # of the step itself
+    later: list[Stamped]
+    extra: Beside
+    script: Script
+
+
+class Drafts:
+    """Jobs of one model on one card. What they have in common is made once: jobs that run one program share its
+    recording, those with the same passes a stream, and one that runs out before the optimizer's first step stands for
+    all that are alike until then."""
+
+    def __init__(self, config: Config, gpu: Gpu | None) -> None:
+        self.config, self.gpu = config, gpu
+        self._programs: dict[Hashable, Program] = {}
+        self._streams: dict[Hashable, list[Stamped]] = {}
+        self._shorter_streams: dict[Hashable, dict[int, list[Stamped]]] = {}
+        self._measures: dict[Hashable, Measure] = {}
+        self._refused: dict[Hashable, Replayed] = {}
+
+    def of(self, job: Job) -> Draft:
+        return self.after_others(self.of_longest(job))
+
+    def of_longest(self, job: Job) -> Draft:
+        """Where batches are of many lengths: the longest alone."""
+        sizes = sizes_of(job, self.config)
+        program = self._program(job, sizes)
+        states = States(params=unique(program.params()), job=job)
+        step = Step(job=job, program=program, states=states, place=DEVICE)
+        setting = Setting(
+            job=job, config=self.config, gpu=self.gpu, sizes=sizes, program=program, states=states, device=DEVICE
+        )
+        extra, first = beside(setting), self._stream(step, fresh=True)
+        later = first if step.repeats else self._stream(step, fresh=False)
+        script = step_script(step, first, later, extra.resident, self.gpu)
+        return Draft(
+            setting=setting, step=step, stream=first, later=later, extra=extra,
+            script=played_with(script, extra, DEVICE),
+        )  # fmt: skip
+
+    def after_others(self, draft: Draft) -> Draft:
+        """With whole steps of the shorter batches that a run meets before its longest."""
+        step, longest = draft.step, draft.setting.sizes
+        if not has_many_lengths(step.job):
+            return draft
+        earlier = earlier_lengths(step.job, int(longest.seq), self._measure(draft))
+        shorter = self._shorter(step, longest, earlier.lengths)
+        streams = tuple(shorter[length] for length in earlier.lengths)
+        script = replace(draft.script, earlier=streams, stepped_after=earlier.stepped_after)
+        return replace(draft, script=script)
+
+    def replayed(self, job: Job, *, capacity_bytes: int, most_bytes: int) -> tuple[Draft, Replayed]:
+        """Out of memory too where more than `most_bytes` are reserved. A run of many lengths is not played where it
+        would be out of memory if it met the longest first."""
+        draft = self.of_longest(job)
+        key = (_but(OF_STEPPING, job), capacity_bytes, most_bytes)
+        if key in self._refused and _is_shared(draft):
+            return draft, self._refused[key]
+        bounded = partial(Run, capacity_bytes=capacity_bytes, conf=job.alloc_conf, most_bytes=most_bytes)
+        run = bounded(draft.script)
+        found = run.whole()
+        if found.out_of_memory and not run.has_states and _is_shared(draft):
+            self._refused[key] = found
+        if has_many_lengths(job) and not found.out_of_memory:
+            draft = self.after_others(draft)
+            found = bounded(draft.script).whole()
+        return draft, found
+
+    def _program(self, job: Job, sizes: Sizes) -> Program:
+        key = (_but(OF_RUNNING, job), kv_cache(job, self.config), needs_input_grads(job, self.config))
+        if key not in self._programs:
+            program = recorded(job, self.config, self.gpu, sizes)
+            check_positions(program, self.config)
+            self._programs[key] = program
+        return self._programs[key]
+
+    def _stream(self, step: Step, *, fresh: bool) -> list[Stamped]:
+        key = (_but(OF_PASSES, step.job), fresh)
+        if key not in self._streams:
+            self._streams[key] = step.stream(fresh=fresh)
+        return self._streams[key]
+
+    def _measure(self, draft: Draft) -> Measure:
+        key = _but(("alloc_conf",), draft.step.job)
+        if key not in self._measures:
+            own = replace(draft.script, first=draft.stream, later=draft.later, again=None)  # nothing beside it
+            self._measures[key] = roughly_reserved(own.largest(), int(draft.setting.sizes.seq))
+        return self._measures[key]
+
+    def _shorter(self, step: Step, longest: Sizes, lengths: Iterable[int]) -> dict[int, list[Stamped]]:
+        """By length; those on one side of the model's window are recorded together."""
+        known = self._shorter_streams.setdefault(_but(OF_PASSES, step.job), {})
+        window = window_of(self.config)
+        for beyond in (False, True):
+            new = sorted({n for n in lengths if n not in known and (window is not None and n >= window) == beyond})
+            if new:
+                known.update(zip(new, self._of_lengths(step, replace(longest, beyond=beyond), new), strict=True))
+        return known
+
+    def _of_lengths(self, step: Step, longest: Sizes, lengths: list[int]) -> Iterator[list[Stamped]]:
+        """Gradients are of the same parameters, so they go by the keys that those have in the longest batch."""
+        import numpy  # which most estimates do not need
+
+        grid = numpy.array(lengths)
+        program = recorded(step.job, self.config, self.gpu, replace(longest, seq=grid, target_seq=grid))
+        states = States(params=unique(program.params()), job=step.job)
+        columns = Columns(of_same(replace(step, program=program, states=states).stream(), program, step.program))
+        alike = {id(nbytes): nbytes for nbytes in columns.sizes}
+        made = {key: numpy.broadcast_to(nbytes, grid.shape).tolist() for key, nbytes in alike.items()}
+        yield from map(columns.with_sizes, zip(*(made[id(nbytes)] for nbytes in columns.sizes), strict=True))
+
+
+def _is_shared(draft: Draft) -> bool:
+    """Is nothing of an optimizer in it before the first step is taken: states, a critic's?"""
+    return draft.script.first is draft.stream and not draft.script.states_from_start
+
+
+def _but(names: tuple[str, ...], job: Job) -> Hashable:
+    """All that a job says but these; and whether the step is taken inside backward."""
+    rest = (getattr(job, field.name) for field in fields(job) if field.name not in names)
+    return (*rest, implementation(job) == "in-backward")

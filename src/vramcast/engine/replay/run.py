@@ -1,0 +1,323 @@
+"""The job's births and deaths through the caching allocator: what torch would reserve, and whether it suffices."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import takewhile
+
+from vramcast.allocator import Allocator, AllocatorSettings, Block, OutOfMemory, SimulatedDriver
+from vramcast.allocator.quick import quick
+from vramcast.engine.stream.events import Event
+from vramcast.engine.stream.timeline import Stamped
+from vramcast.ledger import BACKWARD, EVAL, ROLLOUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    peak_requested_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    out_of_memory: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """Two steps of a job: what lies there from the start, what a step makes, what the optimizer adds."""
+
+    weights: tuple[int, ...]
+    first: list[Stamped]
+    later: list[Stamped]
+    states: tuple[int, ...]
+    states_from_start: bool = False  # made with the optimizer, else in its first step
+    step_temporaries: tuple[tuple[int, ...], ...]  # lists, each made as a whole and dropped as a whole
+    old_until: str = BACKWARD  # the phase before which a variable lets go of the last step's outputs
+    zero_grad_first: bool  # gradients are dropped before the next forward
+    zero_grad_behind: bool = False  # behind the forward of a step's first micro-batch
+    accumulates: bool = False  # further micro-batches come before the first optimizer step
+    again: list[Stamped] | None = None  # the first micro-batch of a later step, where it is not like the very first
+    earlier: tuple[list[Stamped], ...] = ()  # batches of other lengths, before the longest
+    stepped_after: int | None = None  # of those; None: the optimizer's first step comes behind the longest
+    small: tuple[int, ...] = ()  # inputs
+    workspaces: tuple[int, ...] = ()  # of cuBLAS: forward's thread asks for one with the first block, autograd's behind
+    last_section: int = 0  # the loss, which multiplies nothing
+
+    def largest(self) -> Script:
+        """The few largest tensors of a step alone, beside the optimizer's states: these decide what a cache grows by.
+        Of more that are all alike the first few order runs as all of them do."""
+        least = _least([int(item.event.nbytes) for item in self.first if item.event.sign > 0])
+        first, later = ([item for item in part if item.event.nbytes >= least] for part in (self.first, self.later))
+        births = [item.key for item in first if item.event.sign > 0]
+        if len(births) > LARGEST:
+            few = set(births[:LARGEST])
+            first, later = ([item for item in part if item.key in few] for part in (first, later))
+        return replace(self, weights=(), small=(), workspaces=(), first=first, later=later, step_temporaries=())
+
+
+def _least(sizes: list[int]) -> int:
+    """The smallest size that not more than a few reach; if more are as large as the largest, that."""
+    ordered = sorted(sizes, reverse=True)
+    below = ordered[LARGEST] if len(ordered) > LARGEST else 0
+    return min((size for size in ordered[:LARGEST] if size > below), default=ordered[0])
+
+
+class Columns:
+    """A stream, for others that differ in sizes alone."""
+
+    def __init__(self, stream: list[Stamped]) -> None:
+        self._phases, self._sections, events, self._keys = zip(*stream, strict=True)
+        self._signs, self._names, self.sizes, self._kinds, self._labels = zip(*events, strict=True)
+
+    def with_sizes(self, sizes: Iterable[int]) -> list[Stamped]:
+        events = map(
+            partial(tuple.__new__, Event), zip(self._signs, self._names, sizes, self._kinds, self._labels, strict=True)
+        )
+        return list(
+            map(partial(tuple.__new__, Stamped), zip(self._phases, self._sections, events, self._keys, strict=True))
+        )
+
+
+class Shorter:
+    """A stream as shorter batches would have it: gradients of parameters are as large as ever."""
+
+    def __init__(self, stream: list[Stamped], longest: int) -> None:
+        self.longest, self._columns = longest, Columns(stream)
+        self._sizes = [(int(item.event.nbytes), not _is_gradient(item.key)) for item in stream]
+
+    def of(self, length: int) -> list[Stamped]:
+        return self._columns.with_sizes(size * length // self.longest if grows else size for size, grows in self._sizes)
+
+
+def replay(script: Script, *, capacity_bytes: int | None, conf: str, most_bytes: int | None = None) -> Replayed:
+    """On a card of `capacity_bytes`. Who has no use for a run that reserves more than `most_bytes` says so: it ends
+    there, out of memory."""
+    return Run(script, capacity_bytes=capacity_bytes, conf=conf, most_bytes=most_bytes).whole()
+
+
+class _Surpassed(Exception):
+    """More is reserved than is of interest."""
+
+
+class _Bounded(SimulatedDriver):
+    """A card that says when more than `most_bytes` are taken."""
+
+    __slots__ = ("most_bytes",)
+
+    def __init__(self, capacity_bytes: int | None, most_bytes: int) -> None:
+        super().__init__(capacity_bytes)
+        self.most_bytes = most_bytes
+
+    def _take(self, nbytes: int) -> bool:
+        taken = super()._take(nbytes)
+        if self._used_bytes > self.most_bytes:
+            raise _Surpassed
+        return taken
+
+
+BETWEEN = (ROLLOUT, EVAL)  # in front of a later step
+LARGEST = 30  # tensors that stand for all
+QUIET = 2  # steps: no published run grows again behind a longer pause, however long it is replayed
+HELD = ("weights", "small", "states", "old", "shard", "bucket", "companion")
+
+
+class Run:
+    """Load, steps of other lengths if there are any, one whole step, a second one."""
+
+    apart: frozenset[str] = frozenset()  # kinds of events that `born` and `dies` are asked about
+
+    def __init__(
+        self, script: Script, *, capacity_bytes: int | None, conf: str, most_bytes: int | None = None
+    ) -> None:  # fmt: skip
+        self.script = script
+        driver = SimulatedDriver(capacity_bytes) if most_bytes is None else _Bounded(capacity_bytes, most_bytes)
+        self.allocator = Allocator(settings=AllocatorSettings.parse(conf), driver=driver, statistics=False)
+        self.malloc, self.free = quick(self.allocator)
+        self.blocks: dict[Hashable, tuple[Block, int]] = {}  # with the bytes asked for
+        self.requested = self.peak_requested = 0
+        self.old: list[Hashable] = []
+        self.has_states = False
+        self.handles = 0
+
+    def whole(self) -> Replayed:
+        try:
+            self.load()
+            self.steps()
+        except (OutOfMemory, _Surpassed):
+            return self.result(out_of_memory=True)
+        return self.result(out_of_memory=False)
+
+    def load(self) -> None:
+        self.hold("weights", self.script.weights)
+        if self.script.states_from_start:
+            self.hold_states()
+        self.hold("small", self.script.small)
+
+    def steps(self) -> None:
+        script = self.script
+        zeroes = not (script.zero_grad_first or script.accumulates) and script.later is script.first  # behind forward
+        for count, stream in enumerate(script.earlier, 1):
+            self.play(stream, zeroes=zeroes)
+            if count == script.stepped_after:
+                self.optimizer_step()
+            self.end_step(gradients=script.zero_grad_first and not script.accumulates)
+        self.play(script.first, zeroes=zeroes)
+        if script.accumulates:
+            self.end_step(gradients=False)
+            second = self.state()
+            self.play(script.later)
+        self.optimizer_step()
+        self.end_step(gradients=script.zero_grad_first)
+        if script.stepped_after:  # the longest batch comes once, and the optimizer's states were there
+            upcoming = script.again or script.first if script.accumulates else script.later
+            return self.play(list(takewhile(lambda item: item.phase in BETWEEN, upcoming)))
+        if script.accumulates and (script.zero_grad_first or script.zero_grad_behind):
+            self.play(script.again or script.first, zeroes=script.zero_grad_behind)
+            self.end_step(gradients=False)
+            if self.state() == second:  # from here on all goes as it did
+                return
+            self.play(script.later)
+        else:
+            self.play(script.later, zeroes=zeroes)
+        self.flash(script.step_temporaries)
+        if zeroes and not script.earlier:
+            self.settle()
+
+    def state(self) -> object:
+        """Where things lie and what is cached, which decides all that comes next: no address is handed out twice."""
+        pools = (self.allocator.segments.default_small, self.allocator.segments.default_large)
+        cached = [{stream: [key[:2] for key in keys] for stream, keys in pool.free.items() if keys} for pool in pools]
+        return {key: block.address for key, (block, _) in self.blocks.items()}, cached
+
+    def settle(self) -> None:
+        """Gradients that live through the next forward lie elsewhere in every step, so the cache may grow after the
+        second one: until as many steps in a row ask the driver for nothing."""
+        quiet = 0
+        while quiet < QUIET:
+            before = self.allocator.peak_reserved_bytes
+            self.end_step(gradients=False)
+            self.play(self.script.later, zeroes=True)
+            self.flash(self.script.step_temporaries)
+            quiet = quiet + 1 if self.allocator.peak_reserved_bytes == before else 0
+
+    def optimizer_step(self) -> None:
+        if not self.has_states:
+            self.hold_states()
+        self.flash(self.script.step_temporaries)
+
+    def hold_states(self) -> None:
+        self.has_states = True  # some of them, if there is no room for all
+        self.hold("states", self.script.states)
+
+    def take(self, key: Hashable, nbytes: int) -> None:
+        if nbytes:
+            if key in self.blocks:
+                self.drop(key)
+            self.requested += nbytes  # what is refused was asked for
+            if self.requested > self.peak_requested:
+                self.peak_requested = self.requested
+            self.blocks[key] = self.malloc(nbytes), nbytes
+
+    def drop(self, key: Hashable) -> None:
+        found = self.blocks.pop(key, None)
+        if found is not None:
+            self.free(found[0])
+            self.requested -= found[1]
+
+    def hold(self, name: str, sizes: Iterable[int]) -> None:
+        for index, nbytes in enumerate(sizes):
+            self.take((name, index), nbytes)
+
+    def flash(self, lists: tuple[tuple[int, ...], ...]) -> None:
+        """Lists that are made as a whole and dropped as a whole, one after the other."""
+        for sizes in lists:
+            self.hold("temporary", sizes)
+            for index in range(len(sizes)):
+                self.drop(("temporary", index))
+
+    def play(self, stream: list[Stamped], *, zeroes: bool = False) -> None:
+        """`zeroes`: the last step's gradients go at once when forward is over. `take` and `drop` are written out: a
+        search plays millions of events."""
+        blocks, apart, seen, waits = self.blocks, self.apart, "", False
+        malloc, free = self.malloc, self.free
+        for item in stream:
+            phase, _, (sign, _, nbytes, kind, _), key = item
+            if phase != seen:
+                seen, waits = phase, self.waits(phase)
+                if zeroes and phase == BACKWARD:
+                    self.drop_gradients()
+                    zeroes = False
+                if self.old and phase in (self.script.old_until, BACKWARD):
+                    self.drop_old()
+            if waits and sign > 0:
+                self.born_of_products(item)
+                waits = self.waits(phase)
+            elif kind in apart:
+                (self.born if sign > 0 else self.dies)(item)
+            elif sign > 0:
+                if key in blocks or type(nbytes) is not int or not nbytes:
+                    self.take(key, int(nbytes))
+                    continue
+                self.requested = requested = self.requested + nbytes
+                if requested > self.peak_requested:
+                    self.peak_requested = requested
+                blocks[key] = malloc(nbytes), nbytes
+            elif key in blocks:
+                block, nbytes = blocks.pop(key)
+                free(block)
+                self.requested -= nbytes
+
+    def born(self, item: Stamped) -> None:
+        self.take(item.key, int(item.event.nbytes))
+
+    def born_of_products(self, item: Stamped) -> None:
+        """cuBLAS asks for its workspace behind the result of a thread's first product, out of what is cached then."""
+        self.born(item)
+        if self.waits(item.phase) and self.multiplies(item):
+            self.take(("small", "workspace", self.handles), self.script.workspaces[self.handles])
+            self.handles += 1
+
+    def waits(self, phase: str) -> bool:
+        """Has the thread that runs this phase no workspace yet?"""
+        return self.handles < len(self.script.workspaces) and (phase == BACKWARD) == bool(self.handles)
+
+    def multiplies(self, item: Stamped) -> bool:
+        """Is this a tensor that is made where there are matrix products?"""
+        return item.section < self.script.last_section if item.phase == BACKWARD else item.section > 0
+
+    def dies(self, item: Stamped) -> None:
+        self.drop(item.key)
+
+    def end_step(self, *, gradients: bool) -> None:
+        """Gradients go if zero_grad comes before the next forward. What a variable holds (outputs, the loss) goes when
+        the next forward has returned."""
+        if gradients:
+            self.drop_gradients()
+        for key in list(self.blocks):
+            if isinstance(key, tuple) and key[0] not in HELD and not _is_gradient(key):
+                self.blocks[("old", key)] = self.blocks.pop(key)
+                self.old.append(("old", key))
+
+    def drop_gradients(self) -> None:
+        for key in [key for key in self.blocks if _is_gradient(key)]:
+            self.drop(key)
+
+    def drop_old(self) -> None:
+        for key in self.old:
+            self.drop(key)
+        self.old.clear()
+
+    def result(self, *, out_of_memory: bool) -> Replayed:
+        return Replayed(
+            peak_requested_bytes=self.peak_requested, peak_allocated_bytes=self.allocator.peak_allocated_bytes,
+            peak_reserved_bytes=self.allocator.peak_reserved_bytes, out_of_memory=out_of_memory,
+        )  # fmt: skip
+
+
+def _is_gradient(key: Hashable) -> bool:
+    """Of a parameter, or of a unit of sharded ones."""
+    if type(key) is not tuple or len(key) < 2:
+        return False
+    of = key[1]
+    found: bool = of[0] == "gradient" if type(of) is tuple else of == "gradient" and key[0] == "outer"
+    return found

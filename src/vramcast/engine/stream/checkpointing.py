@@ -1,0 +1,197 @@
+"""Activation checkpointing beyond keep-or-recompute: reentrant recomputation, and block inputs on the host.
+
+Both are changes to the stream of births and deaths that `timeline` makes. Which block is recomputed is decided by
+`recompute_rule`; how large pinned blocks become on the host is told here too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from vramcast.engine.lines.amounts import Amounts
+from vramcast.engine.lines.optimizers import version
+from vramcast.engine.recording.library_versions import REENTRANT_BEFORE
+from vramcast.engine.stream.events import IN, OUT, Event, kept_ids
+from vramcast.engine.stream.timeline import KEEP, Change, Chunk, Mode, links_of
+from vramcast.errors import InputError
+from vramcast.job import Job
+from vramcast.ledger import BACKWARD, FORWARD, PHASES, PINNED, Category
+from vramcast.models.dims import product_text
+from vramcast.models.program import Program
+from vramcast.models.tape import Placed, Section
+
+# Blocks whose copy to the host may still be under way while later ones run. torch's save_on_cpu, which transformers
+# uses, copies on the compute stream; torchtune's OffloadActivations (max_fwd_stash_size) and TRL's use their own.
+STOPS_FROM = (2, 1)  # torch: early stop became the default (pytorch#96866)
+STASH = {"torchtune": 5, "trl": 5}
+
+
+def stashed_inputs(job: Job) -> int:
+    """How many blocks later an offloaded input leaves."""
+    return STASH.get(job.framework, 0) if job.checkpointing == "offload" else 0
+
+
+def recompute_rule(job: Job) -> Callable[[Placed], str]:
+    """Which sections checkpointing recomputes."""
+    how = job.checkpointing
+    if how == "none":
+        return lambda placed: "none"
+    if how in ("full", "offload"):
+        return lambda placed: "full" if placed.section.is_block else "none"
+    if how == "selective":
+        return lambda placed: "selective" if placed.section.is_block else "none"
+    match = re.fullmatch(r"every-([1-9][0-9]{0,4})", how)
+    if not match:
+        raise InputError(
+            f"checkpointing must be none, full, selective, every-N (such as every-2) or offload, not {how!r}"
+        )
+    every = int(match.group(1))
+    return lambda placed: "full" if placed.section.is_block and (placed.index or 0) % every == 0 else "none"
+
+
+def is_reentrant(job: Job) -> bool:
+    """use_reentrant=True recomputes a block to its end and holds the result while the block's backward runs."""
+    if job.checkpointing in ("none", "selective"):
+        if job.reentrant and job.checkpointing == "selective":
+            raise InputError("selective checkpointing needs the form without reentry: leave out reentrant")
+        return False
+    if job.reentrant is not None:
+        return job.reentrant
+    libraries = ("hf", "trl", "accelerate", "lightning", "plain", "deepspeed")
+    return job.framework in libraries and version(job.transformers_version) < REENTRANT_BEFORE
+
+
+def stops_early(job: Job) -> bool:
+    """Without reentry torch/utils/checkpoint.py ends a recomputation as soon as the last saved tensor is there again;
+    Megatron's own function runs to the end."""
+    old = job.framework == "megatron" or version(job.torch_version) < STOPS_FROM
+    return job.checkpointing != "none" and not is_reentrant(job) and not old
+
+
+def changes_of(job: Job) -> tuple[Change, ...]:
+    found: list[Change] = []
+    if is_reentrant(job):
+        found.append(reentrant)
+    elif job.checkpointing not in ("none", "offload") and job.loop == "plain" and job.framework != "megatron":
+        found.append(asked_for)
+    if job.checkpointing == "offload":
+        found.append(offloaded(stashed_inputs(job)))
+    return tuple(found)
+
+
+def reentrant(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
+    """A recomputed block's output lives until the block's own backward is over."""
+    made: dict[int, tuple[list[Event], list[Event]]] = {}  # with the lists whose ids are keys
+    waiting: Chunk | None = None
+    left = 0
+    for chunk in stream:
+        if chunk.again:
+            if id(chunk.events) not in made:
+                rest = [event for event in chunk.events if event.key != OUT or event.sign > 0]
+                made[id(chunk.events)] = (chunk.events, rest)
+            kept = made[id(chunk.events)][1]
+            if len(kept) < len(chunk.events):
+                waiting, left = chunk, 2  # the block's backward, then its clean-up
+            yield Chunk(chunk.phase, chunk.section, kept, chunk.incoming, again=True)
+            continue
+        yield chunk
+        left -= 1
+        if waiting is not None and left == 0:
+            out = [event for event in waiting.events if event.key == OUT and event.sign < 0]
+            yield Chunk(waiting.phase, waiting.section, out, waiting.incoming, again=True)
+            waiting = None
+
+
+def asked_for(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Without reentry a block is computed again when the first saved tensor is asked for: gradients of what it did
+    last (casts, scaled adapters) are there by then."""
+    waiting: Chunk | None = None
+    for chunk in stream:
+        if chunk.again:
+            waiting = chunk
+            continue
+        if waiting is not None and chunk.tail:
+            key = ("tail", id(chunk.events))
+            if key not in program.folded:  # with the list whose id is the key
+                program.folded[key] = (chunk.events, chunk.events[: chunk.tail], chunk.events[chunk.tail :])
+            _, tail, rest = program.folded[key]
+            yield chunk._replace(events=tail)
+            yield waiting
+            yield chunk._replace(events=rest)
+        else:
+            yield from (waiting, chunk) if waiting is not None else (chunk,)
+        waiting = None
+
+
+def offloaded(stash: int) -> Change:
+    """Block inputs go to the host once the block (and `stash` blocks behind it) has run, and come back for its
+    recomputation."""
+
+    def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
+        away = frozenset(offloaded_blocks(program, mode))
+        made: dict[tuple[int, int], list[Event]] = {}
+        under_way: list[int] = []
+
+        def moved(index: int, sign: int) -> Chunk:
+            section = program.placed[index].section
+            if (sign, id(section)) not in made:
+                entry = section.inputs[0].storage
+                made[sign, id(section)] = [Event(sign, IN, entry.nbytes, "activation", entry.label)]
+            return Chunk(FORWARD if sign < 0 else BACKWARD, index, made[sign, id(section)])
+
+        seen: set[int] = set()
+        for chunk in stream:
+            if chunk.phase == BACKWARD and under_way:
+                yield from (moved(index, -1) for index in under_way)
+                under_way.clear()
+            if chunk.again and chunk.section in away:
+                yield moved(chunk.section, 1)
+            yield chunk
+            if chunk.phase == FORWARD and chunk.section in away and chunk.section not in seen:
+                seen.add(chunk.section)
+                under_way.append(chunk.section)
+                if len(under_way) > stash:
+                    yield moved(under_way.pop(0), -1)
+
+    return change
+
+
+def offloaded_blocks(program: Program, mode: Mode) -> Iterator[int]:
+    """Recomputed blocks with gradients whose input nobody else on the device holds."""
+    exported = links_of(program.placed).exported
+    for index, placed in enumerate(program.placed):
+        entry, out_value = placed.section.inputs[0], placed.section.outputs[0]
+        hands_on = out_value.storage is entry.storage  # a layer whose result nobody uses
+        if mode.recompute(placed) == "none" or not out_value.requires_grad or hands_on or index == 0:
+            continue
+        before = program.placed[index - 1]
+        out = id(before.section.outputs[0].storage)
+        if out not in kept_ids(before.section, KEEP[mode.recompute(before)]) and out not in exported[index - 1]:
+            yield index
+
+
+def pinned_line(job: Job, program: Program) -> Amounts:
+    """Where the offloaded inputs are: pinned blocks are rounded up to a power of two and kept for the next step."""
+    mode = Mode(recompute=recompute_rule(job))
+    sections = [program.placed[index].section for index in offloaded_blocks(program, mode)]
+    line = Amounts(
+        category=Category.ACTIVATIONS, component="block inputs, offloaded", place=PINNED,
+        formula=_pinned_text(sections),
+        source="CachingHostAllocator.h: sizes are rounded up to a power of two; blocks are cached",
+    )  # fmt: skip
+    nbytes = sum(power_of_two(int(section.inputs[0].nbytes)) for section in sections)
+    for phase in PHASES[PHASES.index(FORWARD) :]:
+        line.add(phase, nbytes)
+    return line
+
+
+def _pinned_text(sections: list[Section]) -> str:
+    if not sections:
+        return ""
+    entry = sections[0].inputs[0]
+    return f"{len(sections)} × {product_text(entry.shape, entry.dtype.nbytes)}, each rounded up to a power of two"
+
+
+def power_of_two(nbytes: int) -> int:
+    return 1 << max(nbytes - 1, 0).bit_length()
