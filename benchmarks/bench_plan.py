@@ -18,8 +18,8 @@ import numpy
 from vramcast.catalog.gpus import find_gpu
 from vramcast.engine.prices.peaks import MOMENTS, Recording
 from vramcast.job import Job
-from vramcast.models.program import Sizes
-from vramcast.models.read import read_model
+from vramcast.models.read.model import read_model
+from vramcast.models.record.program import Sizes
 
 BATCHES, SEQS, OPTIMIZERS = 256, 128, ("adamw", "sgd", "adafactor", "adamw-8bit", "lion")
 WANTED_PER_S, WANTED_S = 1_000_000, 1.0

@@ -10,7 +10,7 @@ import numpy
 from vramcast.engine.estimate import estimate
 from vramcast.engine.prices.sweep import peak_grid
 from vramcast.job import Job, Precision
-from vramcast.models.read import read_model
+from vramcast.models.read.model import read_model
 
 MODEL = "llama-3.2-1b"
 BATCHES, SEQS = numpy.arange(1, 101), 64 * numpy.arange(1, 101)  # 10,000 points

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from vramcast.forecast import Forecast, Verdict
     from vramcast.job import Job
     from vramcast.ledger import Entry, Ledger
-    from vramcast.models.module import read_module
-    from vramcast.models.read import read_model
+    from vramcast.models.read.model import read_model
+    from vramcast.models.read.module import read_module
     from vramcast.report.diagnose_hook import explain_oom, install_excepthook
     from vramcast.virtual.gpu import virtual_gpu
     from vramcast.virtual.step import trace_step
@@ -26,7 +26,7 @@ _HOME = {
     "Entry": "vramcast.ledger", "Ledger": "vramcast.ledger", "Job": "vramcast.job",
     "Forecast": "vramcast.forecast", "Verdict": "vramcast.forecast",
     "estimate": "vramcast.engine.estimate",
-    "read_model": "vramcast.models.read", "read_module": "vramcast.models.module",
+    "read_model": "vramcast.models.read.model", "read_module": "vramcast.models.read.module",
     "explain_oom": "vramcast.report.diagnose_hook", "install_excepthook": "vramcast.report.diagnose_hook",
     "trace_step": "vramcast.virtual.step", "virtual_gpu": "vramcast.virtual.gpu",
 }  # fmt: skip

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from vramcast.catalog.models import CatalogModel, all_models, find_model, lookup_model, search_models
 from vramcast.catalog.tables import DATA, read_rows
 from vramcast.errors import UnsupportedError
-from vramcast.models.read import read_model
+from vramcast.models.read.model import read_model
 
 
 @pytest.mark.parametrize(

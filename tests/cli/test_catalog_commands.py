@@ -18,7 +18,7 @@ import vramcast.report
 from vramcast.cli import main
 from vramcast.models.blocks import layer_ranges
 from vramcast.report.sheet import Column, Row, Sheet, as_markdown, as_text
-from vramcast.report.words import CHINESE
+from vramcast.report.words.catalog import CHINESE
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from vramcast.cli import main
 from vramcast.diagnose.diagnosis import diagnose
-from vramcast.diagnose.reading import read_text
+from vramcast.diagnose.readers.log import read_text
 from vramcast.job import Job
 from vramcast.report import diagnose_text
 from vramcast.report.diagnose_hook import explain_oom

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
-from vramcast.diagnose import advice, hypotheses
+from vramcast.diagnose import next_steps as advice
 from vramcast.diagnose.diagnosis import Diagnosis, diagnose
-from vramcast.diagnose.findings import DEVICE_RULES
-from vramcast.diagnose.reading import read_stream, read_text
-from vramcast.report import diagnose_causes, diagnose_json, diagnose_text, diagnose_words
+from vramcast.diagnose.readers.log import read_stream, read_text
+from vramcast.diagnose.rules import hypotheses
+from vramcast.diagnose.rules.findings import DEVICE_RULES
+from vramcast.report import diagnose_json, diagnose_text
+from vramcast.report.words import diagnose as diagnose_words
+from vramcast.report.words import diagnose_causes
 
 SAMPLES = Path(__file__).parent / "samples"
 GIB, MIB = 2**30, 2**20

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramcast.diagnose.fingerprint import (
+from vramcast.diagnose.job_gap.fingerprint import (
     Candidate,
     Dimensions,
     decoder_candidates,
@@ -17,8 +17,8 @@ from vramcast.diagnose.fingerprint import (
     torch_segment_bytes,
 )
 from vramcast.diagnose.observation import Observation
-from vramcast.diagnose.quantity import printed_range, to_bytes
-from vramcast.diagnose.reading import read_stream, read_text
+from vramcast.diagnose.readers.log import read_stream, read_text
+from vramcast.diagnose.readers.quantity import printed_range, to_bytes
 
 SAMPLES = Path(__file__).parent / "samples"
 MIB = 2**20

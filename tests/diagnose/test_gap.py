@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vramcast.diagnose.course import agree, course_of
-from vramcast.diagnose.deviations import BY_DEFAULT, BY_MISTAKE, DEVIATIONS, IN_SILENCE
 from vramcast.diagnose.diagnosis import Diagnosis, diagnose
-from vramcast.diagnose.evidence import Evidence, evidence_of
-from vramcast.diagnose.gap import MAX_LOOKED_AT, Gap, explain_gap
-from vramcast.diagnose.reading import read_text
-from vramcast.diagnose.tensors import matches_of, tensors_of
+from vramcast.diagnose.job_gap.course import agree, course_of
+from vramcast.diagnose.job_gap.deviations import BY_DEFAULT, BY_MISTAKE, DEVIATIONS, IN_SILENCE
+from vramcast.diagnose.job_gap.gap import MAX_LOOKED_AT, Gap, explain_gap
+from vramcast.diagnose.job_gap.tensors import matches_of, tensors_of
+from vramcast.diagnose.readers.log import read_text
+from vramcast.diagnose.rules.evidence import Evidence, evidence_of
 from vramcast.errors import InputError
 from vramcast.job import Job, Precision
 from vramcast.ledger import BACKWARD, FORWARD, LOSS, NEXT_BACKWARD, NEXT_FORWARD, NEXT_LOSS, NEXT_STEP, STEP

@@ -18,7 +18,7 @@ from held_back_wordings import LATER_WORDINGS, WORDINGS, Statement, Wording
 
 from vramcast.diagnose.diagnosis import diagnose
 from vramcast.diagnose.observation import Observation
-from vramcast.diagnose.reading import read_text
+from vramcast.diagnose.readers.log import read_text
 from vramcast.job import job_from
 
 SCALE = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 10**9}

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from vramcast.allocator.oom import OomMoment, format_size, message
 from vramcast.diagnose.diagnosis import diagnose
 from vramcast.diagnose.observation import Moment, ledger_of
-from vramcast.diagnose.reading import FLOOD_READS, GATES, KEPT_PER_KIND, READERS, WORDS, read_stream, read_text
-from vramcast.diagnose.stream import clean, without_prefix
+from vramcast.diagnose.readers.log import FLOOD_READS, GATES, KEPT_PER_KIND, READERS, WORDS, read_stream, read_text
+from vramcast.diagnose.readers.stream import clean, without_prefix
 from vramcast.ledger import Origin
 from vramcast.report import diagnose_json, diagnose_text
 

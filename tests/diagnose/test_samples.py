@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from vramcast.diagnose.reading import read_stream
+from vramcast.diagnose.readers.log import read_stream
 
 HERE = Path(__file__).parent
 SAMPLES = sorted((HERE / "samples").glob("*.txt"))

@@ -13,8 +13,8 @@ import pytest
 
 from vramcast.cli import main
 from vramcast.diagnose.diagnosis import Diagnosis, diagnose
-from vramcast.diagnose.reading import read_text
-from vramcast.diagnose.seen_peak import seen_peak
+from vramcast.diagnose.job_gap.seen_peak import seen_peak
+from vramcast.diagnose.readers.log import read_text
 from vramcast.engine.estimate import estimate
 from vramcast.engine.recording.record import DEVICE
 from vramcast.job import Job, Precision

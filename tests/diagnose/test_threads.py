@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vramcast.diagnose.diagnosis import diagnose
-from vramcast.diagnose.reading import read_stream, read_text
+from vramcast.diagnose.readers.log import read_stream, read_text
 
 SAMPLES = Path(__file__).parent / "samples"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from vramcast.diagnose.diagnosis import Diagnosis, diagnose
-from vramcast.diagnose.reading import read_text
+from vramcast.diagnose.readers.log import read_text
 from vramcast.job import Job, job_from
 
 SAMPLES = Path(__file__).parent / "samples"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from vramcast.diagnose.reading import read_text
+from vramcast.diagnose.readers.log import read_text
 
 SCALE = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "GB": 10**9}
 

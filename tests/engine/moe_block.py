@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from vramcast.engine.stream.saved_tensors import kept_bytes
 from vramcast.errors import InputError
-from vramcast.models.dims import Number
-from vramcast.models.experts import busiest_rows
-from vramcast.models.tape import BF16, I64, Dtype, Regime, Section, Tape, Value
+from vramcast.models.record.dims import Number
+from vramcast.models.record.experts import busiest_rows
+from vramcast.models.record.tape import BF16, I64, Dtype, Regime, Section, Tape, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,9 @@ from vramcast.engine.replay.card import replayed_on_card
 from vramcast.engine.replay.drafts import Drafts
 from vramcast.job import job_from
 from vramcast.ledger import Level
-from vramcast.models.read import read_model
-from vramcast.virtual.card import CardMemory
-from vramcast.virtual.job_run import Loop, trace_job
+from vramcast.models.read.model import read_model
+from vramcast.virtual.accounting.card import CardMemory
+from vramcast.virtual.jobs.run import Loop, trace_job
 
 # Tied and untied heads, learned, rotary and relative positions, fused and separate projections, grouped heads.
 MODELS = ("gpt2", "opt-125m", "t5-small", "pythia-160m", "qwen2.5-0.5b", "smollm2-135m")

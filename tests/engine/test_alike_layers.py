@@ -13,7 +13,7 @@ from vramcast.engine.parallel.topology import topology_of
 from vramcast.engine.recording.record import plain, sizes_of
 from vramcast.engine.stream.fold import peak_by_phase
 from vramcast.job import job_from
-from vramcast.models.read import read_model
+from vramcast.models.read.model import read_model
 
 JOBS: dict[str, dict[str, Any]] = {
     "gathered ahead": {"strategy": "fsdp2"},

@@ -22,7 +22,7 @@ from vramcast.engine.replay.run import replay
 from vramcast.engine.stream.timeline import Stamped
 from vramcast.job import job_from
 from vramcast.ledger import PHASES, Category, Level
-from vramcast.models.read import read_model
+from vramcast.models.read.model import read_model
 
 JOBS: dict[str, dict[str, Any]] = {
     "one layer after the other": {"model": "llama-3.2-1b"},

@@ -21,9 +21,9 @@ from vramcast.engine.lines.training_step import keeps_outputs
 from vramcast.engine.recording.precision import RECIPES
 from vramcast.job import job_from
 from vramcast.ledger import Level
-from vramcast.models.read import read_model
+from vramcast.models.read.model import read_model
 from vramcast.plan.verify import zero_grad
-from vramcast.virtual.job_run import Loop, trace_job
+from vramcast.virtual.jobs.run import Loop, trace_job
 
 DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
 CASES: dict[str, dict[str, Any]] = {

@@ -21,12 +21,12 @@ from vramcast.engine.stream.timeline import Mode, step_events
 from vramcast.errors import InputError
 from vramcast.job import Job, job_from
 from vramcast.ledger import Category, Ledger
-from vramcast.models.config import Config
 from vramcast.models.families import record
-from vramcast.models.loss import add_loss
-from vramcast.models.program import Sizes
-from vramcast.models.read import read_model
-from vramcast.models.tape import BF16, F32, Regime
+from vramcast.models.read.config import Config
+from vramcast.models.read.model import read_model
+from vramcast.models.record.loss import add_loss
+from vramcast.models.record.program import Sizes
+from vramcast.models.record.tape import BF16, F32, Regime
 
 BATCH, SEQ = 3, 130
 LLAMA = {

@@ -14,10 +14,10 @@ from vramcast.engine.prices.sweep import sweep
 from vramcast.errors import InputError, UnsupportedError
 from vramcast.job import Job, job_from
 from vramcast.ledger import Category, Ledger
-from vramcast.models.config import Config
 from vramcast.models.families import record
-from vramcast.models.program import Sizes
-from vramcast.models.tape import F32, Regime
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Sizes
+from vramcast.models.record.tape import F32, Regime
 
 QWEN = 596_049_920  # parameters of Qwen3-0.6B, whose head is its embedding
 LAYERS, KV_HEADS, WIDTH, VOCAB = 28, 8, 128, 151_936
@@ -145,7 +145,7 @@ def test_evaluation_keeps_no_graph_but_what_the_trainer_gathers() -> None:
 
 def test_a_real_evaluation_needs_what_is_billed() -> None:
     from vramcast.engine.lines.setting import peak_of
-    from vramcast.models.loss import add_loss
+    from vramcast.models.record.loss import add_loss
 
     config = transformers.AutoConfig.for_model(**{**SMALL, "vocab_size": 3000})
     config.use_cache = False

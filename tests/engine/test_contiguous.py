@@ -16,7 +16,7 @@ from vramcast.engine.stream.events import Event, backward_events
 from vramcast.engine.stream.timeline import Stamped
 from vramcast.job import job_from
 from vramcast.ledger import BACKWARD, FORWARD
-from vramcast.models.read import read_model
+from vramcast.models.read.model import read_model
 from vramcast.units import MiB
 
 ELEMENTS = 4 * 128 * 768  # of one hidden state of gpt2 below

@@ -17,11 +17,11 @@ from vramcast.engine.stream.saved_tensors import kept_bytes
 from vramcast.errors import InputError
 from vramcast.job import Job, job_from
 from vramcast.ledger import Ledger
-from vramcast.models.config import Config
 from vramcast.models.families import record
-from vramcast.models.program import Sizes
-from vramcast.models.tape import F32, Regime
-from vramcast.runtime.edit import FunctionalEdit
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Sizes
+from vramcast.models.record.tape import F32, Regime
+from vramcast.runtime.training.edit import FunctionalEdit
 
 INNER = "layers.2[567].mlp.up_proj,layers.2[567].mlp.down_proj"
 ELEMENTS = 6 * 3584 * 18944

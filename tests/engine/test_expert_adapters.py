@@ -16,9 +16,9 @@ from vramcast.engine.estimate import assumptions, estimate
 from vramcast.engine.recording.regime import regime_of
 from vramcast.errors import InputError
 from vramcast.job import Job, job_from
-from vramcast.models.config import Config
 from vramcast.models.families import record
-from vramcast.models.program import Sizes
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Sizes
 from vramcast.plan.verify import trace
 
 ALLOWED = 0.02  # of the allocated peak: formula and trace describe the same loop

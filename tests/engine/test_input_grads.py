@@ -14,11 +14,11 @@ from vramcast.engine.recording.regime import regime_of
 from vramcast.engine.stream.fold import peak_by_phase
 from vramcast.engine.stream.timeline import Mode
 from vramcast.job import job_from
-from vramcast.models.config import Config
 from vramcast.models.families import record
-from vramcast.models.loss import add_loss
-from vramcast.models.program import Sizes
-from vramcast.models.tape import F32, Lora, Regime
+from vramcast.models.read.config import Config
+from vramcast.models.record.loss import add_loss
+from vramcast.models.record.program import Sizes
+from vramcast.models.record.tape import F32, Lora, Regime
 
 BATCH, SEQ = 3, 130
 LLAMA: dict[str, Any] = {

@@ -34,7 +34,7 @@ from vramcast.errors import InputError
 from vramcast.forecast import Forecast
 from vramcast.job import Job, job_from
 from vramcast.ledger import Level
-from vramcast.models.read import read_model
+from vramcast.models.read.model import read_model
 
 LORA = {
     "model": "qwen2-0.5b", "precision": "bf16-true", "batch": 1, "seq": 1024, "lora-rank": 8, "framework": "hf",

@@ -12,7 +12,7 @@ from vramcast.engine.replay.card import replayed_on_card
 from vramcast.engine.replay.drafts import Drafts
 from vramcast.job import job_from
 from vramcast.ledger import Ledger
-from vramcast.models.read import read_model
+from vramcast.models.read.model import read_model
 
 BASE = {"model": "smollm2-135m", "batch": 2, "seq": 256, "gpu": "a100-80gb"}
 MOE = {"model": "qwen3-30b-a3b", "batch": 1, "seq": 64, "optimizer": "sgd", "gpu": "b200"}

@@ -16,11 +16,11 @@ from vramcast.engine.stream.timeline import Mode
 from vramcast.errors import InputError
 from vramcast.job import job_from
 from vramcast.ledger import Category
-from vramcast.models.config import Config
 from vramcast.models.families import record
-from vramcast.models.loss import add_loss
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import F32, Regime
+from vramcast.models.read.config import Config
+from vramcast.models.record.loss import add_loss
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import F32, Regime
 
 BATCH, SEQ = 3, 130
 LLAMA = {

@@ -20,10 +20,10 @@ from vramcast.engine.stream.timeline import step_events
 from vramcast.errors import InputError
 from vramcast.forecast import Forecast
 from vramcast.job import job_from
-from vramcast.models.config import Config
 from vramcast.models.families import record
-from vramcast.models.program import Sizes
-from vramcast.models.tape import Regime, Section
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Sizes
+from vramcast.models.record.tape import Regime, Section
 from vramcast.units import MiB
 
 MIXTRAL = {

@@ -18,7 +18,7 @@ from vramcast.engine.stream.events import Event
 from vramcast.engine.stream.timeline import Stamped
 from vramcast.job import job_from
 from vramcast.ledger import HOST
-from vramcast.models.read import read_model
+from vramcast.models.read.model import read_model
 from vramcast.units import MiB
 
 SIZE = 100 * MiB

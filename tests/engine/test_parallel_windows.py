@@ -19,9 +19,9 @@ from vramcast.engine.stream.timeline import Stamped
 from vramcast.errors import InputError
 from vramcast.job import Job, job_from
 from vramcast.ledger import BACKWARD, FORWARD, NEXT_BACKWARD, Category
-from vramcast.models.config import Config
-from vramcast.models.program import Sizes
-from vramcast.models.tape import F32
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Sizes
+from vramcast.models.record.tape import F32
 
 CONFIG = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 128,

@@ -14,7 +14,7 @@ from vramcast.errors import InputError, UnsupportedError
 from vramcast.job import Job, Precision, job_from
 from vramcast.ledger import Category
 from vramcast.models.params import Params
-from vramcast.models.tape import BF16, F32, Param
+from vramcast.models.record.tape import BF16, F32, Param
 
 
 def totals(job: Job) -> dict[str, int]:

@@ -12,7 +12,7 @@ from vramcast.engine.estimate import estimate
 from vramcast.engine.prices.sweep import peak_grid, sweep
 from vramcast.errors import InputError
 from vramcast.job import Job, job_from
-from vramcast.models.read import read_model
+from vramcast.models.read.model import read_model
 
 JOBS = {
     "plain": {"model": "llama-3.2-1b"},

@@ -11,9 +11,9 @@ import transformers
 from vramcast.engine.parallel.rank_model import rank_config, rank_regime
 from vramcast.engine.parallel.topology import topology_of
 from vramcast.job import Job
-from vramcast.models.config import Config
 from vramcast.models.families import record
-from vramcast.models.program import Sizes
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Sizes
 
 TP = 2
 FAMILIES = (

@@ -9,12 +9,12 @@ from vramcast.catalog.models import all_models
 from vramcast.engine.stream.fold import peak_by_phase
 from vramcast.engine.stream.saved_tensors import kept
 from vramcast.engine.stream.timeline import Mode, chunks, phase_peaks, step_events
-from vramcast.models.config import Config
-from vramcast.models.dims import product_text, symbols_of
 from vramcast.models.families import record
-from vramcast.models.loss import add_loss
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import BF16, Placed, Regime
+from vramcast.models.read.config import Config
+from vramcast.models.record.dims import product_text, symbols_of
+from vramcast.models.record.loss import add_loss
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import BF16, Placed, Regime
 
 NAMES = [model.name for model in all_models()]
 SOME = [

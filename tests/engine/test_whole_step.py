@@ -10,11 +10,11 @@ from live import real_step
 
 from vramcast.engine.stream.fold import peak_by_phase
 from vramcast.engine.stream.timeline import Mode
-from vramcast.models.config import Config
 from vramcast.models.families import record
-from vramcast.models.loss import add_loss
-from vramcast.models.program import Sizes
-from vramcast.models.tape import BF16, F32, Regime
+from vramcast.models.read.config import Config
+from vramcast.models.record.loss import add_loss
+from vramcast.models.record.program import Sizes
+from vramcast.models.record.tape import BF16, F32, Regime
 
 BATCH, SEQ = 3, 130
 LLAMA = {

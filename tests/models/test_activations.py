@@ -9,8 +9,8 @@ from transformers.activations import ACT2CLS, ACT2FN
 
 from vramcast.engine.stream.saved_tensors import kept_bytes
 from vramcast.errors import UnsupportedError
-from vramcast.models.activations import EXPRESSIONS, KEEP_INPUT, KEEP_OUTPUT
-from vramcast.models.tape import BF16, F32, Regime, Section, Tape, Value
+from vramcast.models.record.activations import EXPRESSIONS, KEEP_INPUT, KEEP_OUTPUT
+from vramcast.models.record.tape import BF16, F32, Regime, Section, Tape, Value
 
 KNOWN = sorted({*KEEP_INPUT, *KEEP_OUTPUT, *EXPRESSIONS} - {"bloom_gelu"})  # BLOOM brings its own, in its layer's test
 

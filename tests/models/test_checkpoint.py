@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from vramcast.errors import InputError, VramcastError
-from vramcast.models.checkpoint import read_checkpoint, read_header
+from vramcast.models.read.checkpoint import read_checkpoint, read_header
 
 
 def write(path: Path, header: Any, data_bytes: int = 0, length: int | None = None) -> Path:
@@ -123,7 +123,7 @@ def test_a_header_that_claims_terabytes_allocates_nothing(tmp_path: Path) -> Non
         file.truncate(2**43)  # sparse: the file really is that long
     code = (
         "import sys\nfrom pathlib import Path\nfrom vramcast.errors import InputError\n"
-        "from vramcast.models.checkpoint import read_header\n"
+        "from vramcast.models.read.checkpoint import read_header\n"
         "try:\n    read_header(Path(sys.argv[1]))\nexcept InputError as error:\n    print(error)\n"
     )
     limit = 400 * 2**20

@@ -11,10 +11,10 @@ from test_parameters import ours, theirs
 
 from vramcast.engine.stream.saved_tensors import kept_bytes
 from vramcast.errors import InputError, UnsupportedError
-from vramcast.models.config import Config
 from vramcast.models.families import record
-from vramcast.models.program import Sizes
-from vramcast.models.tape import BF16, Regime
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Sizes
+from vramcast.models.record.tape import BF16, Regime
 
 HEADS = [
     ("llama-3.2-1b", "Llama", "Model SequenceClassification TokenClassification QuestionAnswering"),

@@ -7,10 +7,10 @@ import pytest
 from configs import config, shallow
 
 from vramcast.engine.stream.saved_tensors import kept_bytes
-from vramcast.models.config import Config
 from vramcast.models.families import record
-from vramcast.models.program import Sizes
-from vramcast.models.tape import BF16, Regime
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Sizes
+from vramcast.models.record.tape import BF16, Regime
 
 BATCHES, LENGTHS, TARGETS = np.array([1, 3, 8]), np.array([100, 250, 512]), np.array([7, 64, 128])
 NAMES = (

@@ -14,10 +14,10 @@ from held import held_bytes
 from real import real_model
 
 from vramcast.engine.stream.saved_tensors import kept_bytes
-from vramcast.models.config import Config
 from vramcast.models.families import record
-from vramcast.models.program import Sizes
-from vramcast.models.tape import BF16, F32, Regime
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Sizes
+from vramcast.models.record.tape import BF16, F32, Regime
 
 PRECISIONS = ["fp32", "bf16-mixed", "bf16-true"]
 BATCH, SEQ = 2, 27

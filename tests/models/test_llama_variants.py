@@ -15,11 +15,11 @@ from vramcast.engine.stream.fold import peak_by_phase
 from vramcast.engine.stream.saved_tensors import kept_bytes
 from vramcast.engine.stream.timeline import Mode
 from vramcast.errors import UnsupportedError
-from vramcast.models.config import Config
 from vramcast.models.families import MODULE_OF, family_of, record
-from vramcast.models.loss import add_loss
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import BF16, F32, Regime
+from vramcast.models.read.config import Config
+from vramcast.models.record.loss import add_loss
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import BF16, F32, Regime
 
 sys.path.append(str(Path(__file__).parents[1] / "formulas"))
 from live import Live

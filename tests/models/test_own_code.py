@@ -14,10 +14,10 @@ import pytest
 from vramcast.engine.recording.lora_targets import lora_matches
 from vramcast.engine.stream.saved_tensors import kept
 from vramcast.errors import UnsupportedError
-from vramcast.models.config import Config
 from vramcast.models.families import record
-from vramcast.models.program import Sizes
-from vramcast.models.tape import BF16, Lora, Regime
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Sizes
+from vramcast.models.record.tape import BF16, Lora, Regime
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 176, "num_attention_heads": 4,

@@ -11,10 +11,10 @@ from configs import CATALOG_NAMES, OTHERS, config
 from real import meta_model, model_class
 
 from vramcast.errors import VramcastError
-from vramcast.models.config import Config
 from vramcast.models.families import record
-from vramcast.models.program import Sizes
-from vramcast.models.tape import Regime
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Sizes
+from vramcast.models.record.tape import Regime
 
 
 @dataclass(frozen=True, slots=True)

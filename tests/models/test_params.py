@@ -7,8 +7,8 @@ import pytest
 from vramcast.engine.recording.record import recorded
 from vramcast.job import job_from
 from vramcast.models.params import Params
-from vramcast.models.program import Sizes
-from vramcast.models.read import read_model
+from vramcast.models.read.model import read_model
+from vramcast.models.record.program import Sizes
 
 CHANGES = ({}, {"lora-rank": 8}, {"lora-rank": 8, "quantize": "nf4"}, {"freeze": "*wte*,*embed*,*shared*"})
 

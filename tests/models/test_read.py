@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from vramcast.errors import InputError, UnsupportedError, VramcastError
-from vramcast.models import read
-from vramcast.models.module import read_module
-from vramcast.models.read import read_model
-from vramcast.models.source import ModelSource
+from vramcast.models.read import model as read
+from vramcast.models.read.model import read_model
+from vramcast.models.read.module import read_module
+from vramcast.models.read.source import ModelSource
 
 LLAMA = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 128,

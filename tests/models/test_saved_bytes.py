@@ -17,10 +17,10 @@ from configs import config, shallow
 from real import autocast, real_model, savings_of
 
 from vramcast.engine.stream.saved_tensors import kept_bytes
-from vramcast.models.config import Config
 from vramcast.models.families import record
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import BF16, F32, Regime
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import BF16, F32, Regime
 
 BATCH, SEQ, TARGET_SEQ = 2, 61, 37
 

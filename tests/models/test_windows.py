@@ -10,11 +10,11 @@ import transformers
 from real import autocast, hf_config, real_model, savings_of
 
 from vramcast.engine.stream.saved_tensors import kept_bytes
-from vramcast.models.config import Config
 from vramcast.models.families import record
-from vramcast.models.program import Sizes
-from vramcast.models.tape import BF16, BOOL, F32, Regime
-from vramcast.models.windows import sliding_layers, window_of
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Sizes
+from vramcast.models.record.sliding_windows import sliding_layers, window_of
+from vramcast.models.record.tape import BF16, BOOL, F32, Regime
 
 BATCH, SEQ = 2, 61
 SMALL: dict[str, Any] = {

@@ -15,8 +15,8 @@ from vramcast.cli import main
 from vramcast.job import job_from
 from vramcast.jobfile import read_job
 from vramcast.plan import search
-from vramcast.plan.order import MUCH_SLOWER
-from vramcast.report.plan_words import ZH, plan_word
+from vramcast.plan.ranking import MUCH_SLOWER
+from vramcast.report.words.plan import ZH, plan_word
 
 SMALL = ["gpt2", "--batch", "8", "--seq", "512"]
 

@@ -12,7 +12,7 @@ from vramcast.cli import main
 from vramcast.engine.estimate import estimate
 from vramcast.job import job_from
 from vramcast.plan.hints import hints
-from vramcast.plan.order import applied
+from vramcast.plan.ranking import applied
 
 BIG = {"model": "llama-3.2-1b", "batch": 8, "seq": 1024, "gpu": "16GiB"}
 

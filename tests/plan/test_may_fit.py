@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from vramcast.catalog.gpus import find_gpu
-from vramcast.engine.estimate import TooLarge, estimate, estimate_if_it_may_fit
+from vramcast.engine.bill import TooLarge
+from vramcast.engine.estimate import estimate, estimate_if_it_may_fit
 from vramcast.engine.replay.drafts import Drafts
 from vramcast.forecast import Forecast
 from vramcast.job import job_from
-from vramcast.models.read import read_model
-from vramcast.plan.order import fits_surely
+from vramcast.models.read.model import read_model
+from vramcast.plan.ranking import fits_surely
 from vramcast.units import MiB
 
 JOBS: dict[str, dict[str, Any]] = {

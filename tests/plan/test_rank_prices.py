@@ -11,10 +11,10 @@ from vramcast.catalog.gpus import find_gpu
 from vramcast.engine.estimate import estimate
 from vramcast.errors import VramcastError
 from vramcast.job import Job, job_from
-from vramcast.models.read import read_model
+from vramcast.models.read.model import read_model
 from vramcast.plan.cluster import _besides_size, _Made, in_order
-from vramcast.plan.order import Limits
 from vramcast.plan.rank_prices import RankPrices
+from vramcast.plan.ranking import Limits
 
 GPU = "a100-80gb"
 JOBS: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ from vramcast.engine.estimate import estimate
 from vramcast.errors import InputError
 from vramcast.job import Job, job_from
 from vramcast.plan.moves import FREE
-from vramcast.plan.order import Limits, applied, fits_surely
+from vramcast.plan.ranking import Limits, applied, fits_surely
 from vramcast.plan.search import Plans, about, plan
 from vramcast.plan.table import Table
 

@@ -11,9 +11,9 @@ import pytest
 from vramcast.catalog.gpus import find_gpu
 from vramcast.engine.estimate import estimate
 from vramcast.job import job_from
-from vramcast.models.read import read_model
+from vramcast.models.read.model import read_model
 from vramcast.plan.moves import Kind
-from vramcast.plan.order import MUCH_SLOWER, Limits, applied, rank_of
+from vramcast.plan.ranking import MUCH_SLOWER, Limits, applied, rank_of
 from vramcast.plan.table import IMPOSSIBLE, Table
 
 JOBS: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ import pytest
 from vramcast.engine.estimate import estimate
 from vramcast.job import Job, job_from
 from vramcast.plan.moves import Kind
-from vramcast.plan.order import Limits, Moves, applied, fits_surely
+from vramcast.plan.ranking import Limits, Moves, applied, fits_surely
 from vramcast.plan.search import about, plan
 from vramcast.plan.table import Table
 from vramcast.plan.verify import trace

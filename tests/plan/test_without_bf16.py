@@ -8,7 +8,7 @@ from vramcast.catalog.gpus import all_gpus, find_gpu
 from vramcast.engine.estimate import estimate
 from vramcast.engine.recording.precision import RECIPES
 from vramcast.job import Job, Precision
-from vramcast.models.tape import BF16
+from vramcast.models.record.tape import BF16
 from vramcast.plan.moves import available
 from vramcast.plan.search import plan
 

@@ -29,7 +29,7 @@ LAYER = {
 # The vocabulary, and `host`, which needs nothing else: a training job does not pay for the planner.
 RUNTIME_MAY_IMPORT = {"errors", "units", "ledger", "job", "host", "runtime"}
 # Upward, inside a function, with the reason beside it in the code.
-LAZY_EXCEPTIONS = {("models/read.py", "virtual")}
+LAZY_EXCEPTIONS = {("models/read/model.py", "virtual")}
 HEAVY = ("torch", "transformers", "peft", "accelerate")
 MAY_IMPORT_TORCH = {"virtual", "runtime"}
 

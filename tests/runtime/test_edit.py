@@ -11,8 +11,8 @@ from small_models import counting_text, language_model
 
 from vramcast.errors import InputError, UnsupportedError
 from vramcast.runtime import FunctionalEdit, GraphCut, MemoryMonitor, Mend, kl_to_reference, label_positions
-from vramcast.runtime.mend import Running
-from vramcast.runtime.placement import copy_to, module_bytes, move, normalise_device
+from vramcast.runtime.training.mend import Running
+from vramcast.runtime.training.placement import copy_to, module_bytes, move, normalise_device
 
 MAIN, SUB = "cpu:2", "cpu:1"  # two logical devices that LiveBytes keeps apart
 VERSION = tuple(int(part) for part in transformers.__version__.split(".")[:2])

@@ -21,7 +21,7 @@ from vramcast.runtime import (
     find_routers,
     held_between_phases,
 )
-from vramcast.runtime.gathering import Gathering
+from vramcast.runtime.training.gathering import Gathering
 
 MOE = known_families()
 

@@ -14,7 +14,7 @@ from live_bytes import LiveBytes
 
 from vramcast.ledger import Category, Entry, Ledger, Origin
 from vramcast.runtime import Csv, JsonLines, MemoryMonitor, to_wandb
-from vramcast.runtime.process_memory import host_use, reset_host_peak
+from vramcast.runtime.monitor.process_memory import host_use, reset_host_peak
 
 MiB = 1 << 20
 MAIN, SUB = "cpu:2", "cpu:1"

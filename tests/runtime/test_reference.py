@@ -21,7 +21,7 @@ from vramcast.runtime import (
     precompute_reference,
     sequence_logprobs,
 )
-from vramcast.runtime.placement import module_bytes
+from vramcast.runtime.training.placement import module_bytes
 
 
 def batches(count=3, size=4, length=12, seed=0):

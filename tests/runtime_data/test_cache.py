@@ -15,7 +15,7 @@ from parquet_samples import Write
 
 from vramcast.host.parquet import read_facts
 from vramcast.runtime import LowMemDataset
-from vramcast.runtime import arrow_cache as cache
+from vramcast.runtime.data import arrow_cache as cache
 from vramcast.units import KiB, MiB
 
 

@@ -14,7 +14,7 @@ from parquet_samples import Write
 from vramcast.errors import InputError, VramcastError
 from vramcast.host.footer import read_footer
 from vramcast.runtime import LowMemDataset, RowGroupSampler
-from vramcast.runtime.arrow_cache import cache_path
+from vramcast.runtime.data.arrow_cache import cache_path
 
 
 def test_a_truncated_file_says_so(write: Write) -> None:

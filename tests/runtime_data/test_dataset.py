@@ -17,9 +17,9 @@ from parquet_samples import Write, table
 from vramcast.errors import InputError, UnsupportedError
 from vramcast.host.parquet import read_facts
 from vramcast.runtime import LowMemDataset, rewrite_row_groups
-from vramcast.runtime.dataset import MODES
-from vramcast.runtime.rows import Rows
-from vramcast.runtime.stores import GroupStore, SliceStore
+from vramcast.runtime.data.dataset import MODES
+from vramcast.runtime.data.rows import Rows
+from vramcast.runtime.data.stores import GroupStore, SliceStore
 from vramcast.units import MiB
 
 

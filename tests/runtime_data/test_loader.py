@@ -17,7 +17,7 @@ from parquet_samples import Write
 from vramcast.errors import InputError
 from vramcast.host.limits import Limits
 from vramcast.runtime import LoaderNeeds, LowMemDataset, RowGroupSampler, loader_policy
-from vramcast.runtime.stores import GroupReader
+from vramcast.runtime.data.stores import GroupReader
 from vramcast.units import GiB, MiB
 
 TOKENS = (98_304,) * 3

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from vramcast.runtime import LowMemDataset
-from vramcast.runtime.stores import GroupReader
+from vramcast.runtime.data.stores import GroupReader
 from vramcast.units import MiB
 
 READ = """
@@ -132,7 +132,7 @@ DECODED = """
 import sys
 import pyarrow as pa, pyarrow.parquet
 from vramcast.host.parquet import read_facts
-from vramcast.runtime.stores import GroupReader
+from vramcast.runtime.data.stores import GroupReader
 facts = read_facts(sys.argv[1])
 table = GroupReader(facts).read(0)
 print(pa.default_memory_pool().max_memory(), facts.row_groups[0].decoding_bytes(), table.nbytes)

@@ -22,7 +22,7 @@ from parquet_samples import Write
 from vramcast.errors import InputError, UnsupportedError
 from vramcast.host.parquet import DataFile, ParquetFacts, RowGroup, read_facts
 from vramcast.runtime import LowMemDataset, RowGroupSampler
-from vramcast.runtime.stores import GroupReader
+from vramcast.runtime.data.stores import GroupReader
 from vramcast.units import MiB
 
 

@@ -261,7 +261,7 @@ def test_the_api_has_the_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_script_that_is_diagnosed_is_protected_too(real_folder: Path) -> None:
-    from vramcast.diagnose.script import Following, follow
+    from vramcast.diagnose.follow_script import Following, follow
 
     script = real_folder.parent / "again.py"
     script.write_text(

@@ -13,12 +13,12 @@ import torch.distributed as dist
 from vramcast.engine.estimate import estimate
 from vramcast.job import job_from
 from vramcast.ledger import Category
-from vramcast.models.config import Config
+from vramcast.models.read.config import Config
 from vramcast.plan.verify import trace
 from vramcast.virtual import virtual_gpu
-from vramcast.virtual.job_loss import FusedLinearCrossEntropy
-from vramcast.virtual.job_model import pack_on_host, trained_model
-from vramcast.virtual.job_run import Loop, trace_job
+from vramcast.virtual.jobs.loss import FusedLinearCrossEntropy
+from vramcast.virtual.jobs.model import pack_on_host, trained_model
+from vramcast.virtual.jobs.run import Loop, trace_job
 
 ALLOWED = 0.02  # of the allocated peak: formula and trace describe the same loop
 LLAMA = {

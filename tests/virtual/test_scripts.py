@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from vramcast.cli import main
-from vramcast.virtual import lines, virtual_gpu
+from vramcast.virtual import virtual_gpu
+from vramcast.virtual.accounting import source_lines as lines
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

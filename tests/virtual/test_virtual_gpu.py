@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from vramcast.ledger import Category
-from vramcast.virtual import autocast_lists, trace_step, virtual_gpu
-from vramcast.virtual.attention import takes_efficient, takes_flash
+from vramcast.virtual import trace_step, virtual_gpu
+from vramcast.virtual.kernels import autocast_lists
+from vramcast.virtual.kernels.attention import takes_efficient, takes_flash
 
 
 def test_the_card_is_the_one_asked_for() -> None:

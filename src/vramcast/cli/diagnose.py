@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from vramcast.cli.options import add_job_flags, job_of
 from vramcast.diagnose.diagnosis import Diagnosis, diagnose
-from vramcast.diagnose.findings import Finding
-from vramcast.diagnose.reading import Reading, read_stream
+from vramcast.diagnose.readers.log import Reading, read_stream
+from vramcast.diagnose.rules.findings import Finding
 from vramcast.errors import InputError
 from vramcast.files import Bounded, open_file
 from vramcast.job import Job, fields
 from vramcast.report import diagnose_json, diagnose_text
 from vramcast.report.diagnose_plans import planned_steps
-from vramcast.report.diagnose_words import LANGUAGES
+from vramcast.report.words.diagnose import LANGUAGES
 from vramcast.units import GiB, parse_bytes
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _job(args: argparse.Namespace) -> Job | None:
 
 
 def _followed(args: argparse.Namespace, reading: Reading) -> Finding:
-    from vramcast.diagnose.script import Following, card_for, follow
+    from vramcast.diagnose.follow_script import Following, card_for, follow
 
     following = Following(
         script=args.script, arguments=args.script_args, steps=args.steps, empty_weights=args.empty_weights
@@ -119,7 +119,7 @@ def _read_text(stream: BinaryIO, path: str) -> Reading:
 
 
 def _read_snapshot(path: str) -> tuple[Reading, Analysis]:
-    from vramcast.diagnose.from_snapshot import fullest_device, reading_of
+    from vramcast.diagnose.readers.snapshot import fullest_device, reading_of
     from vramcast.snapshot.analysis import analyse
     from vramcast.snapshot.reader import read_snapshot
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.job import Job, fields, job_from
-from vramcast.report.bill_words import LANGUAGES
+from vramcast.report.words.bill import LANGUAGES
 
 
 def add_job_flags(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from vramcast.cli.options import print_json
 from vramcast.report.sheet import Sheet, Words, as_markdown, as_text
-from vramcast.report.words import label
+from vramcast.report.words.catalog import label
 
 NARROWEST = 60
 

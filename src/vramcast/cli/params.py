@@ -7,7 +7,7 @@ import argparse
 from vramcast.cli.options import add_output_flags
 from vramcast.cli.output import print_sheet
 from vramcast.models.blocks import bill_params
-from vramcast.models.read import read_model
+from vramcast.models.read.model import read_model
 from vramcast.report.params import params_json, params_sheet, tensors_sheet
 
 

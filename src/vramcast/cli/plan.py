@@ -15,7 +15,7 @@ from vramcast.cli.output import show_progress
 from vramcast.engine.parallel.topology import topology_of
 from vramcast.errors import InputError
 from vramcast.job import Job, fields
-from vramcast.plan.order import Limits
+from vramcast.plan.ranking import Limits
 
 if TYPE_CHECKING:  # loaded where they are used: wrong words are told without them
     from vramcast.plan.search import Plan
@@ -101,7 +101,7 @@ def _price(args: argparse.Namespace, job: Job) -> int:
     """Somebody's advice instead of a search; 0 where a line of it fits."""
     from vramcast.engine.estimate import estimate
     from vramcast.plan.advice import price_advice
-    from vramcast.plan.order import fits_surely
+    from vramcast.plan.ranking import fits_surely
     from vramcast.plan.search import about
     from vramcast.report.advice import advice_json, render_advice
 

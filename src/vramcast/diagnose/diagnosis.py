@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vramcast.diagnose.advice import Advice, advise
-from vramcast.diagnose.findings import ROUNDING_BYTES, Finding, fact, neighbours
-from vramcast.diagnose.findings_host import find
-from vramcast.diagnose.hypotheses import Case, Hypothesis, joined, rank
-from vramcast.diagnose.reading import Reading
+from vramcast.diagnose.next_steps import Advice, advise
+from vramcast.diagnose.readers.log import Reading
+from vramcast.diagnose.rules.findings import ROUNDING_BYTES, Finding, fact, neighbours
+from vramcast.diagnose.rules.host_findings import find
+from vramcast.diagnose.rules.hypotheses import Case, Hypothesis, joined, rank
 from vramcast.errors import VramcastError
 
 if TYPE_CHECKING:  # the formula engine is loaded only where a job is given
-    from vramcast.diagnose.gap import Gap
-    from vramcast.diagnose.seen_peak import SeenPeak
+    from vramcast.diagnose.job_gap.gap import Gap
+    from vramcast.diagnose.job_gap.seen_peak import SeenPeak
     from vramcast.job import Job
     from vramcast.snapshot.analysis import Analysis
 
@@ -51,9 +51,9 @@ def diagnose(reading: Reading, job: Job | None = None, *, expected_bytes: int | 
 
 def _gap(reading: Reading, job: Job) -> tuple[Gap | None, tuple[Finding, ...]]:
     """A job that cannot be priced is a finding: the rest of the diagnosis still holds."""
-    from vramcast.diagnose.evidence import evidence_of
-    from vramcast.diagnose.gap import explain_gap
-    from vramcast.diagnose.seen_peak import explain_peak, seen_peak
+    from vramcast.diagnose.job_gap.gap import explain_gap
+    from vramcast.diagnose.job_gap.seen_peak import explain_peak, seen_peak
+    from vramcast.diagnose.rules.evidence import evidence_of
 
     evidence, seen = evidence_of(reading), seen_peak(reading)
     if evidence is None and seen is None:
@@ -71,7 +71,7 @@ def _gap(reading: Reading, job: Job) -> tuple[Gap | None, tuple[Finding, ...]]:
 
 def _peak_facts(gap: Gap, seen: SeenPeak) -> list[Finding]:
     """What the job as described comes to on the level that was seen, and how far that is from it."""
-    from vramcast.diagnose.seen_peak import level_bytes
+    from vramcast.diagnose.job_gap.seen_peak import level_bytes
     from vramcast.ledger import Level
 
     levels = {str(level): level_bytes(gap.described, level) for level in Level}
@@ -92,7 +92,7 @@ def _peak_facts(gap: Gap, seen: SeenPeak) -> list[Finding]:
 
 
 def _job_facts(gap: Gap) -> list[Finding]:
-    from vramcast.diagnose.course import card_bytes
+    from vramcast.diagnose.job_gap.course import card_bytes
 
     need, fullest = gap.described.need_bytes, gap.described.fullest
     card, allocated = card_bytes(gap.described, gap.evidence), gap.evidence.allocated_bytes
@@ -137,7 +137,7 @@ def _expected(reading: Reading, expected_bytes: int | None, gap: Gap | None) -> 
         refuted = fact("expected_possible", expected_bytes=expected_bytes)
     if gap is None:
         return (refuted,)
-    from vramcast.diagnose.course import card_bytes
+    from vramcast.diagnose.job_gap.course import card_bytes
 
     card = card_bytes(gap.described, gap.evidence)
     fits = card is not None and expected_bytes <= card

@@ -6,9 +6,10 @@ temporaries), companions and overheads; let the allocator model say what torch w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from vramcast.catalog.gpus import Gpu, find_gpu
+from vramcast.engine.bill import TooLarge, allocator_slack, cut_to_phases, job_phases
 from vramcast.engine.editing.lines import PHASES_OF_EDITING, check_edit, edit_lines, edit_replay
 from vramcast.engine.lines.batch import batch_values
 from vramcast.engine.lines.growth import lengths, scaling
@@ -29,17 +30,12 @@ from vramcast.engine.replay.card import (
 from vramcast.engine.replay.drafts import Draft, Drafts
 from vramcast.engine.replay.run import Replayed
 from vramcast.engine.replay.varying_lengths import length_text
-from vramcast.engine.stream.gate_loops import TWO_PASSES, held_between
+from vramcast.engine.stream.gate_loops import held_between
 from vramcast.errors import InputError, UnsupportedError
 from vramcast.forecast import Forecast, ModelSummary, Scaling
 from vramcast.job import Job
 from vramcast.ledger import (
-    EDIT,
-    EVAL,
-    GATING,
     PHASES,
-    RESUME,
-    ROLLOUT,
     STEP,
     Category,
     Entry,
@@ -47,10 +43,10 @@ from vramcast.ledger import (
     Level,
     Origin,
 )
-from vramcast.models.config import Config
-from vramcast.models.program import Program
-from vramcast.models.read import read_model
-from vramcast.models.source import ModelSource
+from vramcast.models.read.config import Config
+from vramcast.models.read.model import read_model
+from vramcast.models.read.source import ModelSource
+from vramcast.models.record.program import Program
 from vramcast.units import format_bytes, format_gib
 
 NEED_LAYERS = {
@@ -85,13 +81,6 @@ def estimate(job: Job, *, with_scaling: bool = True, drafts: Drafts | None = Non
     draft = (drafts or Drafts(source.config, gpu)).of(job)
     forecast = _billed(draft, replayed_on_card(draft.script, gpu, job), source)
     return replace(forecast, scaling=_scaling(job, source.config, gpu)) if with_scaling else forecast
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TooLarge:
-    """What a job asks for at once that does not fit: on its fullest device, without rounding and cached blocks."""
-
-    asked_bytes: int
 
 
 def estimate_if_it_may_fit(job: Job, at_least_bytes: int = 0, drafts: Drafts | None = None) -> Forecast | TooLarge:
@@ -139,7 +128,7 @@ def _states_only(states: States, job: Job, gpu: Gpu | None, name: str, notes: tu
         nbytes=states.gradient_bytes, origin=Origin.FORMULA, source=states.recipe.whose,
         formula=f"{states.trained.numel:,} parameters",
     )  # fmt: skip
-    entries = _within((*state_entries(states, DEVICE), gradients), job_phases(job))
+    entries = cut_to_phases((*state_entries(states, DEVICE), gradients), job_phases(job))
     ledger = Ledger(entries=entries, top_level=Level.ALLOCATED)
     ledger.check()
     return Forecast(
@@ -166,7 +155,7 @@ def _billed(draft: Draft, replayed: Replayed, source: ModelSource) -> Forecast:
         *host_side(job, config, states, setting.sizes),
     )  # fmt: skip
     level = Level.PROCESS if gpu else Level.RESERVED  # the context depends on the card
-    ledger = Ledger(entries=_within((*entries, *_slack(replayed)), job_phases(job)), top_level=level)
+    ledger = Ledger(entries=cut_to_phases((*entries, *allocator_slack(replayed)), job_phases(job)), top_level=level)
     ledger.check()
     return Forecast(
         model=_summary(source.name, states, config.model_type, _layers(program)), job=job, gpu=gpu, ledger=ledger,
@@ -232,7 +221,7 @@ def _edited(job: Job, gpu: Gpu | None, source: ModelSource, config: Config, *, m
         *(entry for device in devices for entry in workspace_entries(job, gpu, device)),
     )  # fmt: skip
     small = (*workspaces(job, gpu), *(int(value.nbytes) for value in batch_values(program, job)))
-    billed = Ledger(entries=_within(entries, PHASES_OF_EDITING), top_level=Level.ALLOCATED)
+    billed = Ledger(entries=cut_to_phases(entries, PHASES_OF_EDITING), top_level=Level.ALLOCATED)
     too_large = TooLarge(asked_bytes=max(billed.peak(device).allocated_bytes for device in devices))
     if must_fit and gpu is not None and too_large.asked_bytes > room_on(job, gpu):
         return too_large
@@ -240,9 +229,9 @@ def _edited(job: Job, gpu: Gpu | None, source: ModelSource, config: Config, *, m
         replayed = replayed_on_card(edit_replay(setting, extra.blocks, device, small), gpu, job, card_only=must_fit)
         if must_fit and replayed.out_of_memory:
             return too_large
-        entries += (*_slack(replayed, device), *context_entries(job, gpu, device))
+        entries += (*allocator_slack(replayed, device), *context_entries(job, gpu, device))
     level = Level.PROCESS if gpu else Level.RESERVED
-    ledger = Ledger(entries=_within(entries, PHASES_OF_EDITING), top_level=level)
+    ledger = Ledger(entries=cut_to_phases(entries, PHASES_OF_EDITING), top_level=level)
     ledger.check()
     return Forecast(
         model=_summary(source.name, states, config.model_type, _layers(program)), job=job, gpu=gpu, ledger=ledger,
@@ -260,35 +249,6 @@ def _summary(name: str, states: States, family: str | None, layers: int | None) 
 
 def _layers(program: Program) -> int:
     return sum(placed.section.is_block for placed in program.placed)
-
-
-def job_phases(job: Job) -> tuple[str, ...]:
-    has = {
-        EVAL: job.evaluate, ROLLOUT: job.rollout_tokens is not None, RESUME: job.resume != "none",
-        EDIT: bool(job.edit), GATING: job.loop in TWO_PASSES,
-    }  # fmt: skip
-    return tuple(phase for phase in PHASES if has.get(phase, True))
-
-
-def _within(entries: tuple[Entry, ...], phases: tuple[str, ...]) -> tuple[Entry, ...]:
-    """Entries cut to the phases that this job has."""
-    cut = (replace(entry, phases=tuple(phase for phase in entry.phases if phase in phases)) for entry in entries)
-    return tuple(entry for entry in cut if entry.phases and entry.nbytes)
-
-
-def _slack(replayed: Replayed, place: str = DEVICE) -> list[Entry]:
-    """What the allocator adds: rounding inside blocks, and cached blocks that fit nothing."""
-    rounding = replayed.peak_allocated_bytes - replayed.peak_requested_bytes
-    cached = replayed.peak_reserved_bytes - replayed.peak_allocated_bytes
-    common = {"category": Category.SLACK, "place": place, "phases": PHASES, "origin": Origin.SIMULATED}
-    source = "the job's births and deaths replayed through the caching allocator"
-    return [
-        Entry(component="rounding inside blocks", nbytes=max(rounding, 0), source=source, **common),  # type: ignore[arg-type]
-        Entry(
-            component="reserved but unallocated", nbytes=max(cached, 0), source=source, level=Level.RESERVED,
-            **common,  # type: ignore[arg-type]
-        ),
-    ]  # fmt: skip
 
 
 def assumptions(job: Job, config: Config | None) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vramcast.models.source import ModelSource
-from vramcast.models.tape import Param, Placed
+from vramcast.models.read.source import ModelSource
+from vramcast.models.record.tape import Param, Placed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from vramcast.models.tape import Param
+from vramcast.models.record.tape import Param
 
 
 def differences(built: Sequence[Param], stored: Sequence[Param]) -> str | None:

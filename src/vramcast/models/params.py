@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cached_property
 
-from vramcast.models.values import Param
+from vramcast.models.record.values import Param
 
 
 class Params(tuple[Param, ...]):

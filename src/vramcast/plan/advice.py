@@ -18,7 +18,7 @@ from vramcast.engine.recording.record import plain, recorded, sizes_of
 from vramcast.errors import InputError, VramcastError, unknown
 from vramcast.forecast import Forecast
 from vramcast.job import Job, fields, parse_value
-from vramcast.models.config import Config
+from vramcast.models.read.config import Config
 from vramcast.plan.cluster import ACROSS
 from vramcast.plan.cost import StepCost, pass_seconds, slowdown_of, update_seconds, work_of
 from vramcast.plan.moves import CHANGES, FREE, SLOWER, Move

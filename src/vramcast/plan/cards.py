@@ -13,9 +13,9 @@ from vramcast.catalog.gpus import Gpu, all_gpus
 from vramcast.engine.estimate import estimate
 from vramcast.errors import VramcastError
 from vramcast.job import Job
-from vramcast.models.read import read_model
-from vramcast.plan.order import fits_surely
+from vramcast.models.read.model import read_model
 from vramcast.plan.rank_prices import RankPrices
+from vramcast.plan.ranking import fits_surely
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from vramcast.engine.estimate import TooLarge
+from vramcast.engine.bill import TooLarge
 from vramcast.engine.parallel.topology import Topology
 from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
@@ -19,8 +19,8 @@ from vramcast.job import Job
 from vramcast.ledger import Category, Ledger, Level
 from vramcast.plan.cost import StepCost, slowdown_of
 from vramcast.plan.moves import Kind, Move, available
-from vramcast.plan.order import KINDS, Applied, Limits, Moves, Question, Questions, is_plan, move_effort
 from vramcast.plan.rank_prices import RankPrices, Resting, edit_cost
+from vramcast.plan.ranking import KINDS, Applied, Limits, Moves, Question, Questions, is_plan, move_effort
 from vramcast.units import MiB
 
 PRICED = 400

@@ -15,11 +15,11 @@ from vramcast.engine.lines.optimizers import implementation, is_paged, state_byt
 from vramcast.engine.recording.precision import RECIPES
 from vramcast.engine.stream.checkpointing import recompute_rule
 from vramcast.job import Job
-from vramcast.models.dims import Number, maximum
 from vramcast.models.params import Params
-from vramcast.models.program import Program
-from vramcast.models.tape import Op, Placed
-from vramcast.plan.links import pcie_rates
+from vramcast.models.record.dims import Number, maximum
+from vramcast.models.record.program import Program
+from vramcast.models.record.tape import Op, Placed
+from vramcast.plan.bandwidth import pcie_rates
 
 # Of the dense 16-bit peak, as torchtitan's docs/performance.md reports it: 29.0 % (405B, FSDP2 and TP, 128 H100) to
 # 58.2 % (8B, FSDP2, 64 A100); Megatron-LM (arXiv 2104.04473, table 1) lies between with 44–52 %.

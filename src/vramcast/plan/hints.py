@@ -16,9 +16,9 @@ from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
 from vramcast.job import Job
 from vramcast.ledger import Level
-from vramcast.models.config import Config
-from vramcast.models.program import Sizes
-from vramcast.models.read import read_model
+from vramcast.models.read.config import Config
+from vramcast.models.read.model import read_model
+from vramcast.models.record.program import Sizes
 from vramcast.plan.moves import CHANGES, FREE, SLOWER, Kind, Move
 
 SHOWN = 4

@@ -16,7 +16,7 @@ from vramcast.engine.lines.training_step import keeps_outputs
 from vramcast.engine.stream.gate_loops import TWO_PASSES
 from vramcast.job import Job, Precision, fields
 from vramcast.ledger import Word
-from vramcast.models.tape import Param
+from vramcast.models.record.tape import Param
 
 
 class Kind(Word):

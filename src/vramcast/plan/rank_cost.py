@@ -18,9 +18,9 @@ from vramcast.engine.parallel.host import offloads_optimizer, offloads_params
 from vramcast.engine.parallel.ranks import Rank
 from vramcast.engine.parallel.topology import GATHERING, Topology
 from vramcast.job import Job
-from vramcast.models.program import Program
+from vramcast.models.record.program import Program
+from vramcast.plan.bandwidth import HOST_BYTES_PER_S, crossing_s, group_rates, pcie_rates
 from vramcast.plan.cost import StepCost, pass_seconds, update_seconds, work_of
-from vramcast.plan.links import HOST_BYTES_PER_S, crossing_s, group_rates, pcie_rates
 
 ADAM_BYTES = 28  # an fp32 Adam reads weight, gradient and two moments, and writes all but the gradient
 REDUCTIONS = 4  # of a tensor-parallel block's activations, forward and backward together

@@ -15,11 +15,11 @@ from vramcast.engine.lines.states import States, unique
 from vramcast.engine.parallel.comm_buffers import least_left
 from vramcast.engine.parallel.ranks import (
     Rank,
-    _beside,
-    _check_supported,
-    _completed,
+    check_supported,
+    complete_job,
     divided_program,
     rank_of_stage,
+    rank_other_lines,
     rank_program,
 )
 from vramcast.engine.parallel.sharding import AtRest
@@ -28,11 +28,11 @@ from vramcast.engine.recording.record import plain, recorded, sizes_of
 from vramcast.engine.recording.regime import kv_cache
 from vramcast.job import Job
 from vramcast.ledger import STEP
-from vramcast.models.config import Config
-from vramcast.models.dims import Number
-from vramcast.models.program import Program, Sizes
+from vramcast.models.read.config import Config
+from vramcast.models.record.dims import Number
+from vramcast.models.record.program import Program, Sizes
+from vramcast.plan.bandwidth import crossing_s, link_rates
 from vramcast.plan.cost import StepCost, pass_seconds, step_flops, update_seconds, work_of
-from vramcast.plan.links import crossing_s, link_rates
 from vramcast.plan.rank_cost import rank_cost
 
 BASE_FORWARDS = 2  # of an editing step: the unedited model on what must stay as it is, texts and images
@@ -88,8 +88,8 @@ class RankPrices:
     def _divided(self, job: Job) -> _Divided:
         topology = topology_of(job)
         check_model(topology, self.config, job)
-        _check_supported(job)
-        job, sizes = _completed(job), plain(sizes_of(job, self.config))
+        check_supported(job)
+        job, sizes = complete_job(job), plain(sizes_of(job, self.config))
         program = self._program(job, topology, sizes)
         if job.framework == "megatron":  # where more lies than parameters tell
             ranks = [rank_of_stage(job, self.gpu, topology, program, stage) for stage in range(topology.pp)]
@@ -145,7 +145,11 @@ class RankPrices:
         key = (job.precision, topology, *_beside_it(job))
         if key not in self._beside:
             on_gpu = "same" in (job.reference, job.reward, job.teacher)
-            made = _beside(job, self.config, self.gpu, topology, rank, _small_sizes(job)).resident if on_gpu else ()
+            made = (
+                rank_other_lines(job, self.config, self.gpu, topology, rank, _small_sizes(job)).resident
+                if on_gpu
+                else ()
+            )
             self._beside[key] = sum(made)
         return self._beside[key]
 

@@ -20,11 +20,11 @@ from vramcast.engine.replay.varying_lengths import has_many_lengths
 from vramcast.errors import InputError, VramcastError
 from vramcast.forecast import Forecast
 from vramcast.job import Job
-from vramcast.models.config import Config
-from vramcast.models.read import read_model
+from vramcast.models.read.config import Config
+from vramcast.models.read.model import read_model
 from vramcast.plan.cost import StepCost, slowdown_of
 from vramcast.plan.moves import EXPANDABLE, Kind, Move
-from vramcast.plan.order import (
+from vramcast.plan.ranking import (
     KEPT_FREE,
     KINDS,
     Answer,
@@ -43,7 +43,7 @@ from vramcast.plan.order import (
 
 if TYPE_CHECKING:  # one kind of job needs NumPy, the other what is known of many GPUs: each is loaded where it is used
     from vramcast.plan.cluster import Search
-    from vramcast.plan.reach import Reach
+    from vramcast.plan.headroom import Reach
     from vramcast.plan.table import Candidate, Table
 
 WANTED = 4  # plans shown
@@ -110,7 +110,7 @@ def plan(job: Job, limits: Limits | None = None, on_estimate: OnEstimate | None 
 
 def _by_table(job: Job, gpu: Gpu, drafts: Drafts, limits: Limits, on_estimate: OnEstimate | None) -> Plans:
     """For jobs on one GPU: all combinations are priced together."""
-    from vramcast.plan.reach import find_reach
+    from vramcast.plan.headroom import find_reach
     from vramcast.plan.table import Table
 
     config = drafts.config

@@ -23,11 +23,11 @@ from vramcast.engine.recording.regime import kv_cache, needs_input_grads
 from vramcast.errors import InputError
 from vramcast.job import Job
 from vramcast.ledger import NEXT_BACKWARD, NEXT_FORWARD, NEXT_STEP
-from vramcast.models.config import Config
-from vramcast.models.program import Sizes
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Sizes
 from vramcast.plan.cost import StepCost, Work, pass_seconds, update_seconds, work_of
 from vramcast.plan.moves import Kind, Move, available
-from vramcast.plan.order import KINDS, MUCH_SLOWER, SLOWDOWN_PRICE, Applied, Limits, Moves, kind_of, move_effort
+from vramcast.plan.ranking import KINDS, MUCH_SLOWER, SLOWDOWN_PRICE, Applied, Limits, Moves, kind_of, move_effort
 
 Bytes = NDArray[numpy.int64]
 Floats = NDArray[numpy.float64]

@@ -10,7 +10,7 @@ from vramcast.engine.recording.precision import RECIPES
 from vramcast.errors import UnsupportedError, VramcastError
 from vramcast.forecast import Forecast
 from vramcast.job import Job
-from vramcast.models.read import read_model
+from vramcast.models.read.model import read_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ def trace(forecast: Forecast) -> Traced:
     config = read_model(job.model).config
     assert config is not None
     try:
-        from vramcast.virtual.job_run import Loop, trace_job  # torch and transformers, only when asked for
+        from vramcast.virtual.jobs.run import Loop, trace_job  # torch and transformers, only when asked for
     except ImportError as error:
         raise UnsupportedError(
             f"--verify runs the job on the virtual GPU: pip install 'vramcast[trace]' ({error})"

@@ -7,12 +7,12 @@ from typing import Any
 from vramcast.forecast import Forecast
 from vramcast.job import fields, job_values
 from vramcast.plan.advice import Priced
-from vramcast.plan.order import fits_surely, peak_bytes
+from vramcast.plan.ranking import fits_surely, peak_bytes
 from vramcast.report.as_json import SCHEMA, verdict_json
 from vramcast.report.bill import headline
 from vramcast.report.plan_report import columns, ratio
-from vramcast.report.plan_words import plan_word
 from vramcast.report.sheet import Row, Sheet, as_markdown, as_text
+from vramcast.report.words.plan import plan_word
 from vramcast.units import GiB, format_gib
 
 TITLES = ("advice", "allocated", "frees", "process", "left", "time per token", "fits")

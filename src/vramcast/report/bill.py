@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from vramcast.forecast import Forecast, Scaling, Verdict
 from vramcast.ledger import Entry, Ledger, Level
-from vramcast.report.bill_words import word
+from vramcast.report.words.bill import word
 from vramcast.units import GiB, KiB, MiB, format_bytes, format_gib, format_gib_and_gb
 
 BAR_WIDTH = 20

@@ -6,9 +6,9 @@ from typing import Any
 
 from vramcast.plan.cards import Card
 from vramcast.report.as_json import SCHEMA
-from vramcast.report.bill_words import word
-from vramcast.report.plan_words import plan_word
 from vramcast.report.sheet import Column, Row, Sheet, as_markdown, as_text
+from vramcast.report.words.bill import word
+from vramcast.report.words.plan import plan_word
 from vramcast.units import GiB, format_gib
 
 

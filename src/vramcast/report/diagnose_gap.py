@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from vramcast.diagnose.deviations import kind_of
-from vramcast.diagnose.evidence import STEPS
-from vramcast.diagnose.gap import Contrast, Explanation, Gap
+from vramcast.diagnose.job_gap.deviations import kind_of
+from vramcast.diagnose.job_gap.gap import Contrast, Explanation, Gap
+from vramcast.diagnose.rules.evidence import STEPS
 from vramcast.engine.lines.optimizers import implementation
 from vramcast.engine.recording.precision import RECIPES
 from vramcast.engine.recording.record import DEVICE
 from vramcast.job import job_values
 from vramcast.ledger import STEP, Level
-from vramcast.report.bill_words import word as bill_word
-from vramcast.report.diagnose_gap_words import CONTRASTS, DEVIATIONS, HEADINGS, MEASURES
-from vramcast.report.diagnose_words import word
+from vramcast.report.words.bill import word as bill_word
+from vramcast.report.words.diagnose import word
+from vramcast.report.words.diagnose_gap import CONTRASTS, DEVIATIONS, HEADINGS, MEASURES
 from vramcast.units import MiB, format_bytes
 
 MAX_PARTS, MAX_MATCHES = 7, 3

@@ -12,7 +12,7 @@ import traceback
 from types import TracebackType
 
 from vramcast.diagnose.diagnosis import diagnose
-from vramcast.diagnose.reading import read_text
+from vramcast.diagnose.readers.log import read_text
 from vramcast.job import Job
 from vramcast.report import diagnose_text
 from vramcast.report.diagnose_plans import planned_steps

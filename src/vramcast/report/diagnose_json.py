@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from vramcast.diagnose.diagnosis import Diagnosis
-from vramcast.diagnose.findings import Finding
-from vramcast.diagnose.hypotheses import Hypothesis
 from vramcast.diagnose.observation import Observation, ledger_of
+from vramcast.diagnose.rules.findings import Finding
+from vramcast.diagnose.rules.hypotheses import Hypothesis
 from vramcast.ledger import Entry
-from vramcast.report import diagnose_causes as causes
 from vramcast.report.diagnose_plans import PlannedStep, step_json
 from vramcast.report.diagnose_text import finding_text
-from vramcast.report.diagnose_words import NOTES, word
+from vramcast.report.words import diagnose_causes as causes
+from vramcast.report.words.diagnose import NOTES, word
 from vramcast.snapshot.analysis import Analysis
 
 SCHEMA = "vramcast/1"

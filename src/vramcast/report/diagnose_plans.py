@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from vramcast.diagnose.diagnosis import Diagnosis
 from vramcast.errors import VramcastError
-from vramcast.report.diagnose_gap_words import HEADINGS
-from vramcast.report.diagnose_words import word
-from vramcast.report.plan_words import plan_word
+from vramcast.report.words.diagnose import word
+from vramcast.report.words.diagnose_gap import HEADINGS
+from vramcast.report.words.plan import plan_word
 from vramcast.units import format_bytes
 
 if TYPE_CHECKING:  # the planner needs numpy, and most diagnoses do not need the planner

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vramcast.diagnose.diagnosis import Diagnosis
-from vramcast.diagnose.findings import Finding
 from vramcast.diagnose.observation import Observation
-from vramcast.diagnose.stream import clean
-from vramcast.report import diagnose_causes as causes
-from vramcast.report import diagnose_gap_words as gap_words
-from vramcast.report.bill_words import word as bill_word
+from vramcast.diagnose.readers.stream import clean
+from vramcast.diagnose.rules.findings import Finding
 from vramcast.report.diagnose_plans import PlannedStep, step_text
-from vramcast.report.diagnose_words import FINDINGS, NOTES, word
+from vramcast.report.words import diagnose_causes as causes
+from vramcast.report.words import diagnose_gap as gap_words
+from vramcast.report.words.bill import word as bill_word
+from vramcast.report.words.diagnose import FINDINGS, NOTES, word
 from vramcast.units import format_bytes
 
 MAX_SHOWN = 12

@@ -7,8 +7,8 @@ from typing import Any
 from vramcast.engine.parallel.divisions import Candidate
 from vramcast.job import Job
 from vramcast.report.as_json import SCHEMA
-from vramcast.report.bill_words import word
 from vramcast.report.sheet import Column, Row, Sheet, as_markdown, as_text
+from vramcast.report.words.bill import word
 from vramcast.units import format_gib
 
 SIZES = ("tp", "pp", "cp", "data")

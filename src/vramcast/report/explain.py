@@ -13,10 +13,10 @@ from vramcast.errors import UnsupportedError
 from vramcast.forecast import Forecast
 from vramcast.job import Job
 from vramcast.ledger import Entry
-from vramcast.models.dims import product_text
-from vramcast.models.program import Program
-from vramcast.models.read import read_model
-from vramcast.models.tape import Placed, Value
+from vramcast.models.read.model import read_model
+from vramcast.models.record.dims import product_text
+from vramcast.models.record.program import Program
+from vramcast.models.record.tape import Placed, Value
 from vramcast.units import format_bytes
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vramcast.plan.hints import Hint
-from vramcast.report.plan_words import plan_word
+from vramcast.report.words.plan import plan_word
 from vramcast.units import format_gib
 
 

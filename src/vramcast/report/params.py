@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vramcast.models.blocks import Block, Line, ParamBill, layer_ranges
-from vramcast.models.tape import Param
+from vramcast.models.record.tape import Param
 from vramcast.report.sheet import Column, Row, Sheet, Words
 from vramcast.units import format_gib
 

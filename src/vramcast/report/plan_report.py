@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from vramcast.engine.recording.precision import card_warnings
 from vramcast.forecast import Forecast
 from vramcast.job import job_values
+from vramcast.plan.bandwidth import NETWORK_BYTES_PER_S, Rates, link_rates, pcie_rates
 from vramcast.plan.cost import UTILISATION, StepCost
-from vramcast.plan.links import NETWORK_BYTES_PER_S, Rates, link_rates, pcie_rates
 from vramcast.plan.moves import Move
-from vramcast.plan.order import Moves, peak_bytes
+from vramcast.plan.ranking import Moves, peak_bytes
 from vramcast.plan.search import Plan, Plans, Single
 from vramcast.plan.verify import Traced
 from vramcast.report.as_json import SCHEMA, verdict_json
 from vramcast.report.bill import headline
-from vramcast.report.bill_words import word
-from vramcast.report.plan_words import plan_word
 from vramcast.report.sheet import Column, Row, Sheet, as_markdown, as_text
+from vramcast.report.words.bill import word
+from vramcast.report.words.plan import plan_word
 from vramcast.units import GiB, MiB, format_gib
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vramcast.forecast import Forecast
 from vramcast.job import job_values
 from vramcast.ledger import Level
-from vramcast.report.bill_words import word
+from vramcast.report.words.bill import word
 from vramcast.units import GiB
 
 

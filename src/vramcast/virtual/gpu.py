@@ -20,32 +20,32 @@ from vramcast.errors import InputError
 from vramcast.ledger import Ledger
 from vramcast.patches import Patches
 from vramcast.sandbox.guard import guarded_process
-from vramcast.virtual import (
-    autocast,
+from vramcast.virtual.accounting.bill import Bill, Shortage
+from vramcast.virtual.accounting.card import DEFAULT_CAPABILITY, CardMemory, allocator_settings, check_card
+from vramcast.virtual.accounting.meter import HostMemory, Meter, PinnedMemory, Point
+from vramcast.virtual.accounting.module_path import ModulePath
+from vramcast.virtual.accounting.phases import Phases
+from vramcast.virtual.accounting.source_lines import source_line
+from vramcast.virtual.accounting.storages import HOST_PLACE, NOWHERE, PINNED_PLACE, Record, Storages
+from vramcast.virtual.kernels import autocast
+from vramcast.virtual.kernels import cuda_kernels as kernels
+from vramcast.virtual.kernels import unknown_values as special
+from vramcast.virtual.kernels.dispatch_mode import VirtualMode
+from vramcast.virtual.torch_patches import (
     cuda_api,
     distributed,
     gradients,
-    graphs,
     inplace,
-    kernels,
     leaves,
     libraries,
-    parallel,
-    scripted,
-    special,
-    sums,
     tensors,
     training,
 )
-from vramcast.virtual.bill import Bill, Shortage
-from vramcast.virtual.card import DEFAULT_CAPABILITY, CardMemory, allocator_settings, check_card
-from vramcast.virtual.collectives import World
-from vramcast.virtual.lines import source_line
-from vramcast.virtual.meter import HostMemory, Meter, PinnedMemory, Point
-from vramcast.virtual.mode import VirtualMode
-from vramcast.virtual.modules import ModulePath
-from vramcast.virtual.phases import Phases
-from vramcast.virtual.storages import HOST_PLACE, NOWHERE, PINNED_PLACE, Record, Storages
+from vramcast.virtual.torch_patches import cuda_graphs as graphs
+from vramcast.virtual.torch_patches import data_parallel as parallel
+from vramcast.virtual.torch_patches import gradient_sums as sums
+from vramcast.virtual.torch_patches import torchscript as scripted
+from vramcast.virtual.torch_patches.collectives import World
 
 GPUS_PER_NODE = 8
 _active: list[VirtualGpu] = []

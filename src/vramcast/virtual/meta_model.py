@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from vramcast.errors import UnsupportedError
-from vramcast.models.config import Config
 from vramcast.models.families import MODULE_OF
-from vramcast.models.module import module_params
-from vramcast.models.tape import Param
+from vramcast.models.read.config import Config
+from vramcast.models.read.module import module_params
+from vramcast.models.record.tape import Param
 
 
 def build_params(config: Config) -> tuple[Param, ...]:

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from vramcast.errors import InputError, TraceError
+from vramcast.virtual.accounting.source_lines import count_as_users
 from vramcast.virtual.gpu import VirtualGpu
-from vramcast.virtual.lines import count_as_users
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

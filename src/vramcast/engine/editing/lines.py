@@ -25,11 +25,11 @@ from vramcast.engine.stream.timeline import Mode, Stamped, alive_at, phase_peaks
 from vramcast.errors import InputError
 from vramcast.job import Job
 from vramcast.ledger import BACKWARD, EDIT, FORWARD, HOST, LOAD, LOSS, STEP, Category
-from vramcast.models.config import Config
 from vramcast.models.families import record
 from vramcast.models.params import Params
-from vramcast.models.program import Sizes
-from vramcast.models.tape import F32, Param, Placed, Regime, numbered
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Sizes
+from vramcast.models.record.tape import F32, Param, Placed, Regime, numbered
 
 PHASES_OF_EDITING = (LOAD, EDIT, FORWARD, LOSS, BACKWARD, STEP)
 TRAINING = PHASES_OF_EDITING[1:]

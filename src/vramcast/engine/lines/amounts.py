@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from vramcast.ledger import Category, Entry, Level, Origin
-from vramcast.models.dims import Number
+from vramcast.models.record.dims import Number
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,9 +6,9 @@ from vramcast.engine.lines.amounts import Amounts
 from vramcast.engine.lines.setting import Beside, Setting
 from vramcast.job import Job
 from vramcast.ledger import FORWARD, PHASES, ROLLOUT, Category
-from vramcast.models.dims import product_text
-from vramcast.models.program import Program
-from vramcast.models.tape import I64, Value
+from vramcast.models.record.dims import product_text
+from vramcast.models.record.program import Program
+from vramcast.models.record.tape import I64, Value
 
 PACKED = ("torchtune", "torchtitan", "litgpt", "megatron")  # loops that pass no padding mask
 MADE_BY_MODEL = "decoder input ids"  # the labels, shifted by the model itself

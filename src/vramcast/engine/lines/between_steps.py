@@ -10,10 +10,10 @@ from vramcast.engine.lines.setting import Beside, Setting, once, passing, peak_o
 from vramcast.engine.recording.regime import kv_cache
 from vramcast.errors import InputError
 from vramcast.ledger import EVAL, HOST, RESUME, ROLLOUT, SAVE, Category
-from vramcast.models.dims import Dim, Number, maximum, minimum, product_text
-from vramcast.models.loss import add_loss
-from vramcast.models.program import Program
-from vramcast.models.tape import F32, Value
+from vramcast.models.record.dims import Dim, Number, maximum, minimum, product_text
+from vramcast.models.record.loss import add_loss
+from vramcast.models.record.program import Program
+from vramcast.models.record.tape import F32, Value
 
 DEEPCOPY_BEFORE = (2, 1)  # torch: Optimizer.load_state_dict copied the whole state dict (pytorch#106082)
 SHARD_BYTES = {
@@ -31,7 +31,7 @@ def between(setting: Setting) -> Beside:
     elif job.rollout_batch is not None:
         raise InputError("rollout-batch needs rollout-tokens")
     if job.evaluate:
-        found += once(setting, _evaluation, job.eval_batch, job.eval_kept)
+        found += once(setting, evaluation_lines, job.eval_batch, job.eval_kept)
     elif job.eval_batch is not None or job.eval_kept:
         raise InputError("eval-batch and eval-kept need evaluate")
     if job.resume != "none":
@@ -94,7 +94,7 @@ def _cache_text(cached: list[Value]) -> str:
 # ---- evaluation
 
 
-def _evaluation(setting: Setting) -> Beside:
+def evaluation_lines(setting: Setting) -> Beside:
     job = setting.job
     batch = setting.sizes.batch if job.eval_batch is None else Dim(job.eval_batch, "b_eval")
     cache = kv_cache(replace(job, checkpointing="none"), setting.config)  # checkpointing is off in eval()

@@ -38,13 +38,13 @@ from vramcast.ledger import (
     STEP,
     Category,
 )
-from vramcast.models.config import Config
-from vramcast.models.dims import Number, maximum, product_text
 from vramcast.models.families import record
 from vramcast.models.params import Params
-from vramcast.models.program import Program
-from vramcast.models.read import read_model
-from vramcast.models.tape import DTYPES, F32, Dtype, Param
+from vramcast.models.read.config import Config
+from vramcast.models.read.model import read_model
+from vramcast.models.record.dims import Number, maximum, product_text
+from vramcast.models.record.program import Program
+from vramcast.models.record.tape import DTYPES, F32, Dtype, Param
 
 PASSES = (FORWARD, LOSS, BACKWARD, NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD)
 WITH_GRADIENTS = (BACKWARD, STEP, NEXT_BACKWARD, NEXT_STEP)
@@ -66,7 +66,7 @@ def companions(setting: Setting) -> Beside:
     if job.critic != "none":
         found += _critic(setting)
     if job.teacher != "none":
-        found += once(setting, _teacher, job.teacher, job.teacher_model, job.companion_dtype)
+        found += once(setting, teacher_lines, job.teacher, job.teacher_model, job.companion_dtype)
     return found
 
 
@@ -84,7 +84,7 @@ def during(line: Amounts, phases: Iterable[str], nbytes: Number) -> Amounts:
     return line
 
 
-def _config(setting: Setting, name: str | None) -> Config:
+def companion_config(setting: Setting, name: str | None) -> Config:
     if name is None:
         return setting.config
     config = read_model(name).config
@@ -93,14 +93,14 @@ def _config(setting: Setting, name: str | None) -> Config:
     return config
 
 
-def _frozen(name: str, params: Iterable[Param], dtype: Dtype, place: str, setting: Setting) -> Beside:
+def frozen_model_lines(name: str, params: Iterable[Param], dtype: Dtype, place: str, setting: Setting) -> Beside:
     sizes = tuple(param.numel * dtype.nbytes for param in params if param.kind != "adapter")
     text = f"{sum(sizes) // dtype.nbytes:,} parameters × {dtype.nbytes} B"
     weights = line(f"{name}, {dtype.name}", place, text, "frozen; no gradients, no states")
     return Beside(lines=(during(weights, PHASES, sum(sizes)),), resident=sizes if place == setting.device else ())
 
 
-def _behind_forward(program: Program) -> tuple[str, str]:
+def phases_after_forward(program: Program) -> tuple[str, str]:
     """The phase in which the policy's graph is complete and nothing of it is gone."""
     has_loss = any(placed.name == "loss" for placed in program.placed)
     return (LOSS, NEXT_LOSS) if has_loss else (FORWARD, NEXT_FORWARD)
@@ -112,7 +112,7 @@ def _beyond_loss(setting: Setting, peak: Number, place: str) -> Number:
     if place != setting.device:
         return peak
     folded = Step(job=job, program=program, states=setting.states, place=place).fold(fresh=True)
-    return maximum(folded.over + peak - folded.peaks_until_over.get(_behind_forward(program)[0], 0), 0)
+    return maximum(folded.over + peak - folded.peaks_until_over.get(phases_after_forward(program)[0], 0), 0)
 
 
 def _reference(setting: Setting) -> Beside:
@@ -120,9 +120,9 @@ def _reference(setting: Setting) -> Beside:
     job, program = setting.job, setting.program
     place = _place(job.reference, setting)
     dtype, model, peak = once(setting, _reference_model, job.reference_dtype)
-    found = _frozen("reference model", program.params(), dtype, place, setting)
+    found = frozen_model_lines("reference model", program.params(), dtype, place, setting)
     forward = line("reference model's forward (no graph)", place, BEHIND_LOSS, "torch.no_grad")
-    during(forward, _behind_forward(program), _beyond_loss(setting, peak, place))
+    during(forward, phases_after_forward(program), _beyond_loss(setting, peak, place))
     copied = line(
         "reference model before it moves", HOST, "copied beside the model's own weights", "copy.deepcopy on the CPU"
     )
@@ -144,7 +144,7 @@ def _reference_model(setting: Setting) -> tuple[Dtype, Program, Number]:
     return dtype, model, peak_of(model)
 
 
-def _headless(program: Program) -> list[Param]:
+def params_without_head(program: Program) -> list[Param]:
     """Parameters without the head over the vocabulary; a score's single row is left out too."""
     return [param for param in program.params() if param.kind != "head"]
 
@@ -154,11 +154,11 @@ def _reward(setting: Setting) -> Beside:
     job = setting.job
     place = _place(job.reward, setting)
     weights, dtype, model, peak = once(setting, _reward_model, job.reward_model, job.companion_dtype)
-    when = (ROLLOUT,) if job.rollout_tokens else _behind_forward(setting.program)
+    when = (ROLLOUT,) if job.rollout_tokens else phases_after_forward(setting.program)
     text = NO_GRAPH if job.rollout_tokens else BEHIND_LOSS
     forward = line("reward model's forward (no graph)", place, text, "torch.no_grad")
     during(forward, when, peak if job.rollout_tokens else _beyond_loss(setting, peak, place))
-    return _frozen("reward model", weights, dtype, place, setting) + Beside(
+    return frozen_model_lines("reward model", weights, dtype, place, setting) + Beside(
         lines=(forward,), passes=(passing(when[0], place, model),)
     )
 
@@ -167,8 +167,8 @@ def _reward_model(setting: Setting) -> tuple[list[Param], Dtype, Program, Number
     """Its parameters, how they are stored, its pass without the head's section, and that one's peak."""
     job = setting.job
     dtype = DTYPES[job.companion_dtype] if job.companion_dtype else setting.program.regime.weights
-    model = without_graph(setting, _config(setting, job.reward_model), dtype=dtype)
-    return _headless(model), dtype, model, peak_of(backbone(model))
+    model = without_graph(setting, companion_config(setting, job.reward_model), dtype=dtype)
+    return params_without_head(model), dtype, model, peak_of(backbone(model))
 
 
 def _critic(setting: Setting) -> Beside:
@@ -193,8 +193,8 @@ def _critic(setting: Setting) -> Beside:
 
 def _critic_model(setting: Setting) -> tuple[Params, Number]:
     """Its parameters, and what its forward keeps."""
-    model = record(_config(setting, setting.job.critic_model), setting.program.regime, setting.sizes)
-    return Params(_headless(model)), kept_after_forward(backbone(model))
+    model = record(companion_config(setting, setting.job.critic_model), setting.program.regime, setting.sizes)
+    return Params(params_without_head(model)), kept_after_forward(backbone(model))
 
 
 def _critic_states(setting: Setting) -> list[Amounts]:
@@ -216,7 +216,7 @@ def _trained(name: str, states: States, place: str) -> Iterator[Amounts]:
     yield during(line(f"{name}: optimizer step", place, why, "torch/optim"), (STEP, NEXT_STEP), nbytes)
 
 
-def _teacher(setting: Setting) -> Beside:
+def teacher_lines(setting: Setting) -> Beside:
     """Distillation: the teacher's logits and their softmax stay until backward, on the trained model's device."""
     job, out = setting.job, setting.program.output
     if not out.shape:
@@ -225,14 +225,14 @@ def _teacher(setting: Setting) -> Beside:
         )
     place = _place(job.teacher, setting)
     dtype = DTYPES[job.companion_dtype] if job.companion_dtype else setting.program.regime.weights
-    model = without_graph(setting, _config(setting, job.teacher_model), dtype=dtype)
+    model = without_graph(setting, companion_config(setting, job.teacher_model), dtype=dtype)
     ours, theirs = int(out.shape[-1]), int(model.output.shape[-1])
     if abs(ours - theirs) > PADDED_VOCABULARY * ours:
         raise InputError(
             f"the teacher's logits are over {theirs:,} tokens and the model's over {ours:,}: they cannot be compared"
         )
     forward = line("teacher's forward (no graph)", place, NO_GRAPH, "torch.no_grad")
-    during(forward, _behind_forward(setting.program), peak_of(model))
+    during(forward, phases_after_forward(setting.program), peak_of(model))
     logits = line(
         "teacher's logits", setting.device, product_text(out.shape, model.output.dtype.nbytes),
         "held by the loop while the loss needs them", Category.LOGITS,
@@ -245,6 +245,6 @@ def _teacher(setting: Setting) -> Beside:
     held = (LOSS, BACKWARD, NEXT_LOSS, NEXT_BACKWARD)
     during(logits, held, elements * model.output.dtype.nbytes)
     during(target, held, elements * F32.nbytes)
-    return _frozen("teacher", model.params(), dtype, place, setting) + Beside(
+    return frozen_model_lines("teacher", model.params(), dtype, place, setting) + Beside(
         lines=(forward, logits, target), passes=(passing(LOSS, place, model),), blocks=(logits, target)
     )

@@ -8,7 +8,7 @@ from vramcast.engine.stream.timeline import Mode, passes
 from vramcast.forecast import Scaling
 from vramcast.job import MOST_TOKENS, Job
 from vramcast.ledger import BACKWARD
-from vramcast.models.program import Program
+from vramcast.models.record.program import Program
 from vramcast.units import round_up
 
 ROUND = 128  # kernels pad lengths to a few dozen; multiples of this are padded nowhere

@@ -10,9 +10,9 @@ from vramcast.host.bill import HostData, HostJob, Loader, ModelOnHost, host_entr
 from vramcast.host.parquet import read_facts
 from vramcast.job import Job
 from vramcast.ledger import Category, Entry
-from vramcast.models.config import Config
-from vramcast.models.program import Sizes
-from vramcast.models.tape import DTYPES
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Sizes
+from vramcast.models.record.tape import DTYPES
 
 OWN_LOADERS = ("hf", "trl", "accelerate")  # Accelerate's loader holds one more batch, to know which is the last
 WITHOUT_TRANSFORMERS = ("torchtune", "torchtitan", "litgpt", "megatron")

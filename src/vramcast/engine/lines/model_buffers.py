@@ -9,7 +9,7 @@ from vramcast.engine.lines.amounts import Amounts
 from vramcast.engine.lines.optimizers import version
 from vramcast.engine.lines.setting import Beside, Setting
 from vramcast.ledger import PHASES, Category
-from vramcast.models.config import Config
+from vramcast.models.read.config import Config
 
 ALWAYS = (99, 0)
 # `bias = torch.tril(torch.ones((max_positions, max_positions), dtype=torch.bool))`, gone since.

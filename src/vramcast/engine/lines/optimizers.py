@@ -14,7 +14,7 @@ from math import prod
 
 from vramcast.job import Job
 from vramcast.models.params import Params
-from vramcast.models.tape import Param
+from vramcast.models.record.tape import Param
 
 SMALL_8BIT = 4096  # bitsandbytes min_8bit_size: smaller tensors keep fp32 states
 TRAINER_8BIT_FROM = (4, 19)  # transformers: its Trainer makes 8-bit optimizers and keeps embeddings at 32 bit

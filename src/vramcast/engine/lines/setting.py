@@ -14,11 +14,11 @@ from vramcast.engine.stream.fold import peak_by_phase
 from vramcast.engine.stream.timeline import Mode, Stamped, passes, step_events
 from vramcast.job import Job
 from vramcast.ledger import FORWARD, LOSS
-from vramcast.models.config import Config
-from vramcast.models.dims import Number, maximum
 from vramcast.models.families import record
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import Dtype
+from vramcast.models.read.config import Config
+from vramcast.models.record.dims import Number, maximum
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import Dtype
 
 Made = TypeVar("Made")
 KEPT = Mode(recompute=lambda placed: "none")

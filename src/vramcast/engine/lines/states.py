@@ -10,7 +10,7 @@ from vramcast.engine.recording.precision import RECIPES, Recipe
 from vramcast.job import Job
 from vramcast.ledger import HOST, PHASES, STEP, Category, Entry, Origin
 from vramcast.models.params import Params
-from vramcast.models.tape import Param
+from vramcast.models.record.tape import Param
 
 ALWAYS = PHASES
 AFTER_STEP = PHASES[PHASES.index(STEP) :]

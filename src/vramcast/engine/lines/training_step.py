@@ -32,9 +32,9 @@ from vramcast.ledger import (
     Category,
     Entry,
 )
-from vramcast.models.dims import product_text
-from vramcast.models.program import Program
-from vramcast.models.tape import Placed, Section
+from vramcast.models.record.dims import product_text
+from vramcast.models.record.program import Program
+from vramcast.models.record.tape import Placed, Section
 
 NEXT = {FORWARD: NEXT_FORWARD, LOSS: NEXT_LOSS, BACKWARD: NEXT_BACKWARD}
 
@@ -120,7 +120,7 @@ class Step:
 
     def lines(self, first: list[Stamped], later: list[Stamped]) -> list[Amounts]:
         """Every line that the step itself makes, from its stream and that of a later micro-batch."""
-        bill = _Bill(self.place, self.program)
+        bill = StepBill(self.place, self.program)
         peaks = phase_peaks(first, self.program.placed)
         gradients = self._gradient_line()
         for peak in peaks:
@@ -153,7 +153,7 @@ class Step:
             line.add(phase, total if always or forward else 0)
         return line
 
-    def _accumulating(self, bill: _Bill, gradients: Amounts, first: tuple[str, ...], later: list[PhasePeak]) -> None:
+    def _accumulating(self, bill: StepBill, gradients: Amounts, first: tuple[str, ...], later: list[PhasePeak]) -> None:
         """From the second micro-batch on (in `first` phases too), every gradient exists in every phase."""
         total = self.states.gradient_bytes
         if implementation(self.job) == "in-backward":
@@ -166,7 +166,7 @@ class Step:
                     gradients.by_phase[phase] = total
                     bill.add(peak, (phase,), None)
 
-    def _leftovers(self, bill: _Bill, stream: list[Stamped]) -> None:
+    def _leftovers(self, bill: StepBill, stream: list[Stamped]) -> None:
         """What `outputs` still holds lives through the step, through what comes between steps, and until the next
         forward has returned."""
         if not keeps_outputs(self.job):
@@ -226,7 +226,7 @@ def loss_apart(job: Job) -> bool:
     return job.framework in ("litgpt", "torchtitan") or job.loss == "chunked"
 
 
-class _Bill:
+class StepBill:
     """Collects what is alive at the peaks into lines by category and place in the model."""
 
     def __init__(self, place: str, program: Program) -> None:

@@ -31,7 +31,7 @@ from vramcast.ledger import (
     Level,
     Origin,
 )
-from vramcast.models.tape import Param
+from vramcast.models.record.tape import Param
 from vramcast.units import MiB
 
 STEPS = (STEP, NEXT_STEP)

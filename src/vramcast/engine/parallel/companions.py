@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from vramcast.engine.lines.amounts import Amounts
-from vramcast.engine.lines.between_steps import _evaluation
+from vramcast.engine.lines.between_steps import evaluation_lines
 from vramcast.engine.lines.companions import (
     NO_GRAPH,
-    _behind_forward,
-    _config,
-    _frozen,
-    _headless,
-    _teacher,
+    companion_config,
     during,
+    frozen_model_lines,
     line,
+    params_without_head,
+    phases_after_forward,
+    teacher_lines,
 )
 from vramcast.engine.lines.optimizers import state_bytes, version
 from vramcast.engine.lines.setting import Beside, Pass, Setting, backbone, without_graph
@@ -48,11 +48,11 @@ from vramcast.ledger import (
     STEP,
     Category,
 )
-from vramcast.models.config import Config
-from vramcast.models.dims import Number, maximum
-from vramcast.models.loss import add_loss
-from vramcast.models.program import Program
-from vramcast.models.tape import DTYPES, Param
+from vramcast.models.read.config import Config
+from vramcast.models.record.dims import Number, maximum
+from vramcast.models.record.loss import add_loss
+from vramcast.models.record.program import Program
+from vramcast.models.record.tape import DTYPES, Param
 
 COMPANIONS = ("reference", "reward", "teacher")
 AFTER_FORWARD = (BACKWARD, STEP, NEXT_FORWARD, NEXT_BACKWARD, NEXT_STEP, EVAL, SAVE)
@@ -118,21 +118,25 @@ def _companion(rank: RankSetting, name: str) -> Beside:
     place = HOST if getattr(job, name) == "cpu" else setting.device
     asked = job.reference_dtype if name == "reference" else job.companion_dtype
     dtype = DTYPES[asked] if asked else setting.program.regime.weights
-    whole = rank.whole_config if name == "reference" else _config(_undivided(rank), getattr(job, f"{name}_model"))
+    whole = (
+        rank.whole_config if name == "reference" else companion_config(_undivided(rank), getattr(job, f"{name}_model"))
+    )
     model = without_graph(setting, rank_config(whole, rank.topology, job), dtype=dtype)
     stored = DTYPES[asked] if asked else setting.states.recipe.weights
     params = list(_held(rank, model, name, place == HOST))
     passing = line(f"{name} model's forward (no graph)", place, NO_GRAPH, "torch.no_grad")
     running = backbone(model) if name == "reward" else model
     needs = _peak(rank, running, gathers=place != HOST)
-    during(passing, _behind_forward(setting.program), needs if place == HOST else max(needs - _room(rank), 0))
+    during(passing, phases_after_forward(setting.program), needs if place == HOST else max(needs - _room(rank), 0))
     run = Pass(LOSS, place, lambda: list(step_events(running, _mode(rank, running, gathers=True))))
-    found = _frozen(f"{name} model", params, stored, place, setting) + Beside(lines=(passing,), passes=(run,))
+    found = frozen_model_lines(f"{name} model", params, stored, place, setting) + Beside(
+        lines=(passing,), passes=(run,)
+    )
     if place != HOST and rank.topology.strategy in ("fsdp1", "fsdp2"):
         left = tuple(_root_left(rank, running, name))
         found += Beside(lines=left, blocks=left)
     if name == "teacher":
-        found += Beside(lines=_teacher(setting).lines[2:])  # its logits and their softmax
+        found += Beside(lines=teacher_lines(setting).lines[2:])  # its logits and their softmax
     how = "sharded like the model" if _sharded(rank) and place != HOST else "whole on every rank"
     return found + Beside(assumptions=(f"the {name} model is {how} (TRL, Accelerate)",))
 
@@ -141,7 +145,7 @@ def _room(rank: RankSetting) -> int:
     """By how much the phase's peak exceeds what is left when the policy's forward has returned."""
     level: Number = 0
     top: Number = 0
-    (phase, _) = _behind_forward(rank.setting.program)
+    (phase, _) = phases_after_forward(rank.setting.program)
     for chunk in passes(rank.setting.program, rank.mode):
         if chunk.phase == BACKWARD and any(event.sign > 0 for event in chunk.events):
             break
@@ -172,7 +176,7 @@ def _sharded(rank: RankSetting) -> bool:
 
 
 def _held(rank: RankSetting, model: Program, name: str, on_host: bool) -> Iterator[Param]:
-    keep = {param.name for param in (_headless(model) if name == "reward" else model.params())}
+    keep = {param.name for param in (params_without_head(model) if name == "reward" else model.params())}
     if on_host or not _sharded(rank):
         yield from (param for param in model.params() if param.name in keep and param.tied_to is None)
         return
@@ -194,7 +198,7 @@ def _mode(rank: RankSetting, program: Program, *, gathers: bool) -> Mode:
 
 def _evaluating(rank: RankSetting) -> Beside:
     """As on one GPU, with units gathered one after the other."""
-    found = _evaluation(rank.setting)
+    found = evaluation_lines(rank.setting)
     if not _sharded(rank):
         return found
     program = without_graph(rank.setting, rank.setting.config)

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 
 from vramcast.engine.stream.fold import peak_by_phase, sums_of
 from vramcast.engine.stream.timeline import Mode, passes
-from vramcast.models.dims import Number, maximum
-from vramcast.models.program import Program
-from vramcast.models.values import Placed
+from vramcast.models.record.dims import Number, maximum
+from vramcast.models.record.program import Program
+from vramcast.models.record.values import Placed
 
 NEAR = 2  # groups next to each end of a run that differ from those between; more where a mode looks farther
 LONGEST_GROUP = 8

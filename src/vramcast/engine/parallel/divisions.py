@@ -34,10 +34,10 @@ from vramcast.engine.recording.record import DEVICE, sizes_of
 from vramcast.errors import InputError, UnsupportedError, VramcastError
 from vramcast.job import Job
 from vramcast.ledger import STEP
-from vramcast.models.config import Config
-from vramcast.models.dims import Number
-from vramcast.models.program import Program, Sizes
-from vramcast.models.read import read_model
+from vramcast.models.read.config import Config
+from vramcast.models.read.model import read_model
+from vramcast.models.record.dims import Number
+from vramcast.models.record.program import Program, Sizes
 
 Grid = NDArray[numpy.int64]
 BATCHES = (1, 2, 4, 8)

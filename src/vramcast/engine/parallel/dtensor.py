@@ -15,8 +15,8 @@ from vramcast.engine.stream.events import Event
 from vramcast.engine.stream.timeline import Change, Chunk, Mode
 from vramcast.job import Job
 from vramcast.ledger import BACKWARD
-from vramcast.models.program import Program
-from vramcast.models.tape import Param
+from vramcast.models.record.program import Program
+from vramcast.models.record.tape import Param
 
 OTHERS = ("megatron", "deepspeed")  # they divide layers and gradients themselves
 

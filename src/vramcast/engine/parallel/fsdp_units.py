@@ -16,8 +16,8 @@ from vramcast.engine.parallel.topology import Topology
 from vramcast.engine.recording.precision import RECIPES
 from vramcast.engine.recording.regime import adapter_dtype
 from vramcast.job import Job
-from vramcast.models.program import Program
-from vramcast.models.tape import F32, Param
+from vramcast.models.record.program import Program
+from vramcast.models.record.tape import F32, Param
 
 MIXED_VECTORS = (
     "litgpt",

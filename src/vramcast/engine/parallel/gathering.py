@@ -31,7 +31,7 @@ from vramcast.engine.stream.events import Event
 from vramcast.engine.stream.timeline import Change, Chunk, Mode
 from vramcast.job import Job
 from vramcast.ledger import BACKWARD, FORWARD
-from vramcast.models.program import Program
+from vramcast.models.record.program import Program
 
 GATHERED, BUFFER, REDUCED, UNSHARDED = "gathered", "gather buffer", "reduce buffer", "unsharded gradient"
 ARRIVING, JOINED, INPUT, SCATTERED = "arriving shard", "joined gradient", "gather input", "reduce output"
@@ -64,12 +64,12 @@ def window_change(job: Job, program: Program, topology: Topology, *, fresh: bool
     units = units_of(job, program, topology)
     if topology.strategy == "zero3":
         return (_zero3_change(job, units, topology),)
-    kind = _Fsdp2 if topology.strategy == "fsdp2" else _Fsdp1
+    kind = Fsdp2Gathering if topology.strategy == "fsdp2" else _Fsdp1
     inside = job.framework not in LOSS_OUTSIDE and topology.pp == 1
     waits = accumulates_unsharded(job) and not fresh
     return (
         *whole,
-        _woven(units, kind, fresh=fresh, loss_inside=inside, copies_aside=copies_aside(job), waits=waits,
+        weave(units, kind, fresh=fresh, loss_inside=inside, copies_aside=copies_aside(job), waits=waits,
                first=waits and job.accumulate == 2),
     )  # fmt: skip
 
@@ -84,7 +84,7 @@ def _event(sign: int, kind: str, unit: Unit, nbytes: int) -> Event:
     return Event(sign, ("outer", kind, unit.number), nbytes, kind, LABELS[kind])
 
 
-class _Fsdp2:
+class Fsdp2Gathering:
     """Emits a unit's events; `live` are the keys alive."""
 
     flattens = False
@@ -220,7 +220,7 @@ class _Fsdp2:
             yield from self.dies(GATHERED, unit)
 
 
-class _Fsdp1(_Fsdp2):
+class _Fsdp1(Fsdp2Gathering):
     """The gathered vector is the parameters. Forward gathers one after the other (forward_prefetch=False), backward the
     next one while this one computes (BackwardPrefetch.BACKWARD_PRE)."""
 
@@ -278,7 +278,7 @@ class _Zero3Facts:
     external: frozenset[int]  # units whose weight the loss uses from outside of its module
 
 
-class _Zero3(_Fsdp2):
+class _Zero3(Fsdp2Gathering):
     """Fetched where needed, with a prefetch bucket beside it; kept if used again within the reuse distance. Gradients
     are copied into a bucket and put together once more when that is full."""
 
@@ -350,10 +350,10 @@ def _zero3_change(job: Job, units: list[Unit], topology: Topology) -> Change:
     return change
 
 
-Make = Callable[..., _Fsdp2]
+Make = Callable[..., Fsdp2Gathering]
 
 
-def _woven(units: list[Unit], make: Make, **facts: bool) -> Change:
+def weave(units: list[Unit], make: Make, **facts: bool) -> Change:
     def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
         strategy = make(units, **facts)
         woven = _Weaver(units, strategy, len(program.placed) - 1).run(stream)
@@ -365,7 +365,7 @@ def _woven(units: list[Unit], make: Make, **facts: bool) -> Change:
 class _Weaver:
     """Walks through the chunks of a step and puts a unit's events where its sections begin and end."""
 
-    def __init__(self, units: list[Unit], strategy: _Fsdp2, last: int) -> None:
+    def __init__(self, units: list[Unit], strategy: Fsdp2Gathering, last: int) -> None:
         self.strategy, self.last = strategy, last
         self.unit_of = {section: unit for unit in units for section in unit.sections}
         self.gradients: dict[int, list[Event]] = {unit.number: [] for unit in units}

@@ -18,9 +18,9 @@ from vramcast.engine.stream.checkpointing import pinned_line
 from vramcast.errors import InputError
 from vramcast.job import Job
 from vramcast.ledger import HOST, PHASES, PINNED, SAVE, Category, Entry, Origin
-from vramcast.models.config import Config
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import Param
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import Param
 
 # DeepSpeed zero/offload_config.py: numbers of buffers, elements of one, elements kept in host memory; zero/config.py
 OPTIMIZER_BUFFERS, PARAM_BUFFERS, PARAM_BUFFER, MAX_IN_CPU = 4, 5, 100_000_000, 1_000_000_000

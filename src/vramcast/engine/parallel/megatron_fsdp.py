@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from vramcast.engine.parallel.fsdp_units import Unit
-from vramcast.engine.parallel.gathering import GATHERED, REDUCED, _Fsdp2, _woven
+from vramcast.engine.parallel.gathering import GATHERED, REDUCED, Fsdp2Gathering, weave
 from vramcast.engine.parallel.topology import Topology
 from vramcast.engine.recording.precision import RECIPES
 from vramcast.engine.stream.events import Event
@@ -30,10 +30,10 @@ def is_megatron_fsdp(job: Job, topology: Topology) -> bool:
 def megatron_change(job: Job, units: list[Unit], topology: Topology) -> Change:
     recipe = RECIPES[job.precision]
     item = recipe.weights.nbytes if topology.strategy == "zero3" else 0
-    return _woven(units, partial(MegatronWindow, item=item, gradient_item=recipe.gradients.nbytes))
+    return weave(units, partial(MegatronWindow, item=item, gradient_item=recipe.gradients.nbytes))
 
 
-class MegatronWindow(_Fsdp2):
+class MegatronWindow(Fsdp2Gathering):
     """AllGatherPipeline and GradReducePipeline (param_and_grad_buffer.py)."""
 
     def __init__(self, units: list[Unit], *, item: int, gradient_item: int) -> None:

@@ -15,8 +15,8 @@ from vramcast.engine.stream.events import Event, kept_ids, peak_above
 from vramcast.engine.stream.timeline import KEEP, Change, Chunk, Mode, passes
 from vramcast.job import Job
 from vramcast.ledger import BACKWARD, FORWARD
-from vramcast.models.dims import Number, maximum
-from vramcast.models.program import Program
+from vramcast.models.record.dims import Number, maximum
+from vramcast.models.record.program import Program
 
 IN_FLIGHT = "in flight"
 HELD = ("activation", "working", "pinned", "kv cache")  # not copies of weights, which all micro-batches share

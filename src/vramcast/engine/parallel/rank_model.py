@@ -18,11 +18,11 @@ from vramcast.engine.recording.precision import RECIPES
 from vramcast.engine.recording.regime import regime_of
 from vramcast.errors import InputError, UnsupportedError
 from vramcast.job import Job
-from vramcast.models.config import Config
-from vramcast.models.dims import Dim, ceil_to
 from vramcast.models.families.megatron import DESCRIBED as MEGATRON  # recorded as Megatron runs them, divided there
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import Op, Placed, Regime, Split, Tape
+from vramcast.models.read.config import Config
+from vramcast.models.record.dims import Dim, ceil_to
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import Op, Placed, Regime, Split, Tape
 
 DIVIDED = ("llama", "mistral", "ministral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3_text", "olmo", "olmo2",
            "olmo3", "glm", "glm4", "granite", "smollm3", "cohere", "cohere2", "mixtral", "qwen2_moe", "qwen3_moe",

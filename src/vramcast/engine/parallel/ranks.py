@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.engine.estimate import TooLarge, _slack, _within, assumptions, job_phases
+from vramcast.engine.bill import TooLarge, allocator_slack, cut_to_phases, job_phases
+from vramcast.engine.estimate import assumptions
 from vramcast.engine.lines.amounts import Amounts
 from vramcast.engine.lines.batch import input_lines
 from vramcast.engine.lines.model_buffers import buffers
@@ -27,7 +28,7 @@ from vramcast.engine.lines.states import (
     unique,
     weight_entries,
 )
-from vramcast.engine.lines.training_step import NEXT, Step, _Bill, describe_activations, entries_of
+from vramcast.engine.lines.training_step import NEXT, Step, StepBill, describe_activations, entries_of
 from vramcast.engine.parallel.comm_buffers import (
     buffer_entries,
     is_bucket_view,
@@ -83,12 +84,12 @@ from vramcast.errors import UnsupportedError
 from vramcast.forecast import Forecast, ModelSummary, RankPeak
 from vramcast.job import Job
 from vramcast.ledger import HOST, NEXT_STEP, PHASES, STEP, Category, Entry, Ledger, Level
-from vramcast.models.config import Config
-from vramcast.models.dims import Number, maximum
 from vramcast.models.families import own_targets, record
 from vramcast.models.params import Params
-from vramcast.models.program import Program, Sizes
-from vramcast.models.source import ModelSource
+from vramcast.models.read.config import Config
+from vramcast.models.read.source import ModelSource
+from vramcast.models.record.dims import Number, maximum
+from vramcast.models.record.program import Program, Sizes
 
 AVOIDED_FROM = (2, 8)  # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp: no record_stream for collectives any more
 
@@ -144,7 +145,7 @@ class RankStep(Step):
         """Do gradients lie there in every pass?"""
         return self.accumulates_apart or self.finds_gradients
 
-    def _accumulating(self, bill: _Bill, gradients: Amounts, first: tuple[str, ...], later: list[PhasePeak]) -> None:
+    def _accumulating(self, bill: StepBill, gradients: Amounts, first: tuple[str, ...], later: list[PhasePeak]) -> None:
         """Where gradients are reduced last, `later` is a micro-batch before the last, without the rank's shares."""
         if not self.reduces_last:
             return Step._accumulating(self, bill, gradients, first, later)
@@ -239,8 +240,8 @@ def forecast_fitting(
     """`must_fit`: no bill is made where the card runs out."""
     topology = topology_of(job)
     check_model(topology, config, job)
-    _check_supported(job)
-    job = _completed(job)
+    check_supported(job)
+    job = complete_job(job)
     sizes = sizes_of(job, config)
     program = rank_program(job, config, gpu, topology, sizes)
     ranks = [rank_of_stage(job, gpu, topology, program, stage) for stage in range(topology.pp)]
@@ -254,7 +255,7 @@ def forecast_fitting(
     if most is not None and most < fullest.loaded_bytes:
         return TooLarge(asked_bytes=fullest.loaded_bytes)
     whole = _whole_model(job, config, gpu)
-    extra, stream = _beside(job, config, gpu, topology, fullest, sizes), fullest.step.stream()
+    extra, stream = rank_other_lines(job, config, gpu, topology, fullest, sizes), fullest.step.stream()
     streams = (stream, fullest.step.later(stream))
     replayed = _replayed(fullest, streams, extra, gpu, sum(entry.nbytes for entry in outside), most)
     cached = replayed.peak_reserved_bytes - replayed.peak_requested_bytes
@@ -280,7 +281,7 @@ def forecast_fitting(
     )  # fmt: skip
 
 
-def _beside(job: Job, config: Config, gpu: Gpu | None, topology: Topology, rank: Rank, sizes: Sizes) -> Beside:
+def rank_other_lines(job: Job, config: Config, gpu: Gpu | None, topology: Topology, rank: Rank, sizes: Sizes) -> Beside:
     program = rank.step.program
     setting = Setting(
         job=job, config=rank_config(config, topology, job), gpu=gpu, program=program, states=rank.states,
@@ -311,7 +312,7 @@ def forecast_counts(whole: States, gpu: Gpu | None, name: str, notes: tuple[str,
     )
     for phase in PHASES[PHASES.index(STEP) :]:
         line.add(phase, here.gradient_bytes)
-    ledger = Ledger(entries=_within((*entries, *line.entries()), job_phases(job)), top_level=Level.ALLOCATED)
+    ledger = Ledger(entries=cut_to_phases((*entries, *line.entries()), job_phases(job)), top_level=Level.ALLOCATED)
     ledger.check()
     return Forecast(
         model=ModelSummary(
@@ -327,7 +328,7 @@ def forecast_counts(whole: States, gpu: Gpu | None, name: str, notes: tuple[str,
     )  # fmt: skip
 
 
-def _completed(job: Job) -> Job:
+def complete_job(job: Job) -> Job:
     """A pipeline is filled with at least as many micro-batches as it has stages; offloaded activations are the inputs
     of recomputed blocks."""
     if job.offload in ("activations", "all"):
@@ -335,7 +336,7 @@ def _completed(job: Job) -> Job:
     return replace(job, accumulate=job.pp) if job.pp > 1 and job.accumulate == 1 else job
 
 
-def _check_supported(job: Job) -> None:
+def check_supported(job: Job) -> None:
     if job.loop != "plain" or job.edit:
         raise UnsupportedError("a special loop or an edit is modelled on one GPU only: leave out gpus")
 
@@ -344,12 +345,12 @@ def recorded_rank(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Pr
     """One rank's whole model of a divided job: what a tensor that ran out of memory there looks like."""
     topology = topology_of(job)
     check_model(topology, config, job)
-    return rank_program(_completed(job), config, gpu, topology, sizes)
+    return rank_program(complete_job(job), config, gpu, topology, sizes)
 
 
 def rank_peaks(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Number:
     """The fullest rank's peak for number-like sizes."""
-    topology, job = topology_of(job), _completed(job)
+    topology, job = topology_of(job), complete_job(job)
     check_model(topology, config, job)
     program = rank_program(job, config, gpu, topology, sizes)
     ranks = (rank_of_stage(job, gpu, topology, program, stage) for stage in range(topology.pp))
@@ -426,12 +427,12 @@ def _made(rank: Rank, streams: Streams) -> Iterator[Entry]:
 
 def _ledger(rank: Rank, others: tuple[Entry, ...], replayed: Replayed, gpu: Gpu | None) -> Ledger:
     job, topology = rank.step.job, rank.step.topology
-    slack = _slack(replayed)
+    slack = allocator_slack(replayed)
     if loads_whole(job, topology):  # and empties the cache when it has been partitioned (zero/utils.py defragment)
         slack = [replace(entry, phases=PHASES[1:]) for entry in slack]
         slack.append(loading_entry(rank.loaded_bytes, rank.lying, DEVICE))
     entries = (*rank.lying, *others, *slack)
-    ledger = Ledger(entries=_within(entries, job_phases(job)), top_level=Level.PROCESS if gpu else Level.RESERVED)
+    ledger = Ledger(entries=cut_to_phases(entries, job_phases(job)), top_level=Level.PROCESS if gpu else Level.RESERVED)
     ledger.check()
     return ledger
 

@@ -24,10 +24,10 @@ from vramcast.engine.recording.precision import RECIPES
 from vramcast.engine.recording.regime import adapter_dtype
 from vramcast.job import Job
 from vramcast.ledger import STEP
-from vramcast.models.dims import Number, maximum
 from vramcast.models.params import Params
-from vramcast.models.program import Program
-from vramcast.models.tape import Param
+from vramcast.models.record.dims import Number, maximum
+from vramcast.models.record.program import Program
+from vramcast.models.record.tape import Param
 
 KEPT_WHOLE = " (kept whole)"  # behind the name of a parameter that lies whole on every rank beside its shard
 PERSISTENT = 100_000  # DeepSpeed stage3_param_persistence_threshold, in elements

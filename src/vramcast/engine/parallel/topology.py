@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from vramcast.errors import InputError
 from vramcast.job import MOST_GPUS, Job
-from vramcast.models.config import LARGEST_DIM, Config
+from vramcast.models.read.config import LARGEST_DIM, Config
 
 SHARDED = ("fsdp1", "fsdp2", "zero1", "zero2", "zero3")
 GATHERING = ("fsdp1", "fsdp2", "zero3")  # parameters themselves are sharded

@@ -16,10 +16,10 @@ from vramcast.engine.parallel.megatron_fsdp import is_megatron_fsdp
 from vramcast.engine.parallel.topology import Topology
 from vramcast.job import Job
 from vramcast.ledger import BACKWARD, PHASES, Category, Entry, Origin
-from vramcast.models.dims import Number, maximum, unnamed
 from vramcast.models.families.megatron_moe import TOKENS_GATHERED
-from vramcast.models.program import Program
-from vramcast.models.tape import Value
+from vramcast.models.record.dims import Number, maximum, unnamed
+from vramcast.models.record.program import Program
+from vramcast.models.record.tape import Value
 from vramcast.units import MiB
 
 STREAMS = 4  # nvte_get_num_compute_streams: a grouped product runs on that many, each with a workspace

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import replace
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.engine.estimate import job_phases
+from vramcast.engine.bill import job_phases
 from vramcast.engine.lines.amounts import Amounts
 from vramcast.engine.lines.optimizers import implementation, temporaries
 from vramcast.engine.lines.other_lines import beside
@@ -37,10 +37,10 @@ from vramcast.ledger import (
     Entry,
     Level,
 )
-from vramcast.models.config import Config
-from vramcast.models.dims import Number, choose, maximum
-from vramcast.models.program import Sizes
-from vramcast.models.windows import window_of
+from vramcast.models.read.config import Config
+from vramcast.models.record.dims import Number, choose, maximum
+from vramcast.models.record.program import Sizes
+from vramcast.models.record.sliding_windows import window_of
 
 # A peak lies in one of these: the first step's phases are never above the next one's, which have states as well.
 MOMENTS = (NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD, GATING, NEXT_STEP, RESUME, ROLLOUT, EVAL)

@@ -16,10 +16,10 @@ from vramcast.engine.recording.record import DEVICE, is_divided
 from vramcast.errors import InputError
 from vramcast.forecast import Forecast
 from vramcast.job import Job
-from vramcast.models.config import Config
-from vramcast.models.dims import Number, choose
-from vramcast.models.program import Sizes
-from vramcast.models.read import read_model
+from vramcast.models.read.config import Config
+from vramcast.models.read.model import read_model
+from vramcast.models.record.dims import Number, choose
+from vramcast.models.record.program import Sizes
 
 Grid = NDArray[numpy.int64]
 

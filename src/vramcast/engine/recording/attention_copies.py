@@ -19,9 +19,9 @@ from collections.abc import Iterator
 
 from vramcast.engine.lines.optimizers import version
 from vramcast.job import Job
-from vramcast.models.config import Config
-from vramcast.models.program import Program
-from vramcast.models.tape import Op, Section, Value
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Program
+from vramcast.models.record.tape import Op, Section, Value
 
 # The first version whose modeling file calls ALL_ATTENTION_FUNCTIONS, as the released wheels have it.
 SHARED_FROM = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.job import Precision
-from vramcast.models.tape import BF16, F16, F32, Dtype
+from vramcast.models.record.tape import BF16, F16, F32, Dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,11 @@ from vramcast.engine.recording.sequence_limits import default_seq
 from vramcast.engine.stream.gate_loops import check_loop
 from vramcast.errors import InputError, unknown
 from vramcast.job import Job
-from vramcast.models.config import Config
 from vramcast.models.families import own_targets, record
-from vramcast.models.loss import add_loss
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import Param
+from vramcast.models.read.config import Config
+from vramcast.models.record.loss import add_loss
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import Param
 
 DEVICE = "cuda:0"
 

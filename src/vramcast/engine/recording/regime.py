@@ -25,10 +25,10 @@ from vramcast.engine.recording.lora_targets import ALL_LINEAR, MOVED, NOTHING, l
 from vramcast.engine.recording.precision import RECIPES
 from vramcast.errors import InputError, UnsupportedError
 from vramcast.job import Job
-from vramcast.models.config import Config
 from vramcast.models.families.megatron import DESCRIBED as MEGATRON
-from vramcast.models.regime import everything
-from vramcast.models.tape import BF16, DTYPES, F16, F32, Dtype, Lora, Quantized, Regime
+from vramcast.models.read.config import Config
+from vramcast.models.record.regime import everything
+from vramcast.models.record.tape import BF16, DTYPES, F16, F32, Dtype, Lora, Quantized, Regime
 
 # Frameworks whose modelling code is described apart from transformers\'.
 OWN_CODE = ("litgpt", "torchtune", "torchtitan", "megatron")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from vramcast.errors import InputError
-from vramcast.models.config import Config
-from vramcast.models.program import Program
-from vramcast.models.tape import Op
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Program
+from vramcast.models.record.tape import Op
 
 DEFAULT_SEQ = 2048
 LENGTH_KEYS = ("max_target_positions", "n_positions", "n_ctx")

@@ -17,7 +17,7 @@ from vramcast.engine.stream.events import share_of
 from vramcast.engine.stream.timeline import Stamped
 from vramcast.job import Job
 from vramcast.ledger import BACKWARD, LOSS
-from vramcast.models.program import Program
+from vramcast.models.record.program import Program
 
 
 def step_script(

@@ -21,9 +21,9 @@ from vramcast.engine.replay.run import Columns, Replayed, Run, Script
 from vramcast.engine.replay.varying_lengths import Measure, earlier_lengths, has_many_lengths
 from vramcast.engine.stream.timeline import Stamped
 from vramcast.job import Job
-from vramcast.models.config import Config
-from vramcast.models.program import Program, Sizes
-from vramcast.models.windows import window_of
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.sliding_windows import window_of
 
 # What passes do not ask for, unless the step is taken inside backward; and what a recording does not, but for caches
 # and gradients of inputs, which checkpointing decides.

@@ -17,9 +17,9 @@ from vramcast.engine.stream.timeline import KEEP, Change, Chunk, Mode, links_of
 from vramcast.errors import InputError
 from vramcast.job import Job
 from vramcast.ledger import BACKWARD, FORWARD, PHASES, PINNED, Category
-from vramcast.models.dims import product_text
-from vramcast.models.program import Program
-from vramcast.models.tape import Placed, Section
+from vramcast.models.record.dims import product_text
+from vramcast.models.record.program import Program
+from vramcast.models.record.tape import Placed, Section
 
 # Blocks whose copy to the host may still be under way while later ones run. torch's save_on_cpu, which transformers
 # uses, copies on the compute stream; torchtune's OffloadActivations (max_fwd_stash_size) and TRL's use their own.

@@ -12,8 +12,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from vramcast.models.dims import Number, maximum
-from vramcast.models.tape import Op, Section, Value
+from vramcast.models.record.dims import Number, maximum
+from vramcast.models.record.tape import Op, Section, Value
 
 IN, OUT = "in", "out"  # the values at a section's borders
 GRAD_IN, GRAD_OUT = "gradient of in", "gradient of out"

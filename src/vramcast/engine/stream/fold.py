@@ -13,8 +13,8 @@ from functools import partial
 from vramcast.engine.stream.events import Event
 from vramcast.engine.stream.timeline import Memo, Mode, passes
 from vramcast.ledger import FORWARD, LOSS
-from vramcast.models.dims import Dim, Number, maximum
-from vramcast.models.program import Program
+from vramcast.models.record.dims import Dim, Number, maximum
+from vramcast.models.record.program import Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,9 @@ from vramcast.engine.stream.timeline import Change, Chunk, Mode, borders_of, key
 from vramcast.errors import InputError
 from vramcast.job import Job
 from vramcast.ledger import BACKWARD, FORWARD, GATING
-from vramcast.models.dims import Number
-from vramcast.models.program import Program
-from vramcast.models.tape import F32, Op, Section, Value
+from vramcast.models.record.dims import Number
+from vramcast.models.record.program import Program
+from vramcast.models.record.tape import F32, Op, Section, Value
 
 UNTRAINABLE = (
     "detached scores carry no gradient, so a loss on them cannot train the gate; "

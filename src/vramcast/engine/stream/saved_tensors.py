@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vramcast.models.dims import Number
-from vramcast.models.tape import Section, Value
+from vramcast.models.record.dims import Number
+from vramcast.models.record.tape import Section, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,8 +30,8 @@ from vramcast.engine.stream.events import (
     used_again,
 )
 from vramcast.ledger import BACKWARD, FORWARD, LOSS
-from vramcast.models.program import Program
-from vramcast.models.tape import Placed, Section, Value
+from vramcast.models.record.program import Program
+from vramcast.models.record.tape import Placed, Section, Value
 
 BORDERS = (IN, OUT, GRAD_IN, GRAD_OUT)
 KEEP = {"none": "all", "full": "none", "selective": "products"}

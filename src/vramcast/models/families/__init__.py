@@ -6,10 +6,10 @@ from collections.abc import Callable
 from importlib import import_module
 
 from vramcast.errors import UnsupportedError
-from vramcast.models.compiled import compile_program
-from vramcast.models.config import Config
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import Regime, Tape
+from vramcast.models.read.config import Config
+from vramcast.models.record.compiled import compile_program
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import Regime, Tape
 
 Family = Callable[[Tape, Config, Sizes], Program]
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from vramcast.models.config import Config, exact_division
-from vramcast.models.dims import Dim, Number
-from vramcast.models.layers import Eager, Heads, attend, by_head
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import I64, Tape, Value, promote
-from vramcast.models.tasks import num_labels, task_of
+from vramcast.models.read.config import Config, exact_division
+from vramcast.models.read.tasks import num_labels, task_of
+from vramcast.models.record.dims import Dim, Number
+from vramcast.models.record.layers import Eager, Heads, attend, by_head
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import I64, Tape, Value, promote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from vramcast.errors import InputError, UnsupportedError
-from vramcast.models.config import Config
-from vramcast.models.dims import Dim
-from vramcast.models.images import average, batch_norm, conv, max_pool, pixels
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import I64, Tape, Value
-from vramcast.models.tasks import num_labels
+from vramcast.models.read.config import Config
+from vramcast.models.read.tasks import num_labels
+from vramcast.models.record.dims import Dim
+from vramcast.models.record.images import average, batch_norm, conv, max_pool, pixels
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import I64, Tape, Value
 
 
 def sizes_of(c: Config, name: str, default: tuple[int, ...]) -> list[Dim]:

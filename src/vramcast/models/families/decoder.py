@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vramcast.models.config import Config
-from vramcast.models.dims import Dim
-from vramcast.models.program import Program, Sizes, masks_for
-from vramcast.models.tape import I64, Tape, Value
-from vramcast.models.tasks import num_labels, task_of
+from vramcast.models.read.config import Config
+from vramcast.models.read.tasks import num_labels, task_of
+from vramcast.models.record.dims import Dim
+from vramcast.models.record.program import Program, Sizes, masks_for
+from vramcast.models.record.tape import I64, Tape, Value
 
 Block = Callable[[Value, Any], Value]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from vramcast.models.config import Config, exact_division
-from vramcast.models.experts import Experts, Routing, group_softmax_router, sigmoid_router
 from vramcast.models.families.llama import Block, causal_lm
 from vramcast.models.families.moe import moe_block, read_experts, routed
-from vramcast.models.layers import Heads, attend, by_head, gated_mlp, rms_norm, rope, split
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import Tape, Value
+from vramcast.models.read.config import Config, exact_division
+from vramcast.models.record.experts import Experts, Routing, group_softmax_router, sigmoid_router
+from vramcast.models.record.layers import Heads, attend, by_head, gated_mlp, rms_norm, rope, split
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import Tape, Value
 
 V2 = {
     "vocab_size": 102400, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vramcast.models.config import Config
 from vramcast.models.families.llama import Block, Frame, Shape, causal_lm, project_qkv, read_shape
-from vramcast.models.layers import attend, by_head, gated, gated_mlp, rms_norm, rope, ropes, split
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import F32, Tape, Value
+from vramcast.models.read.config import Config
+from vramcast.models.record.layers import attend, by_head, gated, gated_mlp, rms_norm, rope, ropes, split
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import F32, Tape, Value
 
 
 def fp32_rope(t: Tape, x: Value, positions: Value) -> Value:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vramcast.models.config import Config, exact_division
-from vramcast.models.dims import Dim
 from vramcast.models.families.decoder import Block, Frame, decoder
-from vramcast.models.layers import Eager, Heads, attend, by_head, rope_table, ropes, split
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import BOOL, I64, Tape, Value, promote
+from vramcast.models.read.config import Config, exact_division
+from vramcast.models.record.dims import Dim
+from vramcast.models.record.layers import Eager, Heads, attend, by_head, rope_table, ropes, split
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import BOOL, I64, Tape, Value, promote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramcast.models.config import Config
 from vramcast.models.families.llama import Block, Frame, Shape, causal_lm, project_qkv, read_shape
-from vramcast.models.layers import Eager, attend, gated_mlp, rms_norm, ropes
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import Tape, Value
+from vramcast.models.read.config import Config
+from vramcast.models.record.layers import Eager, attend, gated_mlp, rms_norm, ropes
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import Tape, Value
 
 # What the config classes of transformers put in where a key is absent; published configs rely on it.
 GEMMA = {

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vramcast.errors import InputError
-from vramcast.models.config import Config, exact_division
-from vramcast.models.dims import Dim
 from vramcast.models.families.decoder import Frame, causal_mask, decoder
-from vramcast.models.layers import Eager, Heads, attend, by_head, mlp, split
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import F32, I64, Dtype, Tape, Value
-from vramcast.models.tasks import num_labels
+from vramcast.models.read.config import Config, exact_division
+from vramcast.models.read.tasks import num_labels
+from vramcast.models.record.dims import Dim
+from vramcast.models.record.layers import Eager, Heads, attend, by_head, mlp, split
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import F32, I64, Dtype, Tape, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

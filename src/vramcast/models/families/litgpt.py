@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vramcast.errors import UnsupportedError
-from vramcast.models.config import Config, exact_division
-from vramcast.models.dims import Dim
-from vramcast.models.layers import Eager, Heads, attend, by_head, gated, rms_norm, rope
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import F32, I64, Tape, Value
+from vramcast.models.read.config import Config, exact_division
+from vramcast.models.record.dims import Dim
+from vramcast.models.record.layers import Eager, Heads, attend, by_head, gated, rms_norm, rope
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import F32, I64, Tape, Value
 
 TARGETS = ("query", "key", "value", "projection", "mlp", "head")  # where litgpt puts adapters: lora_query …
 

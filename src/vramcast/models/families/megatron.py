@@ -12,8 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vramcast.errors import UnsupportedError
-from vramcast.models.config import Config, exact_division
-from vramcast.models.dims import Dim
 from vramcast.models.families.megatron_latent import (
     Latent,
     Prediction,
@@ -23,10 +21,12 @@ from vramcast.models.families.megatron_latent import (
 )
 from vramcast.models.families.megatron_moe import TYPES as MIXTURES
 from vramcast.models.families.megatron_moe import Mixture, layer_kinds, mixture, read_mixture
-from vramcast.models.layers import Heads, attend, by_head
-from vramcast.models.program import Program, Sizes
-from vramcast.models.recompute import compute_again, let_go, module
-from vramcast.models.tape import BOOL, F32, I64, Tape, Value
+from vramcast.models.read.config import Config, exact_division
+from vramcast.models.record.dims import Dim
+from vramcast.models.record.layers import Heads, attend, by_head
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.recompute import compute_again, let_go, module
+from vramcast.models.record.tape import BOOL, F32, I64, Tape, Value
 
 GPT, LLAMA = ("gpt2", "bert", "t5"), ("llama", "mistral", "qwen2", "qwen3", *MIXTURES)
 DESCRIBED = (*GPT, *LLAMA)

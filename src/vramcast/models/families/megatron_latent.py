@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from vramcast.models.config import Config, exact_division
-from vramcast.models.layers import Heads, attend, by_head
-from vramcast.models.loss import vocab_parallel_loss
-from vramcast.models.recompute import compute_again, let_go, module
-from vramcast.models.tape import Tape, Value
+from vramcast.models.read.config import Config, exact_division
+from vramcast.models.record.layers import Heads, attend, by_head
+from vramcast.models.record.loss import vocab_parallel_loss
+from vramcast.models.record.recompute import compute_again, let_go, module
+from vramcast.models.record.tape import Tape, Value
 
 Norm = Callable[[str, Value], Value]
 Unfused = Callable[[Value, Value, Value, Heads], Value]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from math import comb
 
 from vramcast.errors import InputError
-from vramcast.models.config import Config, exact_division
-from vramcast.models.dims import Number
-from vramcast.models.recompute import compute_again, let_go, module
-from vramcast.models.tape import BOOL, F32, I64, Dtype, Tape, Value, promote
+from vramcast.models.read.config import Config, exact_division
+from vramcast.models.record.dims import Number
+from vramcast.models.record.recompute import compute_again, let_go, module
+from vramcast.models.record.tape import BOOL, F32, I64, Dtype, Tape, Value, promote
 
 TYPES = ("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3")
 NUMBERS = ("num_local_experts", "num_experts", "n_routed_experts")

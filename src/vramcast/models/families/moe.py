@@ -6,14 +6,21 @@ from collections.abc import Callable
 from typing import Any
 
 from vramcast.errors import InputError
-from vramcast.models.config import Config
-from vramcast.models.dims import Dim
-from vramcast.models.experts import Experts, Routing, chosen_softmax_router, run_experts, softmax_router, sparse_mixer
 from vramcast.models.families.dense import clamped
 from vramcast.models.families.llama import Block, Frame, Shape, causal_lm, project_qkv, read_shape
-from vramcast.models.layers import Eager, attend, by_head, gated_mlp, rms_norm, ropes
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import Tape, Value
+from vramcast.models.read.config import Config
+from vramcast.models.record.dims import Dim
+from vramcast.models.record.experts import (
+    Experts,
+    Routing,
+    chosen_softmax_router,
+    run_experts,
+    softmax_router,
+    sparse_mixer,
+)
+from vramcast.models.record.layers import Eager, attend, by_head, gated_mlp, rms_norm, ropes
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import Tape, Value
 
 
 def read_experts(c: Config, inner: Dim, act: str, *names: str, **facts: Any) -> Experts:

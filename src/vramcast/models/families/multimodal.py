@@ -9,16 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 from vramcast.errors import InputError, UnsupportedError
-from vramcast.models.config import Config, exact_division
-from vramcast.models.dims import Dim, Number, minimum
 from vramcast.models.families.dense import fp32_rope
 from vramcast.models.families.gemma import gemma3_text, norm
 from vramcast.models.families.llama import Frame, llama, phi3
 from vramcast.models.families.vision import CLIP_VISION, SIGLIP_VISION, vision_tower
-from vramcast.models.images import average, conv
-from vramcast.models.layers import Eager, Heads, attend, by_head, gated_mlp, mlp, rms_norm, split
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import BOOL, F32, Tape, Value
+from vramcast.models.read.config import Config, exact_division
+from vramcast.models.record.dims import Dim, Number, minimum
+from vramcast.models.record.images import average, conv
+from vramcast.models.record.layers import Eager, Heads, attend, by_head, gated_mlp, mlp, rms_norm, split
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import BOOL, F32, Tape, Value
 
 # The config classes' own defaults, on which nested text configs rely.
 LLAMA = {

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vramcast.models.config import Config, exact_division
-from vramcast.models.dims import Dim
 from vramcast.models.families.decoder import Block, Frame, causal_mask, decoder
-from vramcast.models.layers import Heads, attend, by_head, gated_mlp, mlp, rope_table, ropes, split
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import F32, Tape, Value
+from vramcast.models.read.config import Config, exact_division
+from vramcast.models.record.dims import Dim
+from vramcast.models.record.layers import Heads, attend, by_head, gated_mlp, mlp, rope_table, ropes, split
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import F32, Tape, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramcast.models.config import Config, exact_division
-from vramcast.models.dims import Dim
 from vramcast.models.families.dense import paired_table, partly_rotated
 from vramcast.models.families.llama import Block, Frame, causal_lm, project_qkv, read_shape
-from vramcast.models.layers import Heads, attend, by_head, gated, gated_mlp, rms_norm, rope, split
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import F32, Tape, Value
+from vramcast.models.read.config import Config, exact_division
+from vramcast.models.record.dims import Dim
+from vramcast.models.record.layers import Heads, attend, by_head, gated, gated_mlp, rms_norm, rope, split
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import F32, Tape, Value
 
 
 def internlm(t: Tape, c: Config, sizes: Sizes) -> Program:

@@ -8,12 +8,12 @@ reduce-scatter results.
 from __future__ import annotations
 
 from vramcast.errors import UnsupportedError
-from vramcast.models.config import Config
-from vramcast.models.dims import Dim
 from vramcast.models.families.llama import read_shape
-from vramcast.models.layers import Heads, attend, by_head, gated, rms_norm
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import F32, I64, Tape, Value
+from vramcast.models.read.config import Config
+from vramcast.models.record.dims import Dim
+from vramcast.models.record.layers import Heads, attend, by_head, gated, rms_norm
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import F32, I64, Tape, Value
 
 KNOWN = ("llama", "qwen3")
 KEPT = ("flash attention", "efficient attention", "cudnn attention", "reduce scatter")

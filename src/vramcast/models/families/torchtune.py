@@ -8,11 +8,11 @@ have the model's dtype.
 from __future__ import annotations
 
 from vramcast.errors import UnsupportedError
-from vramcast.models.config import Config
 from vramcast.models.families.llama import Shape, read_shape
-from vramcast.models.layers import Heads, attend, by_head, gated, rms_norm
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import F32, I64, Tape, Value
+from vramcast.models.read.config import Config
+from vramcast.models.record.layers import Heads, attend, by_head, gated, rms_norm
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import F32, I64, Tape, Value
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "output_proj", "mlp", "output")  # lora_attn_modules and apply_lora_to_…
 KNOWN = ("llama", "mistral", "qwen2")

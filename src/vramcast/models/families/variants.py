@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vramcast.models.config import Config
 from vramcast.models.families.dense import fp32_rope, in_fp32, paired_table, partly_rotated, rotary_share
 from vramcast.models.families.llama import Block, Frame, Shape, causal_lm, project_qkv, read_shape
-from vramcast.models.layers import attend, gated_mlp, mlp, rms_norm, rope
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import F32, Tape, Value
-from vramcast.models.windows import sliding_layers, window_of
+from vramcast.models.read.config import Config
+from vramcast.models.record.layers import attend, gated_mlp, mlp, rms_norm, rope
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.sliding_windows import sliding_layers, window_of
+from vramcast.models.record.tape import F32, Tape, Value
 
 Norm = Callable[[Tape, str, Value], Value]
 Turn = Callable[[Value], Value]

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from vramcast.errors import UnsupportedError
-from vramcast.models.config import Config, exact_division
-from vramcast.models.dims import Dim, Number
-from vramcast.models.images import grid, patches, pixels
-from vramcast.models.layers import Eager, Heads, attend, by_head, gated_mlp, mlp
-from vramcast.models.program import Program, Sizes
-from vramcast.models.tape import I64, Tape, Value
-from vramcast.models.tasks import num_labels
+from vramcast.models.read.config import Config, exact_division
+from vramcast.models.read.tasks import num_labels
+from vramcast.models.record.dims import Dim, Number
+from vramcast.models.record.images import grid, patches, pixels
+from vramcast.models.record.layers import Eager, Heads, attend, by_head, gated_mlp, mlp
+from vramcast.models.record.program import Program, Sizes
+from vramcast.models.record.tape import I64, Tape, Value
 
 # ---- towers that CLIP, SigLIP and models built on them share
 

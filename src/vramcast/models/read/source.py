@@ -1,0 +1,55 @@
+"""What a model is known by: a config that a family describes, or a bare table of parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from vramcast.errors import InvariantError
+from vramcast.models.families import record
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Sizes
+from vramcast.models.record.tape import Param, Placed, Regime, Section
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """Where a model's parameters come from.
+
+    With `params` None the config's family describes everything; otherwise there is only this table: weights,
+    gradients and optimizer states can be computed, activations cannot.
+    """
+
+    name: str
+    config: Config | None = None
+    params: tuple[Param, ...] | None = None
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def sections(self) -> tuple[Placed, ...]:
+        """The parameters by section: as the family places them, or by the names' common beginnings."""
+        if self.params is not None:
+            return _by_name(self.params)
+        if self.config is None:
+            raise InvariantError(f"{self.name}: neither a config nor a table")
+        return tuple(record(self.config, Regime(), Sizes()).placed)
+
+    def table(self) -> tuple[Param, ...]:
+        """Every tensor under its full name; a tied one appears again with `tied_to`."""
+        return tuple(param for placed in self.sections() for param in placed.params())
+
+
+def _by_name(params: tuple[Param, ...]) -> tuple[Placed, ...]:
+    """Sections from names alone: everything up to the first number is a stack, the number is the layer."""
+    sections: dict[tuple[str, int | None], Section] = {}
+    for param in params:
+        words = param.name.split(".")
+        at = next((i for i, word in enumerate(words) if word.isdecimal() and len(word) < 6), None)
+        if at is None:
+            name, index, generic = ".".join(words[:-1]) or param.name, None, param
+        else:
+            name, index = ".".join((*words[:at], "{i}")), int(words[at])
+            generic = replace(param, name=".".join((*words[:at], "{i}", *words[at + 1 :])))
+        sections.setdefault((name, index), Section(name=name, inputs=(), is_block=at is not None)).params.append(
+            generic
+        )
+    return tuple(Placed(section, index) for (_, index), section in sections.items())

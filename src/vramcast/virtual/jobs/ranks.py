@@ -1,0 +1,162 @@
+"""One rank of a job on many GPUs: torch's process group, DDP, FSDP1 or FSDP2 around the model as people wrap it, and
+torch's `parallelize_module` inside where a job says tp.
+
+In comes a model on the host, out comes the same one divided, on this rank's card. Tensor parallelism is what the
+formulas describe: transformers' own plan for the layers, the vocabulary of embedding and head, logits gathered, norms
+whole. Does not know ZeRO, DDP over tensor-parallel groups, pipeline, context and expert parallelism: those are
+traced from the user's own script.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffload,
+    CPUOffloadPolicy,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+
+from vramcast.errors import UnsupportedError
+from vramcast.job import Job
+from vramcast.virtual.jobs.model import pack_on_host
+
+
+def join() -> torch.device:
+    dist.init_process_group("nccl")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    return device
+
+
+def divided(model: Any, job: Job, device: torch.device, compute: torch.dtype | None, blocks: set[str]) -> Any:
+    """`compute`: what FSDP2 gathers in, where weights are stored in another dtype."""
+    tensor = _Tensor(model, job) if job.tp > 1 else None
+    if job.strategy == "fsdp2":
+        return _sharded(model, job, device, compute, blocks, tensor)
+    if job.strategy == "fsdp1":
+        return _flattened(model, job, device, compute, blocks)
+    if tensor is not None:
+        tensor.divide(model)
+        return model.to(device)
+    return torch.nn.parallel.DistributedDataParallel(
+        model.to(device), device_ids=[device.index], gradient_as_bucket_view=job.bucket_view
+    )
+
+
+def _sharded(
+    model: Any, job: Job, device: torch.device, compute: torch.dtype | None, blocks: set[str], tensor: _Tensor | None
+) -> Any:
+    """Each block is divided over tp right before it is sharded, so that never more than one lies on the card whole."""
+    if job.quantize != "none":
+        pack_on_host(model, device)
+    offload = CPUOffloadPolicy(pin_memory=True) if job.offload in ("params", "all") else OffloadPolicy()
+    shared: dict[str, Any] = {"mp_policy": MixedPrecisionPolicy(param_dtype=compute), "offload_policy": offload}
+    if tensor is not None:
+        shared["mesh"] = tensor.mesh["dp"]
+    for name, module in list(model.named_modules()):
+        if type(module).__name__ in blocks:
+            if tensor is not None:
+                tensor.divide(module, name)
+            fully_shard(module, **shared, reshard_after_forward=job.reshard)
+    if tensor is not None:
+        tensor.divide(model)
+    fully_shard(model, **shared)
+    return model
+
+
+def _flattened(model: Any, job: Job, device: torch.device, compute: torch.dtype | None, blocks: set[str]) -> Any:
+    """FSDP1: one flat vector per block, and one for the rest."""
+    kinds = {type(module) for module in model.modules() if type(module).__name__ in blocks}
+    mixed = MixedPrecision(param_dtype=compute, reduce_dtype=compute) if compute is not None else None
+    return FullyShardedDataParallel(
+        model, auto_wrap_policy=ModuleWrapPolicy(kinds), device_id=device, mixed_precision=mixed,
+        cpu_offload=CPUOffload(offload_params=True) if job.offload in ("params", "all") else None,
+    )  # fmt: skip
+
+
+def reducing(model: Any, job: Job, *, last: bool) -> contextlib.AbstractContextManager[None]:
+    """Trainers put the reduction of gradients off to the last micro-batch (accelerate's and Lightning's no_sync)."""
+    if job.framework == "plain" or job.accumulate == 1 or job.gpus == 1:
+        return contextlib.nullcontext()
+    if job.strategy == "fsdp2":
+        model.set_requires_gradient_sync(last)
+    found: contextlib.AbstractContextManager[None] = (
+        contextlib.nullcontext() if last or not hasattr(model, "no_sync") else model.no_sync()
+    )
+    return found
+
+
+def alike(params: list[Any]) -> list[dict[str, list[Any]]]:
+    """Groups of an optimizer: its foreach and fused steps take no tensors of different meshes at once."""
+    groups: dict[Any, list[Any]] = {}
+    for param in params:
+        groups.setdefault(param.device_mesh if isinstance(param, DTensor) else None, []).append(param)
+    return [{"params": group} for group in groups.values()]
+
+
+class _Tensor:
+    """How a model's modules are divided over the tensor-parallel ranks of a mesh."""
+
+    def __init__(self, model: Any, job: Job) -> None:
+        self.mesh: DeviceMesh = init_device_mesh("cuda", (job.gpus // job.tp, job.tp), mesh_dim_names=("dp", "tp"))
+        self.head, self.fused = model.get_output_embeddings(), job.loss == "fused"
+        self.styles = dict(self._styles(model))
+        self._check(model, job)
+
+    def _check(self, model: Any, job: Job) -> None:
+        config = model.config
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        if heads % job.tp:
+            raise UnsupportedError(
+                f"tp {job.tp} with {heads} key/value heads cannot be traced from a job: DTensor divides heads evenly"
+            )
+        if config.tie_word_embeddings:
+            raise UnsupportedError("tp with tied embeddings cannot be traced from a job: trace your own script")
+
+    def _styles(self, model: Any) -> Iterator[tuple[str, ParallelStyle]]:
+        """transformers' plan names layers below the base model; other words than these two have no style in torch."""
+        known = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
+        plan = model.config.base_model_tp_plan or {}
+        if not plan or not set(plan.values()) <= set(known) or self.head is None:
+            raise UnsupportedError(
+                f"tp of {model.config.model_type} cannot be traced from a job: transformers' plan for it is "
+                f"{', '.join(sorted(set(plan.values()))) or 'none'}; known: {', '.join(known)}"
+            )
+        embedding = model.get_input_embeddings()
+        for name, module in model.named_modules():
+            inner = name.removeprefix(f"{model.base_model_prefix}.")
+            found = next((style for pattern, style in plan.items() if fnmatch.fnmatchcase(inner, pattern)), None)
+            if found is not None:
+                yield name, known[found]()
+            elif module is embedding:
+                yield name, RowwiseParallel(input_layouts=Replicate())
+            elif module is self.head and not self.fused:
+                yield name, ColwiseParallel(output_layouts=Replicate())
+
+    def divide(self, module: Any, name: str = "") -> None:
+        """What lies below `module`, called `name` in the model, and is not divided yet."""
+        prefix = f"{name}." if name else ""
+        inside = [full for full in self.styles if full.startswith(prefix)]
+        parallelize_module(
+            module, self.mesh["tp"], {full.removeprefix(prefix): self.styles.pop(full) for full in inside}
+        )
+        if not name and self.fused:  # no product of its own: the loss reads this rank's rows of the weight
+            weight = self.head.weight
+            self.head.weight = torch.nn.Parameter(
+                distribute_tensor(weight, self.mesh["tp"], [Shard(0)]), requires_grad=weight.requires_grad
+            )

@@ -1,0 +1,124 @@
+"""One rank of a distributed job, at any world size: torchrun's environment, and torch's fake process group.
+
+Collectives move nothing, but every buffer a framework makes for them is made, and billed. With a rank the script starts
+as torchrun would start it: RANK, WORLD_SIZE and LOCAL_RANK are set. Without one it may still call
+`init_process_group("nccl")` or `torch.multiprocessing.spawn`: it is then the rank it says it is, or the first one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor import _op_schema, _random
+from torch.distributed.tensor._redistribute import clear_redistribute_planner_cache
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+from vramcast.ledger import Category
+from vramcast.virtual.torch_patches import collectives
+
+if TYPE_CHECKING:
+    from vramcast.patches import Patches
+    from vramcast.virtual.gpu import VirtualGpu
+
+
+@contextmanager
+def as_rank(gpu: VirtualGpu, rank: int, world_size: int, patches: Patches) -> Iterator[None]:
+    local_size = gpu.count
+    before = dict(os.environ)
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank % local_size), LOCAL_WORLD_SIZE=str(local_size),
+        GROUP_RANK=str(rank // local_size), MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", TORCHELASTIC_RUN_ID="none",
+    )  # fmt: skip
+    try:
+        with process_groups(gpu, collectives.World(rank=rank, size=world_size, told=True), patches):
+            yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def process_groups(gpu: VirtualGpu, world: collectives.World, patches: Patches) -> Iterator[None]:
+    collectives.install(gpu, world, patches)
+    patches.set(torch._C, "_get_accelerator", lambda check=None: torch.device("cuda"))
+    patches.set(_op_schema, "_rebuild_tensor_from_dtensor_meta", _shape_only)
+    _install_data_parallel(gpu, patches)
+    for owner in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
+        patches.set(owner, "spawn", _first_process(gpu, world))
+    _forget_other_ranks()
+    try:
+        yield
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _first_process(gpu: VirtualGpu, world: collectives.World) -> Callable[..., Any]:
+    """`mp.spawn(main, args, nprocs=8)`: one of the processes it would start is run, here."""
+
+    def spawn(fn: Callable[..., Any], args: Any = (), nprocs: int = 1, join: bool = True, **options: Any) -> Any:
+        index = world.rank % nprocs
+        gpu.note(f"torch.multiprocessing.spawn: process {index} of {nprocs} was run, the others were left out")
+        fn(index, *args)
+        return None if join else SimpleNamespace(join=lambda *args, **kwargs: True, processes=[])
+
+    return spawn
+
+
+def _forget_other_ranks() -> None:
+    """What DTensor learnt when this process was another rank: shapes with their device, groups by name, a generator."""
+    FakeTensorMode.cache_clear()
+    _clear_sharding_prop_cache()
+    clear_redistribute_planner_cache()
+    _random._rng_tracker = None
+
+
+def _shape_only(spec: Any) -> torch.Tensor:
+    """DTensor learns shapes from fake tensors; on cuda, random ops would ask for a driver."""
+    meta = spec.tensor_meta
+    return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
+
+
+def _install_data_parallel(gpu: VirtualGpu, patches: Patches) -> None:
+    """The fake group's all-reduce gives no result to DDP's reducer; the bucket itself is one."""
+    kind = torch.nn.parallel.DistributedDataParallel
+    true_init = kind.__init__
+
+    def keep(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    keep.__annotations__ = {}  # DDP wants them exact or absent
+
+    def init(model: Any, *args: Any, **kwargs: Any) -> None:
+        true_init(model, *args, **kwargs)
+        model.register_comm_hook(None, keep)
+
+    patches.set(kind, "__init__", init)
+    for owner, name in ((kind, "_ddp_init_helper"), (dist.Reducer, "_rebuild_buckets")):
+        patches.set(owner, name, _making_buckets(gpu, getattr(owner, name)))
+
+
+def _making_buckets(gpu: VirtualGpu, make: Callable[..., Any]) -> Callable[..., Any]:
+    """The reducer makes its buckets in C++, where the parameters' device is not the virtual one."""
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        there = set(gpu.storages.records.values())
+        gpu.mode.target = gpu.last_place
+        try:
+            return make(*args, **kwargs)
+        finally:
+            gpu.mode.target = None
+            for record in set(gpu.storages.records.values()) - there:
+                record.category, record.name = Category.COMMUNICATION, "DDP's gradient buckets"
+
+    return made

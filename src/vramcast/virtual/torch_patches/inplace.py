@@ -1,0 +1,60 @@
+"""Small tensors with known values that are written into: `torch.zeros(n).index_add_(0, index, activations)`.
+
+What is written carries a gradient and is unknown, so the whole tensor is from then on: it gives up its values before
+the call, because autograd must not see a tensor change from real to meta.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vramcast.virtual.accounting.storages import is_meta, storage_of
+from vramcast.virtual.kernels.op_schemas import tensors_in
+from vramcast.virtual.torch_patches.leaves import without_values
+
+if TYPE_CHECKING:
+    from vramcast.patches import Patches
+    from vramcast.virtual.gpu import VirtualGpu
+
+METHODS = (
+    "__iadd__", "__imul__", "__isub__", "__itruediv__", "__setitem__", "add_", "addcdiv_", "addcmul_", "addmm_",
+    "copy_", "div_", "index_add_", "index_copy_", "index_fill_", "index_put_", "index_reduce_", "lerp_", "masked_fill_",
+    "masked_scatter_", "mul_", "scatter_", "scatter_add_", "scatter_reduce_", "sub_",
+)  # fmt: skip
+
+
+def install(gpu: VirtualGpu, patches: Patches) -> None:
+    for name in METHODS:
+        patches.set(torch.Tensor, name, _giving_up(gpu, getattr(torch.Tensor, name)))
+
+
+def _giving_up(gpu: VirtualGpu, method: Any) -> Any:
+    @wraps(method)
+    def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not is_meta(tensor) and not gpu.mode.busy and _takes_a_gradient(tensor, args, kwargs):
+            _give_up(gpu, tensor)
+        return method(tensor, *args, **kwargs)
+
+    return call
+
+
+def _takes_a_gradient(tensor: torch.Tensor, args: Any, kwargs: Any) -> bool:
+    if type(tensor) is not torch.Tensor or tensor.requires_grad or not torch.is_grad_enabled():
+        return False
+    return tensor.layout == torch.strided and any(t.requires_grad and is_meta(t) for t in tensors_in(args, kwargs))
+
+
+def _give_up(gpu: VirtualGpu, tensor: torch.Tensor) -> None:
+    """The tensor and the one it is a view of; where others share the memory, it is left as it is."""
+    base = tensor._base if tensor._is_view() else None
+    owner = tensor if base is None else base
+    whole = owner.numel() * owner.element_size() == storage_of(owner).nbytes()
+    if not whole or type(owner) is not torch.Tensor:
+        return
+    size, stride, offset = tensor.size(), tensor.stride(), tensor.storage_offset()
+    torch._C._swap_tensor_impl(owner, without_values(gpu, owner))
+    if base is not None:
+        torch._C._swap_tensor_impl(tensor, base.as_strided(size, stride, offset))
