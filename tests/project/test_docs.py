@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -86,4 +87,15 @@ WORDS = {
 def test_every_word_of_the_reports_is_explained() -> None:
     text = (ROOT / "docs" / "words.md").read_text(encoding="utf-8").lower()
     missing = sorted(word for word in WORDS if f"**{word}**" not in text and f"`{word}`" not in text)
+    assert missing == []
+
+
+def test_the_map_names_what_exists() -> None:
+    """docs/architecture.md is read by newcomers: every path in it leads somewhere."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:tests/|[a-z_]+/)[\w/]+\.?\w*)`", text)) | set(re.findall(r"`(\w+\.py)`", text))
+    missing = [
+        path for path in sorted(named) if not (ROOT / "src" / "vramcast" / path).exists() and not (ROOT / path).exists()
+    ]
+    assert len(named) > 60
     assert missing == []
