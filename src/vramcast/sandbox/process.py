@@ -13,6 +13,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -42,6 +43,7 @@ from vramcast.sandbox.network import Connections
 from vramcast.sandbox.session import GUARD, NAMESPACE, NONE, Unwatched, receive, send
 
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from vramcast.sandbox.child import main; main({})"
+_MARK = "VRAMCAST_RUN"  # by which the programs that a script started are known
 _SECONDS_TO_END = 10.0  # after the result: time for what the script left to be done at exit
 _SECONDS_TO_OBEY = 5.0  # after SIGTERM, before SIGKILL
 
@@ -112,13 +114,14 @@ class _Run:
         self._signals: list[int] = []
         self._connections = Connections(refuse=options.offline)
         self._listener: int | None = None
+        self._token = secrets.token_hex(8)
         self._exit = contextlib.ExitStack()
 
     def __enter__(self) -> _Run:
         self._scratch = None if self._kind == NONE else _make_scratch(self._kind)
         if self._scratch is not None:
             self._exit.callback(self._scratch.remove)
-        self._exit.enter_context(_orphans_ended())
+        self._exit.enter_context(_orphans_ended(self._token))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -133,7 +136,7 @@ class _Run:
             flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
             start = _START.format(there.fileno())
             command = [sys.executable, *flags, "-P", "-c", start, json.dumps(sys.path)]
-            process = subprocess.Popen(command, pass_fds=(there.fileno(),))
+            process = subprocess.Popen(command, pass_fds=(there.fileno(),), env={**os.environ, _MARK: self._token})
             there.close()
             with self._passing_signals_on(process):
                 send(here, self._request(target, payload))
@@ -287,36 +290,44 @@ def _end(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 @contextlib.contextmanager
-def _orphans_ended() -> Iterator[None]:
+def _orphans_ended(token: str) -> Iterator[None]:
     """Programs that a script started and left running end with it: their files are about to vanish."""
     if sys.platform != "linux":
         yield
         return
     from vramcast.sandbox import linux
 
-    before = _children()
     linux.adopt_orphans(True)
     try:
         yield
     finally:
         deadline = time.monotonic() + _SECONDS_TO_OBEY
-        while (left := _children() - before) and time.monotonic() < deadline:
+        while (left := _orphans(token)) and time.monotonic() < deadline:
             for child in left:
                 _signal_and_reap(child, signal.SIGTERM)
             time.sleep(0.02)
-        for child in _children() - before:
+        for child in _orphans(token):
             _signal_and_reap(child, signal.SIGKILL)
         linux.adopt_orphans(False)
 
 
-def _children() -> set[int]:
-    found = set()
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError, ValueError), open(f"/proc/{name}/stat", "rb") as file:
-                if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
-                    found.add(int(name))
-    return found
+def _orphans(token: str) -> list[int]:
+    """Children of this process that carry the run's mark; others belong to somebody else."""
+    mark = f"{_MARK}={token}".encode()
+    return [child for child in _children() if mark in _environment(child)]
+
+
+def _children() -> Iterator[int]:
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{name}/stat", "rb") as file:
+            if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
+                yield int(name)
+
+
+def _environment(process: int) -> list[bytes]:
+    with contextlib.suppress(OSError), open(f"/proc/{process}/environ", "rb") as file:
+        return file.read().split(b"\0")
+    return []
 
 
 def _signal_and_reap(child: int, number: int) -> None:
