@@ -188,14 +188,16 @@ def _rounded(slowdown: list[float] | None) -> list[float] | None:
 
 
 def freeze_trace(words: str) -> list[str]:
+    """Sums by category, place and phase: which gradient a moment is told by differs from run to run."""
     script, *options = words.split()
     found = _printed(["trace", "--json", str(EXAMPLES / script), *options])
-    rows = [
-        [[entry["category"], entry["place"], entry["phases"], entry["bytes"]], entry["component"]]
-        for card in (found if isinstance(found, list) else [found])
-        for entry in card["entries"]
-    ]
-    return [short_hash(sorted(row[0] for row in rows)), short_hash(sorted(rows))]
+    sums: dict[str, int] = {}
+    for card in found if isinstance(found, list) else [found]:
+        for entry in card["entries"]:
+            for phase in entry["phases"]:
+                key = f"{entry['category']} {entry['place']} {phase}"
+                sums[key] = sums.get(key, 0) + entry["bytes"]
+    return [short_hash(sums), f"{sum(sums.values())} bytes"]
 
 
 def _printed(arguments: list[str]) -> Any:
