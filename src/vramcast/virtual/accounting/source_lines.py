@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from pathlib import Path
 from types import CodeType
 
 Line = tuple[CodeType, int] | None
 
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_HERE = str(Path(__file__).resolve().parents[2])  # the package
 _FOLDERS = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib", "scripts")]
 _INSTALLED = tuple({os.path.realpath(folder) for folder in _FOLDERS} | set(_FOLDERS))
 _is_users: dict[str, bool] = {}

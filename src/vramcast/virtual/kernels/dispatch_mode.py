@@ -379,7 +379,9 @@ def between(frame: FrameType) -> bool:
 
 # Frames between the user's call and the dispatcher: this package, and function modes such as `torch.device`.
 _BETWEEN = (
-    "virtual/mode.py", "virtual/gpu.py", "virtual/storages.py", "virtual/special.py", "virtual/tensors.py",
-    "virtual/leaves.py", "virtual/sparse.py", "virtual/kernels.py", "virtual/autocast.py", "virtual/gradients.py",
+    "virtual/gpu.py", "virtual/accounting/storages.py", "virtual/kernels/dispatch_mode.py",
+    "virtual/kernels/unknown_values.py", "virtual/kernels/sparse.py", "virtual/kernels/cuda_kernels.py",
+    "virtual/kernels/autocast.py", "virtual/torch_patches/tensors.py", "virtual/torch_patches/leaves.py",
+    "virtual/torch_patches/gradients.py",
     "utils/_device.py", "torch/overrides.py", "utils/_python_dispatch.py", "torch/_ops.py",
 )  # fmt: skip
