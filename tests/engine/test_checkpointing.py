@@ -14,7 +14,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from vramcast.engine.estimate import estimate
 from vramcast.engine.prices.sweep import sweep
-from vramcast.engine.recording.record import recorded, sizes_of
+from vramcast.engine.program import record_job
+from vramcast.engine.recording.record import sizes_of
 from vramcast.engine.stream.checkpointing import changes_of, is_reentrant, offloaded, power_of_two, recompute_rule
 from vramcast.engine.stream.fold import peak_by_phase
 from vramcast.engine.stream.timeline import Mode, step_events
@@ -199,7 +200,7 @@ def test_every_birth_has_one_death(name: str, how: str) -> None:
     )  # fmt: skip
     config = read_model(name).config
     assert config is not None
-    program = recorded(job, config, None, sizes_of(job, config))
+    program = record_job(job, config, None, sizes_of(job, config))
     alive = set()
     for item in step_events(program, Mode(recompute=recompute_rule(job), changes=changes_of(job))):
         if item.event.sign > 0:

@@ -9,8 +9,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from vramcast.engine.estimate import estimate
+from vramcast.engine.program import record_job
 from vramcast.engine.recording.attention_copies import copies_before_sdpa
-from vramcast.engine.recording.record import recorded, sizes_of
+from vramcast.engine.recording.record import sizes_of
 from vramcast.engine.replay.run import Script, replay
 from vramcast.engine.stream.events import Event, backward_events
 from vramcast.engine.stream.timeline import Stamped
@@ -31,7 +32,7 @@ def copies(model: str, transformers: str, **values: Any) -> list[str]:
     job = job_from({"model": model, "batch": 4, "seq": 128, "transformers-version": transformers, **values})
     config = read_model(model).config
     assert config is not None
-    section = next(p.section for p in recorded(job, config, None, sizes_of(job, config)).placed if p.section.is_block)
+    section = next(p.section for p in record_job(job, config, None, sizes_of(job, config)).placed if p.section.is_block)
     return [op.output.label for op in section.ops if op.name == "copy"]
 
 
@@ -141,7 +142,7 @@ def test_the_formula_holds_as_many(fresh: bool) -> None:
     config = read_model("gpt2").config
     assert config is not None
     job = gpt2_job()
-    program = recorded(job, config, None, sizes_of(job, config))
+    program = record_job(job, config, None, sizes_of(job, config))
     table = next(param for param in program.params() if param.name.endswith("wte.weight"))
     head = next(placed.section for placed in program.placed if placed.name == "head")
     left = backward_events(head, fresh_grads=fresh)

@@ -17,7 +17,8 @@ from vramcast.catalog.gpus import find_gpu
 from vramcast.engine.estimate import estimate
 from vramcast.engine.prices.peaks import Recording
 from vramcast.engine.prices.sweep import peak_grid
-from vramcast.engine.recording.record import plain, recorded, sizes_of
+from vramcast.engine.program import record_job
+from vramcast.engine.recording.record import plain, sizes_of
 from vramcast.engine.replay import drafts
 from vramcast.engine.replay.card import roughly_reserved
 from vramcast.engine.replay.drafts import Drafts
@@ -216,7 +217,7 @@ def test_shifted_logits_of_one_sample_are_no_copy(batch: int, copies: bool) -> N
     config = read_model(job.model).config
     assert config is not None
     sizes = plain(sizes_of(job, config))
-    program = recorded(job, config, None, sizes)
+    program = record_job(job, config, None, sizes)
     labels = [op.output.label for op in program.placed[-1].section.ops]
     assert ("shifted logits" in labels) == copies
     grid = peak_grid(job, config, None, numpy.array([[1, 2]]), numpy.array([[1024]]))
@@ -229,7 +230,7 @@ def test_the_loss_under_autocast_keeps_what_torch_keeps() -> None:
     job = job_from({**LORA, "precision": "bf16-autocast", "transformers-version": "4.36", "model": "gpt2"})
     config = read_model("gpt2").config
     assert config is not None
-    section = recorded(job, config, None, plain(sizes_of(job, config))).placed[-1].section
+    section = record_job(job, config, None, plain(sizes_of(job, config))).placed[-1].section
     logits = 1023 * 50257 * 4
     kept = {value.label: value.nbytes for op in section.ops for value in op.saved}
     assert kept == {"log-probabilities": logits // 2, "log-probabilities fp32": logits}

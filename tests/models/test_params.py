@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vramcast.engine.recording.record import recorded
+from vramcast.engine.program import record_job
 from vramcast.job import job_from
 from vramcast.models.params import Params
 from vramcast.models.read.model import read_model
@@ -19,7 +19,7 @@ def test_what_is_asked_of_one_holds_for_its_kind(model: str, changes: dict[str, 
     config = read_model(model).config
     assert config is not None
     job = job_from({"model": model, "seq": 64, **changes})
-    params = Params(recorded(job, config, None, Sizes(batch=1, seq=64, target_seq=64, images=1)).params())
+    params = Params(record_job(job, config, None, Sizes(batch=1, seq=64, target_seq=64, images=1)).params())
     assert len(params.kinds) < len(params) / 3
     assert params.numel == sum(param.numel for param in params)
     assert params.nbytes == sum(param.nbytes for param in params)

@@ -9,27 +9,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vramcast.catalog.gpus import Gpu, find_gpu
+from vramcast.engine.assumptions import list_assumptions
 from vramcast.engine.bill import TooLarge, allocator_slack, cut_to_phases, job_phases
 from vramcast.engine.editing.lines import PHASES_OF_EDITING, check_edit, edit_lines, edit_replay
 from vramcast.engine.lines.batch import batch_values
 from vramcast.engine.lines.growth import lengths, scaling
 from vramcast.engine.lines.host import host_side
-from vramcast.engine.lines.optimizers import implementation
 from vramcast.engine.lines.overheads import context_entries, workspace_entries, workspaces
 from vramcast.engine.lines.setting import Setting
 from vramcast.engine.lines.states import States, from_count, state_entries, unique
 from vramcast.engine.lines.training_step import Step, describe_activations, entries_of
-from vramcast.engine.recording.precision import RECIPES, card_warnings
-from vramcast.engine.recording.record import DEVICE, is_divided, plain, recorded, sizes_of
-from vramcast.engine.recording.regime import attention_kernel, expert_adapters_text
-from vramcast.engine.recording.sequence_limits import has_tokens
+from vramcast.engine.program import record_job
+from vramcast.engine.recording.precision import card_warnings
+from vramcast.engine.recording.record import DEVICE, is_divided, plain, sizes_of
 from vramcast.engine.replay.card import (
     replayed_on_card,
     room_on,
 )
 from vramcast.engine.replay.drafts import Draft, Drafts
 from vramcast.engine.replay.run import Replayed
-from vramcast.engine.replay.varying_lengths import length_text
 from vramcast.engine.stream.gate_loops import held_between
 from vramcast.errors import InputError, UnsupportedError
 from vramcast.forecast import Forecast, ModelSummary, Scaling
@@ -133,7 +131,7 @@ def _states_only(states: States, job: Job, gpu: Gpu | None, name: str, notes: tu
     ledger.check()
     return Forecast(
         model=_summary(name, states, None, None), job=job, gpu=gpu, ledger=ledger,
-        assumptions=assumptions(job, None),
+        assumptions=list_assumptions(job, None),
         warnings=(
             *notes, "only the parameters are known: activations, logits, temporaries and overheads are not in this bill"
         ),
@@ -159,7 +157,7 @@ def _billed(draft: Draft, replayed: Replayed, source: ModelSource) -> Forecast:
     ledger.check()
     return Forecast(
         model=_summary(source.name, states, config.model_type, _layers(program)), job=job, gpu=gpu, ledger=ledger,
-        assumptions=(*assumptions(job, config), *extra.assumptions),
+        assumptions=(*list_assumptions(job, config), *extra.assumptions),
         warnings=(*source.notes, *source.warnings, *card_warnings(job.precision, gpu)),
         notes=(*_padding(job, config), *_loops(job, step, ledger)),
     )  # fmt: skip
@@ -167,7 +165,7 @@ def _billed(draft: Draft, replayed: Replayed, source: ModelSource) -> Forecast:
 
 def _scaling(job: Job, config: Config, gpu: Gpu | None) -> Scaling:
     base, *_ = three = lengths(int(sizes_of(job, config).seq))
-    one, two, more = (recorded(job, config, gpu, plain(sizes_of(at_length(job, seq), config))) for seq in three)
+    one, two, more = (record_job(job, config, gpu, plain(sizes_of(at_length(job, seq), config))) for seq in three)
     return scaling(job, (one, two, more), base)
 
 
@@ -211,7 +209,7 @@ def _edited(job: Job, gpu: Gpu | None, source: ModelSource, config: Config, *, m
     """A model-editing job: other lines, other phases, perhaps two devices, each with an allocator of its own."""
     check_edit(job)
     sizes = sizes_of(job, config)
-    program = recorded(job, config, gpu, sizes)
+    program = record_job(job, config, gpu, sizes)
     states = States(params=unique(program.params()), job=job)
     setting = Setting(job=job, config=config, gpu=gpu, sizes=sizes, program=program, states=states, device=DEVICE)
     extra = edit_lines(setting)
@@ -235,7 +233,7 @@ def _edited(job: Job, gpu: Gpu | None, source: ModelSource, config: Config, *, m
     ledger.check()
     return Forecast(
         model=_summary(source.name, states, config.model_type, _layers(program)), job=job, gpu=gpu, ledger=ledger,
-        assumptions=(*assumptions(job, config), *extra.assumptions),
+        assumptions=(*list_assumptions(job, config), *extra.assumptions),
         warnings=(*source.notes, *source.warnings, *card_warnings(job.precision, gpu)),
     )  # fmt: skip
 
@@ -249,22 +247,3 @@ def _summary(name: str, states: States, family: str | None, layers: int | None) 
 
 def _layers(program: Program) -> int:
     return sum(placed.section.is_block for placed in program.placed)
-
-
-def assumptions(job: Job, config: Config | None) -> tuple[str, ...]:
-    """What was not said and had to be decided."""
-    texts = [f"precision {job.precision}: {RECIPES[job.precision].whose}"]
-    if config is not None:
-        if job.seq is None and job.longest_seq is None and has_tokens(config):
-            texts.append(f"seq {int(sizes_of(job, config).seq)} (not given)")
-        if job.mean_seq is not None or job.lengths is not None:
-            texts.append(length_text(job, int(sizes_of(job, config).seq)))
-        kernel = attention_kernel(job, config, find_gpu(job.gpu) if job.gpu else None)
-        texts.append(f"attention {job.attention} → {kernel} kernel")
-        texts.extend(expert_adapters_text(job, config))
-    if job.optimizer_impl is None:
-        texts.append(
-            f"{job.optimizer} runs as {implementation(job)} (framework {job.framework}, torch {job.torch_version})"
-        )
-    texts.append(f"torch {job.torch_version}, transformers {job.transformers_version}")
-    return tuple(texts)

@@ -14,7 +14,8 @@ from typing import Any
 from vramcast.catalog.gpus import Gpu
 from vramcast.engine.estimate import estimate
 from vramcast.engine.lines.states import States, unique
-from vramcast.engine.recording.record import plain, recorded, sizes_of
+from vramcast.engine.program import record_job
+from vramcast.engine.recording.record import plain, sizes_of
 from vramcast.errors import InputError, VramcastError, unknown
 from vramcast.forecast import Forecast
 from vramcast.job import Job, fields, parse_value
@@ -101,7 +102,7 @@ def _cost(job: Job, config: Config, gpu: Gpu) -> StepCost:
     if job.edit:
         return edit_cost(job, config, gpu)
     sizes = plain(sizes_of(job, config))
-    program = recorded(job, config, gpu, sizes)
+    program = record_job(job, config, gpu, sizes)
     fast, slow = pass_seconds(program, work_of(program), job, gpu)
     trained = States(params=unique(program.params()), job=job).trained
     return StepCost(

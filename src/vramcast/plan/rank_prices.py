@@ -24,7 +24,8 @@ from vramcast.engine.parallel.ranks import (
 )
 from vramcast.engine.parallel.sharding import AtRest
 from vramcast.engine.parallel.topology import Topology, check_model, topology_of
-from vramcast.engine.recording.record import plain, recorded, sizes_of
+from vramcast.engine.program import record_job
+from vramcast.engine.recording.record import plain, sizes_of
 from vramcast.engine.recording.regime import kv_cache
 from vramcast.job import Job
 from vramcast.ledger import STEP
@@ -177,7 +178,7 @@ def edit_cost(job: Job, config: Config, gpu: Gpu) -> StepCost:
     """An editing step: forwards of the unedited model, one pass with gradients of the inner parameters, and the edited
     model's forwards, each with a backward. The hypernetwork's own products are small beside them and left out."""
     sizes = plain(sizes_of(job, config))
-    program = recorded(job, config, gpu, sizes)
+    program = record_job(job, config, gpu, sizes)
     work = work_of(program)
     fast, slow = pass_seconds(program, work, job, gpu)
     whole, forward = step_flops(program, job), work.forward_flops

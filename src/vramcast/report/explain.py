@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from vramcast.catalog.gpus import find_gpu
 from vramcast.engine.lines.training_step import stack_name
-from vramcast.engine.recording.record import recorded, sizes_of
+from vramcast.engine.program import record_job
+from vramcast.engine.recording.record import sizes_of
 from vramcast.engine.stream.checkpointing import recompute_rule
 from vramcast.engine.stream.saved_tensors import Kept, kept
 from vramcast.errors import UnsupportedError
@@ -51,7 +52,7 @@ def _tensors(job: Job, components: set[str]) -> list[str]:
     config = read_model(job.model).config
     if config is None:
         return []
-    program = recorded(job, config, find_gpu(job.gpu) if job.gpu else None, sizes_of(job, config))
+    program = record_job(job, config, find_gpu(job.gpu) if job.gpu else None, sizes_of(job, config))
     lines: list[str] = []
     for placed, count in _kinds(program):
         if stack_name(placed) in components:

@@ -15,8 +15,9 @@ from vramcast.diagnose.job_gap.fingerprint import Candidate, Match, match_reques
 from vramcast.diagnose.observation import Observation
 from vramcast.diagnose.rules.evidence import BACKWARDS, FORWARDS, STEPS
 from vramcast.engine.lines.optimizers import implementation
+from vramcast.engine.program import record_job
 from vramcast.engine.recording.precision import RECIPES
-from vramcast.engine.recording.record import recorded, sizes_of
+from vramcast.engine.recording.record import sizes_of
 from vramcast.errors import VramcastError
 from vramcast.job import Job
 from vramcast.ledger import EVAL, LOAD, ROLLOUT
@@ -97,7 +98,7 @@ def _program(job: Job) -> Program | None:
         config = read_model(job.model).config if job.model else None
         if config is None:
             return None
-        return recorded(job, config, find_gpu(job.gpu) if job.gpu else None, sizes_of(job, config))
+        return record_job(job, config, find_gpu(job.gpu) if job.gpu else None, sizes_of(job, config))
     except VramcastError:
         return None
 

@@ -25,10 +25,10 @@ from vramcast.engine.lines.companions import (
 from vramcast.engine.lines.optimizers import state_bytes, version
 from vramcast.engine.lines.setting import Beside, Pass, Setting, backbone, without_graph
 from vramcast.engine.parallel.fsdp_units import Unit, units_of
-from vramcast.engine.parallel.gathering import window_change
 from vramcast.engine.parallel.host import OWN_PART, offloads_optimizer
 from vramcast.engine.parallel.rank_model import rank_config
 from vramcast.engine.parallel.sharding import RankStates, rank_states
+from vramcast.engine.parallel.strategies import strategy_changes
 from vramcast.engine.parallel.topology import GATHERING, Topology, expert_load, most_expert_load
 from vramcast.engine.stream.events import peak_above
 from vramcast.engine.stream.fold import peak_by_phase
@@ -192,7 +192,7 @@ def _peak(rank: RankSetting, program: Program, *, gathers: bool) -> int:
 
 
 def _mode(rank: RankSetting, program: Program, *, gathers: bool) -> Mode:
-    windows = window_change(rank.setting.job, program, rank.topology, fresh=True) if gathers else ()
+    windows = strategy_changes(rank.setting.job, program, rank.topology, fresh=True) if gathers else ()
     return Mode(recompute=lambda placed: "none", changes=windows)
 
 

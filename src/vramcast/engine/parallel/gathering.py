@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from vramcast.engine.lines.optimizers import version
-from vramcast.engine.parallel.dtensor import whole_gradients
-from vramcast.engine.parallel.fsdp_units import Unit, accumulates_unsharded, units_of
+from vramcast.engine.parallel.fsdp_units import Unit
 from vramcast.engine.parallel.host import offloads_optimizer
 from vramcast.engine.parallel.topology import Topology
 from vramcast.engine.parallel.zero3 import (
@@ -49,29 +48,6 @@ LOSS_OUTSIDE = ("torchtitan", "torchtune", "litgpt", "megatron")  # their model 
 
 
 # ---- the changes
-
-
-def window_change(job: Job, program: Program, topology: Topology, *, fresh: bool) -> tuple[Change, ...]:
-    """What the strategy does to the stream of one micro-batch; `fresh`: sharded gradients do not exist yet, and come
-    with this one where their reduction waits for the last."""
-    from vramcast.engine.parallel.megatron_fsdp import is_megatron_fsdp, megatron_change  # which builds on this
-
-    if is_megatron_fsdp(job, topology):
-        return (megatron_change(job, units_of(job, program, topology), topology),)
-    whole = whole_gradients(job, program, topology, LABELS[UNSHARDED])
-    if topology.strategy not in ("fsdp1", "fsdp2", "zero3") or topology.shard == 1:
-        return whole
-    units = units_of(job, program, topology)
-    if topology.strategy == "zero3":
-        return (_zero3_change(job, units, topology),)
-    kind = Fsdp2Gathering if topology.strategy == "fsdp2" else _Fsdp1
-    inside = job.framework not in LOSS_OUTSIDE and topology.pp == 1
-    waits = accumulates_unsharded(job) and not fresh
-    return (
-        *whole,
-        weave(units, kind, fresh=fresh, loss_inside=inside, copies_aside=copies_aside(job), waits=waits,
-               first=waits and job.accumulate == 2),
-    )  # fmt: skip
 
 
 def copies_aside(job: Job) -> bool:
@@ -220,7 +196,7 @@ class Fsdp2Gathering:
             yield from self.dies(GATHERED, unit)
 
 
-class _Fsdp1(Fsdp2Gathering):
+class Fsdp1Gathering(Fsdp2Gathering):
     """The gathered vector is the parameters. Forward gathers one after the other (forward_prefetch=False), backward the
     next one while this one computes (BackwardPrefetch.BACKWARD_PRE)."""
 
@@ -333,7 +309,7 @@ class _Zero3(Fsdp2Gathering):
                 yield Event(sign, key, sizes[part], REDUCED, LABELS[REDUCED])
 
 
-def _zero3_change(job: Job, units: list[Unit], topology: Topology) -> Change:
+def zero3_change(job: Job, units: list[Unit], topology: Topology) -> Change:
     def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
         head = {index for index, placed in enumerate(program.placed) if placed.name == "head"}
         outside = frozenset(u.number for u in units if head & set(u.sections) and "loss" in program.regime.fused)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import Gpu
+from vramcast.engine.assumptions import list_assumptions
 from vramcast.engine.bill import TooLarge, allocator_slack, cut_to_phases, job_phases
-from vramcast.engine.estimate import assumptions
 from vramcast.engine.lines.amounts import Amounts
 from vramcast.engine.lines.batch import input_lines
 from vramcast.engine.lines.model_buffers import buffers
@@ -42,7 +42,6 @@ from vramcast.engine.parallel.companions import RankSetting, accompany
 from vramcast.engine.parallel.deep_stages import phase_peaks_of
 from vramcast.engine.parallel.dtensor import copied_rows
 from vramcast.engine.parallel.fsdp_units import accumulates_unsharded, units_of
-from vramcast.engine.parallel.gathering import window_change
 from vramcast.engine.parallel.host import (
     node_entries,
     offloaded_inputs,
@@ -70,11 +69,12 @@ from vramcast.engine.parallel.rank_model import (
 from vramcast.engine.parallel.rank_replay import replay_rank
 from vramcast.engine.parallel.rank_script import Streams, rank_script
 from vramcast.engine.parallel.sharding import AtRest, RankStates, count_states, rank_states
+from vramcast.engine.parallel.strategies import strategy_changes
 from vramcast.engine.parallel.topology import Topology, check_model, hints, topology_of
 from vramcast.engine.parallel.transformer_engine import engine_entries, engine_texts
 from vramcast.engine.recording.attention_copies import lay_out
 from vramcast.engine.recording.precision import card_warnings
-from vramcast.engine.recording.record import DEVICE, add_loss_to, recorded, sizes_of
+from vramcast.engine.recording.record import DEVICE, add_loss_to, record_on_one_gpu, sizes_of
 from vramcast.engine.replay.extras import played_with
 from vramcast.engine.replay.run import Replayed
 from vramcast.engine.stream.checkpointing import recompute_rule, stashed_inputs
@@ -110,7 +110,7 @@ class RankStep(Step):
     def mode(self, *, fresh: bool) -> Mode:
         plain = Step.mode(self, fresh=fresh)
         sharded = self.topology.strategy in ("fsdp1", "fsdp2") and self.topology.shard > 1
-        window = window_change(self.job, self.program, self.topology, fresh=fresh)
+        window = strategy_changes(self.job, self.program, self.topology, fresh=fresh)
         stays = not fresh and self.job.accumulate == 2  # the first of two micro-batches
         added = self.reduces_last and self.topology.strategy == "fsdp2" and not stays  # FSDP1 joins them first
         fresh_grads = not added if sharded else plain.fresh_grads
@@ -273,7 +273,7 @@ def forecast_fitting(
         peaks[fullest.stage] = ledger.peak(DEVICE).allocated_bytes
     return Forecast(
         model=_summary(source, config, whole, program), job=job, gpu=gpu, ledger=ledger,
-        assumptions=(*assumptions(job, config), f"{topology.text}; {topology.strategy}", *_how(job, topology),
+        assumptions=(*list_assumptions(job, config), f"{topology.text}; {topology.strategy}", *_how(job, topology),
                      *engine_texts(job, topology, program), *extra.assumptions),
         warnings=(*source.notes, *source.warnings, *card_warnings(job.precision, gpu), *hints(topology)),
         ranks=tuple(_rank_peak(topology, rank.stage, peak) for rank, peak in zip(ranks, peaks, strict=True)),
@@ -320,7 +320,7 @@ def forecast_counts(whole: States, gpu: Gpu | None, name: str, notes: tuple[str,
             params_trainable=whole.trained.numel,
         ),
         job=job, gpu=gpu, ledger=ledger,
-        assumptions=(*assumptions(job, None), f"{topology.text}; {topology.strategy}", *_how(job, topology)),
+        assumptions=(*list_assumptions(job, None), f"{topology.text}; {topology.strategy}", *_how(job, topology)),
         warnings=(
             *notes, *hints(topology), "only parameters are known: activations and gathered layers are not in this bill",
         ),
@@ -341,7 +341,7 @@ def check_supported(job: Job) -> None:
         raise UnsupportedError("a special loop or an edit is modelled on one GPU only: leave out gpus")
 
 
-def recorded_rank(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Program:
+def record_rank(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Program:
     """One rank's whole model of a divided job: what a tensor that ran out of memory there looks like."""
     topology = topology_of(job)
     check_model(topology, config, job)
@@ -457,7 +457,7 @@ def _whole_model(job: Job, config: Config, gpu: Gpu | None) -> States:
     framework = "plain" if job.framework == "megatron" and not own else job.framework
     alone = replace(job, gpus=1, tp=1, pp=1, cp=1, ep=1, strategy=None, offload="none", framework=framework,
                     recompute=(), offload_modules=())  # fmt: skip
-    return States(params=unique(recorded(alone, config, gpu, Sizes(batch=1, seq=16)).params()), job=job)
+    return States(params=unique(record_on_one_gpu(alone, config, gpu, Sizes(batch=1, seq=16)).params()), job=job)
 
 
 def _summary(source: ModelSource, config: Config, whole: States, program: Program) -> ModelSummary:

@@ -19,7 +19,8 @@ from vramcast.engine.lines.overheads import workspace_entries
 from vramcast.engine.lines.setting import Setting
 from vramcast.engine.lines.states import States, state_entries, unique
 from vramcast.engine.lines.training_step import Step, keeps_outputs, loss_apart
-from vramcast.engine.recording.record import DEVICE, recorded
+from vramcast.engine.program import record_job
+from vramcast.engine.recording.record import DEVICE
 from vramcast.errors import UnsupportedError
 from vramcast.job import Job
 from vramcast.ledger import (
@@ -60,7 +61,7 @@ class Recording:
             self._within = Recording(job, config, gpu, replace(sizes, beyond=False))
             sizes = replace(sizes, beyond=True)
         self.config, self.gpu, self.sizes = config, gpu, sizes
-        self.program = recorded(job, config, gpu, sizes)
+        self.program = record_job(job, config, gpu, sizes)
         self.params = unique(self.program.params())
         self._lying: dict[Hashable, dict[str, int]] = {}
         self._beside: dict[Hashable, ByPhase] = {}

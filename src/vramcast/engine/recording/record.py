@@ -28,12 +28,8 @@ def is_divided(job: Job) -> bool:
     return max(sizes) > 1 or job.offload != "none" or job.strategy not in (None, "none")
 
 
-def recorded(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Program:
-    """The model as this job, or one rank of it, runs it, loss included; names are checked against what exists."""
-    if is_divided(job):
-        from vramcast.engine.parallel.ranks import recorded_rank
-
-        return recorded_rank(job, config, gpu, sizes)
+def record_on_one_gpu(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Program:
+    """The model as this job runs it, loss included; names are checked against what exists."""
     regime = regime_of(job, config, gpu)
     if job.sub_device is not None and not job.edit:
         raise InputError("sub-device is the second device of an editing job: it needs edit")

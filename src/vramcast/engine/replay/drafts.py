@@ -12,7 +12,8 @@ from vramcast.engine.lines.other_lines import beside
 from vramcast.engine.lines.setting import Beside, Setting
 from vramcast.engine.lines.states import States, unique
 from vramcast.engine.lines.training_step import Step
-from vramcast.engine.recording.record import DEVICE, recorded, sizes_of
+from vramcast.engine.program import record_job
+from vramcast.engine.recording.record import DEVICE, sizes_of
 from vramcast.engine.recording.regime import kv_cache, needs_input_grads
 from vramcast.engine.recording.sequence_limits import check_positions
 from vramcast.engine.replay.card import of_same, roughly_reserved, step_script
@@ -106,7 +107,7 @@ class Drafts:
     def _program(self, job: Job, sizes: Sizes) -> Program:
         key = (_but(OF_RUNNING, job), kv_cache(job, self.config), needs_input_grads(job, self.config))
         if key not in self._programs:
-            program = recorded(job, self.config, self.gpu, sizes)
+            program = record_job(job, self.config, self.gpu, sizes)
             check_positions(program, self.config)
             self._programs[key] = program
         return self._programs[key]
@@ -139,7 +140,7 @@ class Drafts:
         import numpy  # which most estimates do not need
 
         grid = numpy.array(lengths)
-        program = recorded(step.job, self.config, self.gpu, replace(longest, seq=grid, target_seq=grid))
+        program = record_job(step.job, self.config, self.gpu, replace(longest, seq=grid, target_seq=grid))
         states = States(params=unique(program.params()), job=step.job)
         columns = Columns(of_same(replace(step, program=program, states=states).stream(), program, step.program))
         alike = {id(nbytes): nbytes for nbytes in columns.sizes}
