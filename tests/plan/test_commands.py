@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from math import inf
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,6 @@ from vramcast.plan.ranking import MUCH_SLOWER
 from vramcast.report.words.plan import ZH, plan_word
 
 SMALL = ["gpt2", "--batch", "8", "--seq", "512"]
-
-
-@pytest.fixture(autouse=True)
-def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests run beside others: no search ends early unless it is asked to."""
-    monkeypatch.setattr("vramcast.cli.plan.SECONDS", inf)
 
 
 def answered(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
