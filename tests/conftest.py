@@ -33,6 +33,7 @@ SLOW_MODULES = {
     "snapshot/test_snapshot_safety.py",
     "virtual/test_against_cpu.py",
     "virtual/test_distributed.py",
+    "virtual/test_processes.py",
     "virtual/test_scripts.py",
 }
 

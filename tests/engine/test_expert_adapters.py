@@ -12,7 +12,8 @@ import pytest
 import torch
 import transformers
 
-from vramcast.engine.estimate import assumptions, estimate
+from vramcast.engine.assumptions import list_assumptions
+from vramcast.engine.estimate import estimate
 from vramcast.engine.recording.regime import regime_of
 from vramcast.errors import InputError
 from vramcast.job import Job, job_from
@@ -109,7 +110,7 @@ def test_half_of_a_joined_tensor_is_refused_as_peft_refuses_it() -> None:
 def test_what_is_assumed_about_experts_is_said(values: dict[str, Any], told: str | None) -> None:
     config = Config(config_of("mixtral"))
     job = Job(model="mixtral", lora_rank=4, **values)
-    texts = [text for text in assumptions(job, config) if text.startswith("adapters on")]
+    texts = [text for text in list_assumptions(job, config) if text.startswith("adapters on")]
     assert texts == [text for text in texts if told is not None and told in text]
     assert len(texts) == (told is not None)
 

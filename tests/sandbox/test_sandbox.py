@@ -268,6 +268,7 @@ def test_the_api_has_the_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert sorted(os.listdir(tmp_path)) == ["after.txt", "model.pt"]
 
 
+@pytest.mark.slow
 def test_a_script_that_is_diagnosed_is_protected_too(real_folder: Path) -> None:
     from vramcast.diagnose.follow_script import Following, follow
 

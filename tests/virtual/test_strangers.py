@@ -146,6 +146,7 @@ def test_a_subclass_of_parameter_without_ops_of_its_own() -> None:
         assert weight.device.type == "cuda"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "words"),
     [
