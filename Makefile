@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: setup demo test check lint docs accuracy bench clean
+.PHONY: setup demo test check lint docs accuracy gaps bench clean
 
 setup: $(READY)
 
@@ -43,6 +43,13 @@ docs: $(READY)
 accuracy: $(READY)
 	$(BIN)/vramcast accuracy --write
 	$(BIN)/vramcast accuracy --traces build/environments --write
+
+# Random jobs through formula and trace under several transformers, sorted by mechanism: make gaps SEED=7 JOBS=40.
+# ONLY=3 shows one job, VERSIONS=4.57.6,installed takes fewer, REUSE=1 keeps traces, WRITE=1 writes docs/gaps.md.
+gaps: $(READY)
+	$(BIN)/python benchmarks/gaps/run.py $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) \
+		$(if $(ONLY),--only $(ONLY)) $(if $(VERSIONS),--versions $(VERSIONS)) $(if $(REUSE),--reuse) \
+		$(if $(WORKERS),--workers $(WORKERS)) $(if $(JSON),--json) $(if $(WRITE),--write)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/report.py

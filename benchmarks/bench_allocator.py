@@ -36,7 +36,10 @@ READ = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument(
-        "--snapshot-events", type=int, default=200_000, help="events of the snapshot that is made and read"
+        "--snapshot-events",
+        type=int,
+        default=200_000,
+        help="events of the snapshot that is made and read",
     )
     arguments = parser.parse_args()
     for live in (500, 5_000, 50_000):
@@ -56,7 +59,8 @@ def program(events: int, live_target: int) -> list[int]:
     """Positive: a request; negative: free the live block of that number."""
     rng = random.Random(0)
     sizes = [
-        rng.choice([512, 4 * KiB, 64 * KiB, MiB, 3 * MiB, 8 * MiB, 40 * MiB]) + rng.randrange(100_000)
+        rng.choice([512, 4 * KiB, 64 * KiB, MiB, 3 * MiB, 8 * MiB, 40 * MiB])
+        + rng.randrange(100_000)
         for _ in range(2000)
     ]
     steps, live = [], 0
@@ -91,7 +95,8 @@ def once(steps: list[int], text: str) -> float:
 def write_snapshot(path: Path, events: int) -> None:
     rng = random.Random(0)
     frames = [
-        {"filename": f"/lib/torch/nn/module_{i % 40}.py", "line": i, "name": f"function_{i}"} for i in range(3000)
+        {"filename": f"/lib/torch/nn/module_{i % 40}.py", "line": i, "name": f"function_{i}"}
+        for i in range(3000)
     ]
     stacks = [[rng.choice(frames) for _ in range(rng.randrange(20, 70))] for _ in range(1500)]
     allocator, trace, live = Allocator(), [], []
@@ -112,10 +117,15 @@ def write_snapshot(path: Path, events: int) -> None:
             live[index], live[-1] = live[-1], live[index]
             block, stack = live.pop(), list(rng.choice(stacks))
             trace += [
-                event(f"free_{half}", block.address, block.requested, stack) for half in ("requested", "completed")
+                event(f"free_{half}", block.address, block.requested, stack)
+                for half in ("requested", "completed")
             ]
             allocator.free(block)
-    content = {"segments": segments(allocator, live), "device_traces": [trace], "allocator_settings": {}}
+    content = {
+        "segments": segments(allocator, live),
+        "device_traces": [trace],
+        "allocator_settings": {},
+    }
     with path.open("wb") as file:
         pickle.dump(content, file, protocol=4)
 
@@ -132,7 +142,12 @@ def event(action: str, address: int, size: int, frames: list[Any]) -> dict[str, 
 
 
 def segments(allocator: Allocator, live: list[Block]) -> list[dict[str, Any]]:
-    free = [block for pair in allocator.segments.pools.values() for pool in pair for block in pool.free_blocks()]
+    free = [
+        block
+        for pair in allocator.segments.pools.values()
+        for pool in pair
+        for block in pool.free_blocks()
+    ]
     return [segment(block) for block in (*free, *live) if block.prev is None]
 
 
@@ -140,7 +155,14 @@ def segment(head: Block) -> dict[str, Any]:
     blocks, block = [], head
     while block is not None:
         state = "active_allocated" if block.state else "inactive"
-        blocks.append({"address": block.address, "size": block.size, "requested_size": block.requested, "state": state})
+        blocks.append(
+            {
+                "address": block.address,
+                "size": block.size,
+                "requested_size": block.requested,
+                "state": state,
+            }
+        )
         block = block.next  # type: ignore[assignment]
     return {
         "device": 0, "address": head.address, "total_size": sum(each["size"] for each in blocks), "stream": 0,
@@ -149,7 +171,9 @@ def segment(head: Block) -> dict[str, Any]:
 
 
 def read_report(path: Path, events: int) -> str:
-    done = subprocess.run([sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=True
+    )
     read_s, rest_s, peak_kib, same, allocations = (float(word) for word in done.stdout.split())
     return (
         f"snapshot of {path.stat().st_size / MiB:,.0f} MiB, {events:,} events: read in {read_s:.1f} s, analysed and "

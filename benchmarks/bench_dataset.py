@@ -39,7 +39,10 @@ def generate(path: Path, rows: int, group_rows: int = 1000) -> None:
     import pyarrow.parquet as pq
 
     rng = np.random.default_rng(0)
-    words = ["".join(map(chr, rng.integers(0x4E00, 0x4E00 + 3000, rng.integers(1, 5)))) for _ in range(5000)]
+    words = [
+        "".join(map(chr, rng.integers(0x4E00, 0x4E00 + 3000, rng.integers(1, 5))))
+        for _ in range(5000)
+    ]
     schema = pa.schema([("prompt", pa.string()), ("response", pa.string())])
 
     def texts(count: int, mean: int) -> list[str]:
@@ -77,7 +80,9 @@ def ours(mode: str) -> Callable[[Path], tuple[Any, dict[str, Any]]]:
     def open_dataset(path: Path) -> tuple[Any, dict[str, Any]]:
         from vramcast.runtime import LowMemDataset, RowGroupSampler
 
-        data = LowMemDataset(path, mode=mode, budget_bytes=BUDGET_BYTES, cache_dir=path.parent / "cache")
+        data = LowMemDataset(
+            path, mode=mode, budget_bytes=BUDGET_BYTES, cache_dir=path.parent / "cache"
+        )
         return data, {"batch_sampler": RowGroupSampler(data, batch_size=BATCH)}
 
     return open_dataset
@@ -140,7 +145,11 @@ def measure(kind: str, path: Path, task: str, workers: int, seconds: float) -> d
     rss = PeakRss()
     rss.start()
     data, options = {**KINDS, WHOLE_FILE: whole_file}[kind](path)
-    figure = random_ms(data, seconds) if task == "random" else rows_per_s(data, options, workers, seconds)
+    figure = (
+        random_ms(data, seconds)
+        if task == "random"
+        else rows_per_s(data, options, workers, seconds)
+    )
     return {"figure": figure, "start": rss.start_bytes, "growth": rss.peak_bytes - rss.start_bytes}
 
 
@@ -168,7 +177,9 @@ def rows_per_s(data: Any, options: dict[str, Any], workers: int, seconds: float)
     from torch.utils.data import DataLoader
 
     # A worker that has ended takes its CPU time with it: they stay over the epochs.
-    loader = DataLoader(data, num_workers=workers, collate_fn=list, persistent_workers=workers > 0, **options)
+    loader = DataLoader(
+        data, num_workers=workers, collate_fn=list, persistent_workers=workers > 0, **options
+    )
     batches = chain(iter(loader), chain.from_iterable(repeat(loader)))
     next(batches)  # caches, workers and pages are warm
     started, before, rows = time.perf_counter(), family_cpu_s(), 0
@@ -185,7 +196,9 @@ def family_cpu_s() -> float:
     return float(sum(each.user + each.system for each in times))
 
 
-def in_own_process(kind: str, path: Path, task: str, workers: int, seconds: float) -> dict[str, float]:
+def in_own_process(
+    kind: str, path: Path, task: str, workers: int, seconds: float
+) -> dict[str, float]:
     command = [sys.executable, __file__, "--one", kind, "--path", str(path), "--task", task]
     command += ["--workers", str(workers), "--seconds", str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -199,14 +212,25 @@ def table(path: Path, rows: int, seconds: float) -> Iterator[str]:
     yield "|---|---:|---:|---:|---:|---:|---:|"
     # They take turns, so that a busy minute of the machine meets all of them.
     runs = [
-        {(kind, count): in_own_process(kind, path, "shuffled", count, seconds) for count in (0, 2) for kind in KINDS}
+        {
+            (kind, count): in_own_process(kind, path, "shuffled", count, seconds)
+            for count in (0, 2)
+            for kind in KINDS
+        }
         for _ in range(ROUNDS)
     ]
     figures = {key: statistics.median(run[key]["figure"] for run in runs) for key in runs[0]}
-    ratios = {key: spread([run[key]["figure"] / run[PEER, key[1]]["figure"] for run in runs]) for key in runs[0]}
+    ratios = {
+        key: spread([run[key]["figure"] / run[PEER, key[1]]["figure"] for run in runs])
+        for key in runs[0]
+    }
     for kind in KINDS:
         streaming = "streaming" in kind
-        latency = "–" if streaming else f"{in_own_process(kind, path, 'random', 0, seconds)['figure']:.3f}"
+        latency = (
+            "–"
+            if streaming
+            else f"{in_own_process(kind, path, 'random', 0, seconds)['figure']:.3f}"
+        )
         cells = [f"{figures[kind, workers]:,.0f} | {ratios[kind, workers]}" for workers in (0, 2)]
         growth = max(run[kind, 0]["growth"] for run in runs)
         yield f"| {kind} | {cells[0]} | {cells[1]} | {latency} | {growth / 2**20:,.0f} |"
@@ -214,7 +238,10 @@ def table(path: Path, rows: int, seconds: float) -> Iterator[str]:
         whole = in_own_process(WHOLE_FILE, path, "random", 0, seconds)
         per_row, growth = whole["figure"], whole["growth"]
         yield f"| {WHOLE_FILE} | {1e3 / per_row:,.1f} | – | – | – | {per_row:,.1f} | {growth / 2**20:,.0f} |"
-        times = {mode: figures[mode, 0] * per_row / 1e3 for mode in ("vramcast row-groups, 64 MiB", "vramcast ultra")}
+        times = {
+            mode: figures[mode, 0] * per_row / 1e3
+            for mode in ("vramcast row-groups, 64 MiB", "vramcast ultra")
+        }
         said = ", ".join(f"{mode} {ratio:,.0f} times" for mode, ratio in times.items())
         yield f"\nRows per second of reading the whole file for each: {said} as many."
 
@@ -232,7 +259,9 @@ def versions() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, nargs="+", default=[5000, 200_000])
     parser.add_argument("--folder", type=Path, default=Path("bench-data"))
     parser.add_argument("--seconds", type=float, default=3.0)
@@ -246,7 +275,9 @@ def main() -> None:
         return
     args.folder.mkdir(parents=True, exist_ok=True)
     print("# Dataset modes, measured\n")
-    print(f"{versions()}, Python {platform.python_version()}, {platform.machine()}, page cache warm. RSS of `mmap` and")
+    print(
+        f"{versions()}, Python {platform.python_version()}, {platform.machine()}, page cache warm. RSS of `mmap` and"
+    )
     print("of `datasets` is page cache that the kernel may drop.")
     for rows in args.rows:
         path = args.folder / f"chat-{rows}.parquet"

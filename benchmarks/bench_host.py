@@ -29,8 +29,10 @@ from statistics import median
 
 from bench_dataset import generate
 
-from vramcast.host.bill import HostData, HostJob, Loader, host_entries, token_batch
-from vramcast.host.parquet import POOL_SEGMENT_BYTES, SLICE_BYTES, ParquetFacts, read_facts
+from vramcast.host.entries import host_entries
+from vramcast.host.host_job import HostData, HostJob, Loader, token_batch
+from vramcast.host.parquet import read_facts
+from vramcast.host.parquet_facts import POOL_SEGMENT_BYTES, SLICE_BYTES, ParquetFacts
 from vramcast.ledger import FORWARD, Ledger
 from vramcast.units import MiB
 
@@ -57,14 +59,19 @@ class Case:
 
 def rows_to_read(facts: ParquetFacts, case: Case, batches: tuple[int, ...]) -> int:
     """Enough to fill what every reader may hold and its pool, and to stop in the middle of an epoch."""
-    tables = min(facts.room_for_tables_bytes(case.budget_bytes), facts.decoded_bytes) + POOL_SEGMENT_BYTES
+    tables = (
+        min(facts.table_budget_bytes(case.budget_bytes), facts.decoded_bytes) + POOL_SEGMENT_BYTES
+    )
     # Workers share the row groups among them in modes row-groups and ultra; in the others each one touches all.
     readers = max(case.workers, 1)
     ultra = readers * (SLICE_BYTES + POOL_SEGMENT_BYTES)
     # What is mapped has reached the budget when the first of the five moments comes, at 60 % of the rows.
     fill = {"row-groups": readers * tables, "mmap": 2 * case.budget_bytes, "ultra": ultra}
     nbytes = min(fill.get(case.mode, 0), 10 * facts.decoded_bytes)
-    wanted, whole = max(nbytes * facts.num_rows // facts.decoded_bytes, 60 * max(batches)), facts.num_rows // case.ranks
+    wanted, whole = (
+        max(nbytes * facts.num_rows // facts.decoded_bytes, 60 * max(batches)),
+        facts.num_rows // case.ranks,
+    )
     if wanted < whole - 10 * max(batches):
         return wanted
     return wanted // whole * whole + whole // 2
@@ -93,7 +100,9 @@ def predicted(facts: ParquetFacts, case: Case, batch: int) -> int:
         pin_memory=case.pin_memory, steady=True,
     )  # fmt: skip
     data = HostData(facts=facts, mode=case.mode, budget_bytes=case.budget_bytes)
-    job = HostJob(ranks=case.ranks, build="cpu", imports=("torch", "pyarrow"), data=data, loader=loader)
+    job = HostJob(
+        ranks=case.ranks, build="cpu", imports=("torch", "pyarrow"), data=data, loader=loader
+    )
     ledger = Ledger(entries=host_entries(job))
     return sum(ledger.moment(FORWARD, place).process_bytes for place in ledger.places())
 
@@ -118,8 +127,12 @@ def table(path: Path, tally: Counter[str], repeats: int) -> Iterator[str]:
         rows = rows_to_read(facts, case, BATCHES)
         runs = [measured(case, rows, (BATCHES[0], *BATCHES)) for _ in range(repeats)]
         expected = [predicted(facts, case, batch) for batch in BATCHES]
-        found = [int(median(run)) for run in zip(*((run[0], *run[2:]) for run in runs), strict=True)]
-        steps = zip(*([after - before for before, after in pairwise(run[1:])] for run in runs), strict=True)
+        found = [
+            int(median(run)) for run in zip(*((run[0], *run[2:]) for run in runs), strict=True)
+        ]
+        steps = zip(
+            *([after - before for before, after in pairwise(run[1:])] for run in runs), strict=True
+        )
         grown = [int(median(step)) for step in steps]
         missed = [None, *(b - a - g for (a, b), g in zip(pairwise(expected), grown, strict=True))]
         for batch, said, seen, miss in zip(BATCHES, expected, found, missed, strict=True):
@@ -143,10 +156,14 @@ def versions() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, nargs="+", default=[5000, 200_000])
     parser.add_argument("--folder", type=Path, default=Path("bench-data"))
-    parser.add_argument("--repeats", type=int, default=1, help="runs of every cell, of which the median is shown")
+    parser.add_argument(
+        "--repeats", type=int, default=1, help="runs of every cell, of which the median is shown"
+    )
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     tally: Counter[str] = Counter()

@@ -35,7 +35,9 @@ class Texts:
     def __init__(self) -> None:
         self.rng = np.random.default_rng(0)
         lengths = self.rng.integers(2, 9, WORDS)
-        self.words = np.array(["".join(map(chr, self.rng.integers(0x61, 0x7B, length))) for length in lengths])
+        self.words = np.array(
+            ["".join(map(chr, self.rng.integers(0x61, 0x7B, length))) for length in lengths]
+        )
 
     def of(self, count: int, words: int) -> list[str]:
         return [" ".join(self.words[self.rng.integers(0, WORDS, words)]) for _ in range(count)]
@@ -46,18 +48,28 @@ def chat(texts: Texts, rows: int) -> Columns:
 
 
 def forty(texts: Texts, rows: int) -> Columns:
-    return {f"c{n}": texts.rng.integers(0, 2**40, rows) if n % 2 else texts.of(rows, 5) for n in range(39)}
+    return {
+        f"c{n}": texts.rng.integers(0, 2**40, rows) if n % 2 else texts.of(rows, 5)
+        for n in range(39)
+    }
 
 
 def nulls(texts: Texts, rows: int) -> Columns:
-    empty = {"nothing": pa.nulls(rows), "no_text": pa.nulls(rows, pa.string()), "no_number": pa.nulls(rows, pa.int64())}
+    empty = {
+        "nothing": pa.nulls(rows),
+        "no_text": pa.nulls(rows, pa.string()),
+        "no_number": pa.nulls(rows, pa.int64()),
+    }
     return {**empty, "answer": texts.of(rows, 20)}
 
 
 def nested(texts: Texts, rows: int) -> Columns:
     turns = zip(texts.of(rows, 10), texts.of(rows, 40), strict=True)
     return {
-        "messages": [[{"role": "user", "content": asked}, {"role": "bot", "content": said}] for asked, said in turns],
+        "messages": [
+            [{"role": "user", "content": asked}, {"role": "bot", "content": said}]
+            for asked, said in turns
+        ],
         "ids": [texts.rng.integers(0, 30_000, 10 + n % 50).tolist() for n in range(rows)],
         "meta": [{"source": "web", "score": float(n), "tags": ["a", "b"]} for n in range(rows)],
     }
@@ -65,7 +77,10 @@ def nested(texts: Texts, rows: int) -> Columns:
 
 def dictionary(texts: Texts, rows: int) -> Columns:
     kinds = pa.array([f"category {n} " + "x" * 200 for n in range(50)])
-    return {"kind": pa.DictionaryArray.from_arrays(np.arange(rows) % 50, kinds), "answer": texts.of(rows, 20)}
+    return {
+        "kind": pa.DictionaryArray.from_arrays(np.arange(rows) % 50, kinds),
+        "answer": texts.of(rows, 20),
+    }
 
 
 def repeated(texts: Texts, rows: int) -> Columns:
@@ -77,7 +92,9 @@ def documents(texts: Texts, rows: int) -> Columns:
     return {"document": texts.of(rows, 15_000)}
 
 
-FILES: dict[str, tuple[Callable[[Texts, int], Columns], int, int]] = {  # columns, rows, rows of a row group
+FILES: dict[
+    str, tuple[Callable[[Texts, int], Columns], int, int]
+] = {  # columns, rows, rows of a row group
     "chat": (chat, 200_000, 1000),
     "40 columns, groups of 100": (forty, 100_000, 100),
     "40 columns, groups of 2,000": (forty, 200_000, 2000),
@@ -90,7 +107,10 @@ FILES: dict[str, tuple[Callable[[Texts, int], Columns], int, int]] = {  # column
     "one row group of 2 M rows": (chat, 2_000_000, 2_000_000),
 }
 HIVE, GIANT = "200 hive files", "one row group of 2 M rows"
-MODES = {HIVE: ("row-groups", "ultra", "mmap", "table"), GIANT: ("ultra", "mmap", "table")}  # it exceeds the budget
+MODES = {
+    HIVE: ("row-groups", "ultra", "mmap", "table"),
+    GIANT: ("ultra", "mmap", "table"),
+}  # it exceeds the budget
 LOADERS: dict[str, dict[str, Any]] = {
     "spawned workers": {"workers": 2, "method": "spawn"},
     "spawned workers, table": {"workers": 2, "method": "spawn", "mode": "table"},
@@ -120,7 +140,11 @@ def written(folder: Path, kind: str) -> Path:
         return path
     shutil.rmtree(partial, ignore_errors=True)  # of a run that was ended
     groups = row_groups(kind)
-    names = [f"year={2000 + n // 10}/part={n % 10}/data" for n in range(200)] if kind == HIVE else ["data"]
+    names = (
+        [f"year={2000 + n // 10}/part={n % 10}/data" for n in range(200)]
+        if kind == HIVE
+        else ["data"]
+    )
     for name in names:
         file = partial / f"{name}.parquet"
         file.parent.mkdir(parents=True)
@@ -143,20 +167,28 @@ def row(name: str, case: Case) -> tuple[str, bool]:
     facts = read_facts(case.path)
     expected = predicted(facts, case, BATCH)
     found = measured(case, rows_to_read(facts, case, (BATCH,)), (BATCH,))[0]
-    line = f"| {name} | {case.mode} | {case.ranks} × {case.workers} | {differing(expected, found)} |"
+    line = (
+        f"| {name} | {case.mode} | {case.ranks} × {case.workers} | {differing(expected, found)} |"
+    )
     return line, within(expected, found)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--folder", type=Path, default=Path("bench-data"))
     args = parser.parse_args()
     print("# Host memory of other files and loaders, predicted and measured\n")
     print(f"Reader budget 64 MiB, batch {BATCH}, sequence {SEQ}; one run each; {versions()}.\n")
-    print("| file and loader | mode | ranks × workers | predicted, MiB | measured, MiB | difference |")
+    print(
+        "| file and loader | mode | ranks × workers | predicted, MiB | measured, MiB | difference |"
+    )
     print("|---|---|---:|---:|---:|---:|")
     held = []
-    with ThreadPoolExecutor(2) as pool:  # memory is counted by process: they do not disturb each other
+    with ThreadPoolExecutor(
+        2
+    ) as pool:  # memory is counted by process: they do not disturb each other
         for line, holds in pool.map(lambda pair: row(*pair), cases(args.folder)):
             print(line, flush=True)
             held.append(holds)

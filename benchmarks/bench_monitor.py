@@ -54,7 +54,9 @@ def own_time_s(monitor: MemoryMonitor, steps: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--rows", type=int, default=512)
@@ -71,7 +73,9 @@ def main() -> None:
     plain_s = statistics.median(without)
     print(f"step without monitor   {plain_s * 1e3:8.3f} ms (median of {len(without)})")
     print(f"step with monitor      {statistics.median(watched) * 1e3:8.3f} ms")
-    print(f"the monitor's own time {own_s * 1e3:8.3f} ms per step = {own_s / plain_s:.2%} of a step")
+    print(
+        f"the monitor's own time {own_s * 1e3:8.3f} ms per step = {own_s / plain_s:.2%} of a step"
+    )
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from vramcast.engine.prices.peaks import MOMENTS, Recording
 from vramcast.job import Job
 from vramcast.models.read.model import read_model
 from vramcast.models.record.program import Sizes
+from vramcast.setup import resolve
 
 BATCHES, SEQS, OPTIMIZERS = 256, 128, ("adamw", "sgd", "adafactor", "adamw-8bit", "lion")
 WANTED_PER_S, WANTED_S = 1_000_000, 1.0
@@ -53,13 +54,25 @@ def candidates_per_s() -> float:
     config = read_model("qwen2.5-7b").config
     assert config is not None
     started = time.process_time()
-    b, s = numpy.meshgrid(numpy.arange(1, BATCHES + 1), 64 * numpy.arange(1, SEQS + 1), indexing="ij")
-    recording = Recording(job, config, find_gpu("rtx4090"), Sizes(batch=b, seq=s, target_seq=s))
-    passes, beside = recording.passes(job), recording.beside(job)
-    moving = {phase: numpy.broadcast_to(passes[phase] + beside[phase], b.shape) for phase in MOMENTS if phase in passes}
+    b, s = numpy.meshgrid(
+        numpy.arange(1, BATCHES + 1), 64 * numpy.arange(1, SEQS + 1), indexing="ij"
+    )
+    recording = Recording(
+        resolve(job), config, find_gpu("rtx4090"), Sizes(batch=b, seq=s, target_seq=s)
+    )
+    passes, beside = recording.passes(resolve(job)), recording.beside(resolve(job))
+    moving = {
+        phase: numpy.broadcast_to(passes[phase] + beside[phase], b.shape)
+        for phase in MOMENTS
+        if phase in passes
+    }
     fitting = 0
     for optimizer in OPTIMIZERS:
-        lying = recording.lying(Job(model="qwen2.5-7b", gpu="rtx4090", checkpointing="full", optimizer=optimizer))
+        lying = recording.lying(
+            resolve(
+                Job(model="qwen2.5-7b", gpu="rtx4090", checkpointing="full", optimizer=optimizer)
+            )
+        )
         peak = numpy.zeros(b.shape, numpy.int64)
         for phase, grid in moving.items():
             numpy.maximum(peak, grid + lying[phase], out=peak)
@@ -86,7 +99,9 @@ def _once(words: str) -> tuple[float, int]:
 
 def main() -> None:
     rate = max(candidates_per_s() for _ in range(3))
-    print(f"{rate / 1e6:.1f} million candidates per second, {rate / WANTED_PER_S:.1f} of what is wanted\n")
+    print(
+        f"{rate / 1e6:.1f} million candidates per second, {rate / WANTED_PER_S:.1f} of what is wanted\n"
+    )
     print(f"{'s':>6}  {'plans':>5}  vramcast plan")
     seconds = []
     for words in COMMANDS:

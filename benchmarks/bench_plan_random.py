@@ -98,7 +98,9 @@ def main(seed: int) -> None:
     runs.sort(key=lambda run: run.seconds)
     above = sum(run.seconds > WANTED_S for run in runs)
     middle, ninth = runs[len(runs) // 2].seconds, runs[len(runs) * 9 // 10].seconds
-    print(f"seed {seed}: {JOBS} jobs, {above} above {WANTED_S:g} s; median {middle:.2f} s, 90 % below {ninth:.2f} s\n")
+    print(
+        f"seed {seed}: {JOBS} jobs, {above} above {WANTED_S:g} s; median {middle:.2f} s, 90 % below {ninth:.2f} s\n"
+    )
     for run in runs[-SHOWN:]:
         print(f"{run.seconds:6.2f}  {run.plans} plans  {run.words}")
 

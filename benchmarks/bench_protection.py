@@ -19,9 +19,19 @@ from pathlib import Path
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SCRIPTS = {
     "nanoGPT style, 2 steps": ["train_gpt.py", "--gpu", "rtx4090", "--steps", "2"],
-    "transformers Trainer, 2 steps and a checkpoint": ["train_trainer.py", "--gpu", "rtx4090", "--steps", "2"],
+    "transformers Trainer, 2 steps and a checkpoint": [
+        "train_trainer.py",
+        "--gpu",
+        "rtx4090",
+        "--steps",
+        "2",
+    ],
 }
-KINDS = {"none": ["--no-protect"], "namespace": ["--protect", "namespace"], "guard": ["--protect", "guard"]}
+KINDS = {
+    "none": ["--no-protect"],
+    "namespace": ["--protect", "namespace"],
+    "guard": ["--protect", "guard"],
+}
 
 
 def processor_seconds(words: list[str], folder: str) -> float:
@@ -37,7 +47,16 @@ def measure(script: str, options: list[str], rounds: int) -> dict[str, list[floa
     for _ in range(rounds):
         for kind, flags in KINDS.items():
             with tempfile.TemporaryDirectory() as folder:
-                words = [sys.executable, "-m", "vramcast", "trace", str(EXAMPLES / script), *options, *flags, "--json"]
+                words = [
+                    sys.executable,
+                    "-m",
+                    "vramcast",
+                    "trace",
+                    str(EXAMPLES / script),
+                    *options,
+                    *flags,
+                    "--json",
+                ]
                 seconds[kind].append(processor_seconds(words, folder))
     return seconds
 
@@ -49,8 +68,12 @@ def main(rounds: int) -> None:
         plain = statistics.median(seconds["none"])
         cells = [f"{plain:>6.2f} s"]
         for kind in ("namespace", "guard"):
-            ratios = [mine / none for mine, none in zip(seconds[kind], seconds["none"], strict=True)]
-            cells.append(f"{statistics.median(seconds[kind]):>8.2f} s × {statistics.median(ratios):.3f}")
+            ratios = [
+                mine / none for mine, none in zip(seconds[kind], seconds["none"], strict=True)
+            ]
+            cells.append(
+                f"{statistics.median(seconds[kind]):>8.2f} s × {statistics.median(ratios):.3f}"
+            )
         print(f"{name:<48} {cells[0]:>8} {cells[1]:>18} {cells[2]:>18}")
 
 

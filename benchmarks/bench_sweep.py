@@ -39,7 +39,9 @@ def main() -> None:
     start = time.process_time()
     some = [estimate(replace(job, batch=2, seq=seq)) for seq in (512, 1024, 2048, 4096)]
     one_s = (time.process_time() - start) / len(some)
-    print(f"{MODEL}: {jobs:,} jobs on grids in {grid_s:.2f} s of CPU time: {jobs / grid_s:,.0f} per second")
+    print(
+        f"{MODEL}: {jobs:,} jobs on grids in {grid_s:.2f} s of CPU time: {jobs / grid_s:,.0f} per second"
+    )
     print(f"one whole estimate, allocator included: {one_s * 1000:.0f} ms")
     print(f"the grid is {one_s * jobs / grid_s:,.0f} times faster per job")
 

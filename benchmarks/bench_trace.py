@@ -30,8 +30,16 @@ CASES: dict[str, dict[str, Any]] = {
     "Llama-1B, 2 × 2048": {"model": LLAMA_1B, "batch": 2, "tool": "virtual"},
     "Llama-1B, 2 × 2048, MemTracker": {"model": LLAMA_1B, "batch": 2, "tool": "memtracker"},
     "Llama-1B, 32 × 2048": {"model": LLAMA_1B, "batch": 32, "tool": "virtual"},
-    "Llama-1B, half the layers": {"model": {**LLAMA_1B, "num_hidden_layers": 8}, "batch": 2, "tool": "virtual"},
-    "Llama-1B, twice the layers": {"model": {**LLAMA_1B, "num_hidden_layers": 32}, "batch": 2, "tool": "virtual"},
+    "Llama-1B, half the layers": {
+        "model": {**LLAMA_1B, "num_hidden_layers": 8},
+        "batch": 2,
+        "tool": "virtual",
+    },
+    "Llama-1B, twice the layers": {
+        "model": {**LLAMA_1B, "num_hidden_layers": 32},
+        "batch": 2,
+        "tool": "virtual",
+    },
     "Llama-1B, twice the width": {
         "model": {**LLAMA_1B, "hidden_size": 4096, "intermediate_size": 16384, "head_dim": 128},
         "batch": 2,
@@ -42,7 +50,9 @@ CASES: dict[str, dict[str, Any]] = {
 SLOW = ("Llama-1B, 2 × 2048, MemTracker", "Llama-70B, 1 × 2048")
 
 
-def two_steps(model: Any, device: str, batch: int, after_step: Callable[[], object] = lambda: None) -> None:
+def two_steps(
+    model: Any, device: str, batch: int, after_step: Callable[[], object] = lambda: None
+) -> None:
     import torch
 
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
@@ -84,18 +94,27 @@ def memtracker(sizes: dict[str, Any], batch: int) -> float:
 
 
 def measure(case: dict[str, Any]) -> dict[str, float]:
-    seconds = {"virtual": virtual, "memtracker": memtracker}[case["tool"]](case["model"], case["batch"])
-    return {"seconds": seconds, "rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    seconds = {"virtual": virtual, "memtracker": memtracker}[case["tool"]](
+        case["model"], case["batch"]
+    )
+    return {
+        "seconds": seconds,
+        "rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
 
 
 def in_fresh_process(name: str) -> dict[str, float]:
-    done = subprocess.run([sys.executable, __file__, "--case", name], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, __file__, "--case", name], capture_output=True, text=True, check=True
+    )
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--case", choices=CASES)
     args = parser.parse_args()

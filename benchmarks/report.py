@@ -20,7 +20,11 @@ HEADING = (
     "machine, side by side. Pages of their own: `benchmarks/dataset.md`, `host.md` and `host-kinds.md`.\n"
 )
 PAGE = HERE.parent / "docs" / "performance.md"
-OWN_PAGE = ("bench_dataset.py", "bench_host.py", "bench_host_kinds.py")  # dataset.md, host.md, host-kinds.md
+OWN_PAGE = (
+    "bench_dataset.py",
+    "bench_host.py",
+    "bench_host_kinds.py",
+)  # dataset.md, host.md, host-kinds.md
 PACKAGES = ("vramcast", "torch", "transformers", "numpy", "pyarrow", "datasets")
 
 
@@ -59,9 +63,8 @@ def _written(titles: list[str]) -> dict[str, str]:
 
 def _when() -> str:
     versions = ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
-    return (
-        f"{datetime.date.today().isoformat()}, Python {platform.python_version()}, {os.cpu_count()} cores, {versions}"
-    )
+    today = datetime.date.today().isoformat()
+    return f"{today}, Python {platform.python_version()}, {os.cpu_count()} cores, {versions}"
 
 
 def _version(name: str) -> str:

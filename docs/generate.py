@@ -51,7 +51,12 @@ def sessions(page: Path) -> Iterator[Shown]:
 def run(command: str) -> str:
     """What the command prints, errors included, as on a terminal that does not fold."""
     words = shlex.split(command)
-    environment = os.environ | {"COLUMNS": "120", "NO_COLOR": "1", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    environment = os.environ | {
+        "COLUMNS": "120",
+        "NO_COLOR": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "ignore",
+    }
     done = subprocess.run(
         [sys.executable, "-m", *words], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, check=False,
@@ -92,12 +97,21 @@ def _refreshed_part(part: str) -> str:
 def commands_page() -> str:
     parts = ["# Commands", "", "Written by `make docs` from the commands themselves.", ""]
     for name, text in COMMANDS.items():
-        parts += [f"## vramcast {name}", "", f"{text[0].upper()}{text[1:]}.", "", *_options(parser_of(name)), ""]
+        parts += [
+            f"## vramcast {name}",
+            "",
+            f"{text[0].upper()}{text[1:]}.",
+            "",
+            *_options(parser_of(name)),
+            "",
+        ]
     return "\n".join(parts).rstrip() + "\n"
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"vramcast {name}", description=COMMANDS[name], allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog=f"vramcast {name}", description=COMMANDS[name], allow_abbrev=False
+    )
     import_module(f"vramcast.cli.{name}").configure(parser)
     return parser
 
@@ -110,7 +124,9 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _name(action: argparse.Action) -> str:
-    value = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
+    value = action.metavar or (
+        "|".join(map(str, action.choices)) if action.choices else action.dest.upper()
+    )
     if not action.option_strings:
         return str(value).replace("|", "\\|")
     names = ", ".join(action.option_strings)

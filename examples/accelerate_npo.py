@@ -28,7 +28,9 @@ from vramcast.runtime import (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--folder", type=Path, default=Path("npo-run"))
     parser.add_argument("--epochs", type=int, default=3)
     args = parser.parse_args()
@@ -48,16 +50,22 @@ def main() -> None:
 
     (folder,) = broadcast_object_list([str(args.folder / "reference")])
     reference = ReferenceModel(precompute_reference(reference, loader, folder), "precomputed")
-    with MemoryMonitor(*cuda_only(accelerator.device), writers=[to_accelerate(accelerator)]) as monitor:
+    with MemoryMonitor(
+        *cuda_only(accelerator.device), writers=[to_accelerate(accelerator)]
+    ) as monitor:
         for epoch in range(args.epochs):
             for batch in loader:
-                total = sequence_logprobs(policy(input_ids=batch["input_ids"]).logits, batch["labels"]).total
+                total = sequence_logprobs(
+                    policy(input_ids=batch["input_ids"]).logits, batch["labels"]
+                ).total
                 loss = npo_loss(total, reference.logprobs(batch).total, beta=0.1)
                 accelerator.backward(loss)
                 optimizer.step()
                 optimizer.zero_grad()
                 monitor.end_step()
-            accelerator.print(f"epoch {epoch}: loss {accelerator.reduce(loss.detach(), 'mean').item():.4f}")
+            accelerator.print(
+                f"epoch {epoch}: loss {accelerator.reduce(loss.detach(), 'mean').item():.4f}"
+            )
     accelerator.end_training()
 
 

@@ -16,12 +16,26 @@ import torch.nn.functional as F
 from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
 
 from vramcast.ledger import EDIT, Category, Entry, Ledger, Origin
-from vramcast.runtime import FunctionalEdit, GraphCut, MemoryMonitor, Mend, kl_to_reference, label_positions
+from vramcast.runtime import (
+    FunctionalEdit,
+    GraphCut,
+    MemoryMonitor,
+    Mend,
+    kl_to_reference,
+    label_positions,
+)
 
 SMALL = {"vocab_size": 512, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4,
          "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False,
          "rope_parameters": {"rope_type": "default", "mrope_section": [4, 6, 6], "rope_theta": 1e6}}  # fmt: skip
-SMALL_VISION = {"depth": 2, "embed_dim": 32, "hidden_size": 128, "num_heads": 2, "patch_size": 14, "mlp_ratio": 2}
+SMALL_VISION = {
+    "depth": 2,
+    "embed_dim": 32,
+    "hidden_size": 128,
+    "num_heads": 2,
+    "patch_size": 14,
+    "mlp_ratio": 2,
+}
 SEVEN_B = {"vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
            "num_attention_heads": 28, "num_key_value_heads": 4, "tie_word_embeddings": False,
            "rope_parameters": {"rope_type": "default", "mrope_section": [16, 24, 24], "rope_theta": 1e6}}  # fmt: skip
@@ -29,11 +43,17 @@ SEVEN_B_VISION = {"hidden_size": 3584}
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", choices=("small", "qwen2-vl-7b"), default="small")
     parser.add_argument("--device", default="0" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--sub-device", help="another device for the edited layers; the next GPU if left out")
-    parser.add_argument("--layers", type=int, default=3, help="how many of the last layers are edited")
+    parser.add_argument(
+        "--sub-device", help="another device for the edited layers; the next GPU if left out"
+    )
+    parser.add_argument(
+        "--layers", type=int, default=3, help="how many of the last layers are edited"
+    )
     parser.add_argument("--rank", type=int, help="of the editor; 1920 for qwen2-vl-7b")
     parser.add_argument("--sequence", type=int, default=128)
     parser.add_argument("--steps", type=int, default=10)
@@ -49,7 +69,11 @@ def build(name: str) -> torch.nn.Module:
         image_token_id=500, video_token_id=501, vision_start_token_id=502, vision_end_token_id=503,
     )  # fmt: skip
     torch.manual_seed(0)
-    return Qwen2VLForConditionalGeneration(config).to(torch.bfloat16 if seven else torch.float32).eval()
+    return (
+        Qwen2VLForConditionalGeneration(config)
+        .to(torch.bfloat16 if seven else torch.float32)
+        .eval()
+    )
 
 
 def batch_of(args: argparse.Namespace, seed: int) -> dict[str, torch.Tensor]:
@@ -63,8 +87,12 @@ def batch_of(args: argparse.Namespace, seed: int) -> dict[str, torch.Tensor]:
 
 def edit_step(edit: FunctionalEdit, mend: Mend, args: argparse.Namespace, number: int) -> float:
     """Learn one edit so that a paraphrase follows it (outer) and other text does not (locality)."""
-    inner, outer, other = (batch_of(args, seed) for seed in (number % 4, number % 4, 100 + number % 4))
-    mask, labels = label_positions(inner["labels"])  # on the CPU: no synchronisation to know how many there are
+    inner, outer, other = (
+        batch_of(args, seed) for seed in (number % 4, number % 4, 100 + number % 4)
+    )
+    mask, labels = label_positions(
+        inner["labels"]
+    )  # on the CPU: no synchronisation to know how many there are
     there = labels.to(edit.device)
     loss_of = lambda logits: F.cross_entropy(logits.float(), there)  # noqa: E731
     prefix, outer_prefix, other_prefix = edit.prefix(inner), edit.prefix(outer), edit.prefix(other)
@@ -103,12 +131,16 @@ def main() -> None:
         for part in ("up_proj", "down_proj")
     ]
     edit = FunctionalEdit(model, names).place(args.device, args.sub_device)
-    mend = Mend(edit, rank=args.rank or (1920 if args.model == "qwen2-vl-7b" else 16), initial_rate=1e-3)
+    mend = Mend(
+        edit, rank=args.rank or (1920 if args.model == "qwen2-vl-7b" else 16), initial_rate=1e-3
+    )
     optimizer = torch.optim.Adam(mend.parameters(), lr=1e-3)
     print(f"base on {edit.device}, edited layers on {edit.sub_device}")
     ledger = bill(edit, mend, args, model.config.text_config.vocab_size)
     for entry in ledger.entries:
-        print(f"  {entry.place:8} {entry.component:24} {entry.nbytes / 2**30:8.3f} GiB  {entry.formula}")
+        print(
+            f"  {entry.place:8} {entry.component:24} {entry.nbytes / 2**30:8.3f} GiB  {entry.formula}"
+        )
     devices = dict.fromkeys((edit.device, edit.sub_device))
     with MemoryMonitor(*devices, ledger=ledger) as monitor:
         for number in range(args.steps):

@@ -15,12 +15,16 @@ from vramcast.runtime import find_batch_size
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sequence", type=int, default=512)
     parser.add_argument("--steps", type=int, default=3)
     args = parser.parse_args()
     if not torch.cuda.is_available():
-        parser.error("this example needs a GPU, or a virtual one: vramcast trace examples/find_batch.py --gpu rtx3060")
+        parser.error(
+            "this example needs a GPU, or a virtual one: vramcast trace examples/find_batch.py --gpu rtx3060"
+        )
     device = torch.device("cuda:0")
     model = GPT2LMHeadModel(GPT2Config()).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -32,9 +36,15 @@ def main() -> None:
         optimizer.zero_grad()
 
     job = Job(model="gpt2", seq=args.sequence, precision="fp32", optimizer="adamw")
-    usable = torch.cuda.get_device_properties(device).total_memory - (1 << 30)  # room for the context and the cache
+    usable = torch.cuda.get_device_properties(device).total_memory - (
+        1 << 30
+    )  # room for the context and the cache
     choice = find_batch_size(
-        step, job, predict=lambda batch: peak_bytes(replace(job, batch=batch)), budget_bytes=usable, max_batch=256
+        step,
+        job,
+        predict=lambda batch: peak_bytes(replace(job, batch=batch)),
+        budget_bytes=usable,
+        max_batch=256,
     )
     for probe in choice.probes:
         print(probe)

@@ -33,7 +33,9 @@ STEPS = {"two-phase": TwoPhaseStep, "retain-graph": RetainGraphStep, "joint": Jo
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--scheme", choices=(*STEPS, "one-pass"), default="two-phase")
     parser.add_argument("--parallel", choices=("none", "ddp", "fsdp2"), default="none")
     parser.add_argument("--layers", type=int, default=4)
@@ -57,7 +59,9 @@ def build(args: argparse.Namespace) -> torch.nn.Module:
 
 def parallelised(model: torch.nn.Module, how: str, device: str) -> torch.nn.Module:
     if how == "ddp":
-        return torch.nn.parallel.DistributedDataParallel(model.to(device), find_unused_parameters=True)
+        return torch.nn.parallel.DistributedDataParallel(
+            model.to(device), find_unused_parameters=True
+        )
     if how == "fsdp2":
         from torch.distributed.fsdp import fully_shard
 
@@ -96,9 +100,15 @@ def make_step(args: argparse.Namespace, model: torch.nn.Module, stack: ExitStack
     gate = torch.optim.AdamW(collector.gate_parameters(), lr=2e-3)
     if args.scheme == "one-pass":
         collector.close()
-        return stack.enter_context(OnePassStep(model, optimizers=[rest, gate], layer_loss=layer_loss, tracker=tracker))
+        return stack.enter_context(
+            OnePassStep(model, optimizers=[rest, gate], layer_loss=layer_loss, tracker=tracker)
+        )
     return STEPS[args.scheme](
-        main_optimizer=rest, gate_optimizer=gate, gating_loss=gating_loss, collector=collector, tracker=tracker
+        main_optimizer=rest,
+        gate_optimizer=gate,
+        gating_loss=gating_loss,
+        collector=collector,
+        tracker=tracker,
     )
 
 
@@ -131,7 +141,9 @@ def main() -> None:
                 )
         if args.scheme == "two-phase":
             step.main_phase(lambda: model(input_ids=ids, labels=ids).loss)
-            print(f"held between the phases: {step.collector.held_bytes()} bytes, predicted {predicted_bytes(args)}")
+            print(
+                f"held between the phases: {step.collector.held_bytes()} bytes, predicted {predicted_bytes(args)}"
+            )
     if args.parallel != "none":
         dist.destroy_process_group()
 

@@ -14,7 +14,13 @@ import tempfile
 import torch
 from transformers import AutoModelForCausalLM, Phi3Config
 
-from vramcast.runtime import MemoryMonitor, ReferenceModel, npo_loss, precompute_reference, sequence_logprobs
+from vramcast.runtime import (
+    MemoryMonitor,
+    ReferenceModel,
+    npo_loss,
+    precompute_reference,
+    sequence_logprobs,
+)
 
 SMALL = {"vocab_size": 512, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4,
          "num_attention_heads": 4, "num_key_value_heads": 4, "pad_token_id": 0, "bos_token_id": 1,
@@ -22,19 +28,27 @@ SMALL = {"vocab_size": 512, "hidden_size": 128, "intermediate_size": 256, "num_h
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", choices=("small", "phi-3-mini"), default="small")
-    parser.add_argument("--reference", default="cpu", help="cpu, same, precomputed, or a device such as cuda:1")
+    parser.add_argument(
+        "--reference", default="cpu", help="cpu, same, precomputed, or a device such as cuda:1"
+    )
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--sequence", type=int, default=256)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--beta", type=float, default=0.1)
     parser.add_argument("--learning-rate", type=float, default=1e-5)
-    parser.add_argument("--checkpoint", action="store_true", help="recompute activations in backward")
+    parser.add_argument(
+        "--checkpoint", action="store_true", help="recompute activations in backward"
+    )
     return parser.parse_args()
 
 
-def unwanted_text(args: argparse.Namespace, vocabulary: int, device: str) -> list[dict[str, torch.Tensor]]:
+def unwanted_text(
+    args: argparse.Namespace, vocabulary: int, device: str
+) -> list[dict[str, torch.Tensor]]:
     """Counting sequences stand for the text to forget."""
     batches = []
     for index in range(4):
@@ -44,7 +58,9 @@ def unwanted_text(args: argparse.Namespace, vocabulary: int, device: str) -> lis
     return batches
 
 
-def make_reference(policy: torch.nn.Module, args: argparse.Namespace, batches: list) -> ReferenceModel:
+def make_reference(
+    policy: torch.nn.Module, args: argparse.Namespace, batches: list
+) -> ReferenceModel:
     if args.reference != "precomputed":
         return ReferenceModel.copy_of(policy, args.reference)
     cache = precompute_reference(ReferenceModel.copy_of(policy, "cpu"), batches, tempfile.mkdtemp())
@@ -65,7 +81,9 @@ def main() -> None:
     with MemoryMonitor(*([device] if device != "cpu" else [])) as monitor:
         for step in range(args.steps):
             batch = batches[step % len(batches)]
-            total = sequence_logprobs(policy(input_ids=batch["input_ids"]).logits, batch["labels"]).total
+            total = sequence_logprobs(
+                policy(input_ids=batch["input_ids"]).logits, batch["labels"]
+            ).total
             loss = npo_loss(total, reference.logprobs(batch).total, beta=args.beta)
             loss.backward()
             optimizer.step()
@@ -76,7 +94,9 @@ def main() -> None:
 
 def peaks(monitor: MemoryMonitor) -> str:
     return "  ".join(
-        f"{name} {value / 2**30:.2f} GiB" for name, value in monitor.metrics.items() if name.endswith("max")
+        f"{name} {value / 2**30:.2f} GiB"
+        for name, value in monitor.metrics.items()
+        if name.endswith("max")
     )
 
 

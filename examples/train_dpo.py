@@ -47,7 +47,9 @@ def log_probabilities(model, batch):
 
 
 optimizer = torch.optim.AdamW(policy.parameters(), lr=5e-7)
-for step, batch in enumerate(DataLoader(Pairs(), batch_size=4, collate_fn=collate, num_workers=2, pin_memory=True)):
+for step, batch in enumerate(
+    DataLoader(Pairs(), batch_size=4, collate_fn=collate, num_workers=2, pin_memory=True)
+):
     batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
     with torch.no_grad():
         reference_chosen, reference_rejected = log_probabilities(reference, batch).chunk(2)

@@ -42,5 +42,7 @@ for step in range(args.steps):
     optimizer.step()
     optimizer.zero_grad()
     if dist.get_rank() == 0:
-        print(f"step {step} of {dist.get_world_size()} ranks: peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB")
+        print(
+            f"step {step} of {dist.get_world_size()} ranks: peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB"
+        )
 dist.destroy_process_group()

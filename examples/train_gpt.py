@@ -20,7 +20,11 @@ torch.backends.cuda.matmul.allow_tf32 = True
 torch.backends.cudnn.allow_tf32 = True
 device_type = "cuda" if "cuda" in device else "cpu"
 ptdtype = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
-ctx = nullcontext() if device_type == "cpu" else torch.amp.autocast(device_type=device_type, dtype=ptdtype)
+ctx = (
+    nullcontext()
+    if device_type == "cpu"
+    else torch.amp.autocast(device_type=device_type, dtype=ptdtype)
+)
 
 
 class LayerNorm(nn.Module):
@@ -44,14 +48,20 @@ class Attention(nn.Module):
         B, T, C = x.size()
         q, k, v = self.c_attn(x).split(n_embd, dim=2)
         q, k, v = (t.view(B, T, n_head, C // n_head).transpose(1, 2) for t in (q, k, v))
-        y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout if self.training else 0, is_causal=True)
+        y = F.scaled_dot_product_attention(
+            q, k, v, dropout_p=dropout if self.training else 0, is_causal=True
+        )
         return self.resid_dropout(self.c_proj(y.transpose(1, 2).contiguous().view(B, T, C)))
 
 
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
-        self.ln_1, self.attn, self.ln_2 = LayerNorm(n_embd, False), Attention(), LayerNorm(n_embd, False)
+        self.ln_1, self.attn, self.ln_2 = (
+            LayerNorm(n_embd, False),
+            Attention(),
+            LayerNorm(n_embd, False),
+        )
         self.c_fc = nn.Linear(n_embd, 4 * n_embd, bias=False)
         self.c_proj = nn.Linear(4 * n_embd, n_embd, bias=False)
         self.dropout = nn.Dropout(dropout)
@@ -92,7 +102,9 @@ class GPT(nn.Module):
             {"params": [p for p in params if p.dim() >= 2], "weight_decay": weight_decay},
             {"params": [p for p in params if p.dim() < 2], "weight_decay": 0.0},
         ]
-        return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.95), fused=device_type == "cuda")
+        return torch.optim.AdamW(
+            groups, lr=learning_rate, betas=(0.9, 0.95), fused=device_type == "cuda"
+        )
 
 
 data = torch.randint(0, vocab_size, (100_000,))
@@ -102,7 +114,9 @@ def get_batch():
     ix = torch.randint(len(data) - block_size, (batch_size,))
     x = torch.stack([data[i : i + block_size] for i in ix])
     y = torch.stack([data[i + 1 : i + 1 + block_size] for i in ix])
-    return x.pin_memory().to(device, non_blocking=True), y.pin_memory().to(device, non_blocking=True)
+    return x.pin_memory().to(device, non_blocking=True), y.pin_memory().to(
+        device, non_blocking=True
+    )
 
 
 model = GPT()
@@ -127,7 +141,12 @@ def estimate_loss():
 
 X, Y = get_batch()
 for iter_num in range(max_iters):
-    lr = learning_rate * min(1.0, (iter_num + 1) / warmup_iters) * 0.5 * (1.0 + math.cos(iter_num / max_iters))
+    lr = (
+        learning_rate
+        * min(1.0, (iter_num + 1) / warmup_iters)
+        * 0.5
+        * (1.0 + math.cos(iter_num / max_iters))
+    )
     for group in optimizer.param_groups:
         group["lr"] = lr
     if iter_num % eval_interval == 0:
@@ -144,4 +163,6 @@ for iter_num in range(max_iters):
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad(set_to_none=True)
-    print(f"iter {iter_num}: loss {loss.item():.4f}, peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB")
+    print(
+        f"iter {iter_num}: loss {loss.item():.4f}, peak {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB"
+    )

@@ -29,7 +29,8 @@ from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, ByT5Tokenizer, T5Config, T5ForConditionalGeneration
 from transformers.optimization import Adafactor
 
-from vramcast.host.bill import HostData, HostJob, Loader, ModelOnHost, host_entries, token_batch
+from vramcast.host.entries import host_entries
+from vramcast.host.host_job import HostData, HostJob, Loader, ModelOnHost, token_batch
 from vramcast.host.libraries import FORKED_WORKER_BYTES, KNOWN
 from vramcast.host.processes import family_use
 from vramcast.ledger import FORWARD, Ledger
@@ -84,14 +85,26 @@ def main() -> None:
 
 def check_launch() -> None:
     """`accelerate launch --cpu --num_processes 2` names a rendezvous and starts one process that nobody meets there."""
-    if "MASTER_ADDR" in os.environ and "RANK" not in os.environ and "ACCELERATE_USE_CPU" in os.environ:
-        sys.exit("Accelerate starts one process with --cpu. For two: accelerate launch --multi_gpu --num_processes 2")
+    if (
+        "MASTER_ADDR" in os.environ
+        and "RANK" not in os.environ
+        and "ACCELERATE_USE_CPU" in os.environ
+    ):
+        sys.exit(
+            "Accelerate starts one process with --cpu. For two: accelerate launch --multi_gpu --num_processes 2"
+        )
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="parquet with the columns prompt and response")
-    parser.add_argument("--generate", type=int, default=0, help="write that many rows there if the file is missing")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="parquet with the columns prompt and response"
+    )
+    parser.add_argument(
+        "--generate", type=int, default=0, help="write that many rows there if the file is missing"
+    )
     parser.add_argument("--size", choices=SIZES, default="tiny")
     parser.add_argument("--tokenizer", help="folder of a Hugging Face tokenizer")
     parser.add_argument("--mode", default="row-groups")
@@ -104,7 +117,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--steps", type=int, help="stop after that many batches")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--state", type=Path, help="file that keeps where the data stands; resumed from if it exists")
+    parser.add_argument(
+        "--state",
+        type=Path,
+        help="file that keeps where the data stands; resumed from if it exists",
+    )
     return parser.parse_args()
 
 
@@ -118,7 +135,9 @@ def write_chats(path: Path, rows: int) -> None:
     pq.write_table(pa.table({"prompt": prompts, "response": answers}), path, row_group_size=1000)
 
 
-def build(args: argparse.Namespace, vocab: int) -> tuple[T5ForConditionalGeneration, torch.optim.Optimizer]:
+def build(
+    args: argparse.Namespace, vocab: int
+) -> tuple[T5ForConditionalGeneration, torch.optim.Optimizer]:
     model = T5ForConditionalGeneration(config(args.size, vocab))
     if not args.train_encoder:
         for part in (model.shared, model.encoder):
@@ -141,7 +160,10 @@ def config(size: str, vocab: int) -> T5Config:
 
 
 def plan(
-    args: argparse.Namespace, accelerator: Accelerator, model: T5ForConditionalGeneration, data: LowMemDataset[Any]
+    args: argparse.Namespace,
+    accelerator: Accelerator,
+    model: T5ForConditionalGeneration,
+    data: LowMemDataset[Any],
 ) -> tuple[HostJob, LoaderPolicy]:
     """The host side as a job, and loader settings that leave it room."""
     tensors = token_batch(args.batch, args.max_length)
@@ -156,7 +178,7 @@ def plan(
         activations_bytes=saved_bytes(args, model) if on_cpu else 0,
     )  # fmt: skip
     facts, budget = data.facts, data.budget_bytes
-    held = min(facts.room_for_tables_bytes(budget), facts.held_bytes) + facts.scratch_bytes(budget)
+    held = min(facts.table_budget_bytes(budget), facts.held_bytes) + facts.scratch_bytes(budget)
     policy = loader_policy(
         LoaderNeeds(
             batch_size=args.batch, tensor_bytes=tensors, worker_bytes=FORKED_WORKER_BYTES + held, dataset_bytes=held,
@@ -175,8 +197,12 @@ def state_bytes(optimizer: str, model: torch.nn.Module, ranks: int) -> int:
     """Gradients of what is trained, DDP's buckets, and the optimizer's states."""
     trained = [p for p in model.parameters() if p.requires_grad]
     gradients = sum(p.numel() * 4 for p in trained)
-    factored = sum(4 * (sum(p.shape) if p.dim() >= 2 else p.numel()) for p in trained)  # rows + columns of a matrix
-    return gradients * (2 if ranks > 1 else 1) + (factored if optimizer == "adafactor" else 2 * gradients)
+    factored = sum(
+        4 * (sum(p.shape) if p.dim() >= 2 else p.numel()) for p in trained
+    )  # rows + columns of a matrix
+    return gradients * (2 if ranks > 1 else 1) + (
+        factored if optimizer == "adafactor" else 2 * gradients
+    )
 
 
 def saved_bytes(args: argparse.Namespace, model: T5ForConditionalGeneration) -> int:
@@ -208,7 +234,9 @@ class HostPeak(threading.Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.peak_bytes = 0
-        self.root_pid = os.getppid() if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1 else os.getpid()
+        self.root_pid = (
+            os.getppid() if int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1 else os.getpid()
+        )
         self.running = True
 
     def look(self) -> None:
@@ -228,7 +256,9 @@ def train(
     # Not prepared by Accelerate: the sampler has given each rank its own rows, each exactly once.
     sampler = RowGroupSampler(data, batch_size=policy.batch_size, seed=args.seed)
     collate = TokenizeCollate(tokenizer=tokenizer, max_length=args.max_length)
-    loader = DataLoader(data, batch_sampler=sampler, collate_fn=collate, **policy.dataloader_kwargs())
+    loader = DataLoader(
+        data, batch_sampler=sampler, collate_fn=collate, **policy.dataloader_kwargs()
+    )
     model, optimizer = accelerator.prepare(model, optimizer)
     losses: list[float] = []
     rows = 0
@@ -243,7 +273,9 @@ def train(
                 done += 1
                 last = done % args.accumulate == 0 or done == len(sampler)
                 with nullcontext() if last else accelerator.no_sync(model):
-                    loss = model(**{name: tensor.to(accelerator.device) for name, tensor in batch.items()}).loss
+                    loss = model(
+                        **{name: tensor.to(accelerator.device) for name, tensor in batch.items()}
+                    ).loss
                     accelerator.backward(loss)  # divides by the accumulation steps: nobody else may
                 if last:
                     optimizer.step()
@@ -258,14 +290,18 @@ def train(
     return finish(peak, accelerator, losses, rows)
 
 
-def finish(peak: HostPeak, accelerator: Accelerator, losses: list[float], rows: int) -> tuple[int, list[float], int]:
+def finish(
+    peak: HostPeak, accelerator: Accelerator, losses: list[float], rows: int
+) -> tuple[int, list[float], int]:
     peak.look()
     peak.running = False
     total = int(accelerator.gather(torch.tensor([rows], device=accelerator.device)).sum())
     return peak.peak_bytes, losses, total
 
 
-def resume(state: Path | None, sampler: RowGroupSampler, accelerator: Accelerator) -> tuple[int, int]:
+def resume(
+    state: Path | None, sampler: RowGroupSampler, accelerator: Accelerator
+) -> tuple[int, int]:
     path = rank_file(state, accelerator)
     if path is None or not path.exists():
         return 0, 0
@@ -289,7 +325,11 @@ def rank_file(state: Path | None, accelerator: Accelerator) -> Path | None:
 
 
 def report_before(
-    args: argparse.Namespace, model: torch.nn.Module, policy: LoaderPolicy, job: HostJob, predicted: int
+    args: argparse.Namespace,
+    model: torch.nn.Module,
+    policy: LoaderPolicy,
+    job: HostJob,
+    predicted: int,
 ) -> list[str]:
     total = sum(p.numel() for p in model.parameters())
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)

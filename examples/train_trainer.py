@@ -3,7 +3,13 @@
 import argparse
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments, default_data_collator
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    Trainer,
+    TrainingArguments,
+    default_data_collator,
+)
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int, default=4)

@@ -9,7 +9,9 @@ assert torch.cuda.device_count() >= 2, "two GPUs are needed"
 class TwoStages(nn.Module):
     def __init__(self, width=2048, depth=8):
         super().__init__()
-        blocks = [nn.TransformerEncoderLayer(width, 16, 4 * width, batch_first=True) for _ in range(depth)]
+        blocks = [
+            nn.TransformerEncoderLayer(width, 16, 4 * width, batch_first=True) for _ in range(depth)
+        ]
         self.first = nn.Sequential(*blocks[: depth // 2]).to("cuda:0")
         self.second = nn.Sequential(*blocks[depth // 2 :]).to("cuda:1")
         self.head = nn.Linear(width, 1000).to("cuda:1")

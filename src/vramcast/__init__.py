@@ -6,30 +6,46 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vramcast.engine.estimate import estimate
+    from vramcast.cli.oom_hook import explain_oom, install_excepthook
+    from vramcast.engine import estimate
     from vramcast.forecast import Forecast, Verdict
     from vramcast.job import Job
     from vramcast.ledger import Entry, Ledger
     from vramcast.models.read.model import read_model
     from vramcast.models.read.module import read_module
-    from vramcast.report.diagnose_hook import explain_oom, install_excepthook
     from vramcast.virtual.gpu import virtual_gpu
     from vramcast.virtual.step import trace_step
 
 __all__ = [
-    "Entry", "Forecast", "Job", "Ledger", "Verdict", "estimate", "explain_oom", "install_excepthook", "read_model",
-    "read_module", "trace_step", "virtual_gpu",
-]  # fmt: skip
+    "Entry",
+    "Forecast",
+    "Job",
+    "Ledger",
+    "Verdict",
+    "estimate",
+    "explain_oom",
+    "install_excepthook",
+    "read_model",
+    "read_module",
+    "trace_step",
+    "virtual_gpu",
+]
 
 # Public name → module, imported when first used: `import vramcast` stays instant.
 _HOME = {
-    "Entry": "vramcast.ledger", "Ledger": "vramcast.ledger", "Job": "vramcast.job",
-    "Forecast": "vramcast.forecast", "Verdict": "vramcast.forecast",
-    "estimate": "vramcast.engine.estimate",
-    "read_model": "vramcast.models.read.model", "read_module": "vramcast.models.read.module",
-    "explain_oom": "vramcast.report.diagnose_hook", "install_excepthook": "vramcast.report.diagnose_hook",
-    "trace_step": "vramcast.virtual.step", "virtual_gpu": "vramcast.virtual.gpu",
-}  # fmt: skip
+    "Entry": "vramcast.ledger",
+    "Ledger": "vramcast.ledger",
+    "Job": "vramcast.job",
+    "Forecast": "vramcast.forecast",
+    "Verdict": "vramcast.forecast",
+    "estimate": "vramcast.engine",
+    "read_model": "vramcast.models.read.model",
+    "read_module": "vramcast.models.read.module",
+    "explain_oom": "vramcast.cli.oom_hook",
+    "install_excepthook": "vramcast.cli.oom_hook",
+    "trace_step": "vramcast.virtual.step",
+    "virtual_gpu": "vramcast.virtual.gpu",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -27,18 +27,27 @@ _OTHERS = (
     (stat.S_ISSOCK, "a socket, not a file"),
 )
 # Without O_NONBLOCK a pipe that takes a file's place between the look and the opening would never return.
-_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_FLAGS = (
+    os.O_RDONLY
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_BINARY", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+)
 
 
 def open_file(path: str | Path, most_bytes: int | None = None) -> BinaryIO:
     """A regular file, open for reading; refused if it is larger than its reader allows."""
     try:
-        _check_kind(path, os.stat(path).st_mode)  # before it is opened: opening some devices does something
+        _check_kind(
+            path, os.stat(path).st_mode
+        )  # before it is opened: opening some devices does something
         descriptor = os.open(path, _FLAGS)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        raise InputError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
+        ) from None
     try:
         found = os.fstat(descriptor)
         _check_kind(path, found.st_mode)
@@ -68,7 +77,9 @@ def read_text(path: str | Path, most_bytes: int) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not text in UTF-8 (byte {error.start:,} is {data[error.start]:#04x})") from None
+        raise InputError(
+            f"{path}: not text in UTF-8 (byte {error.start:,} is {data[error.start]:#04x})"
+        ) from None
 
 
 class Bounded(io.RawIOBase):
@@ -97,9 +108,13 @@ class Bounded(io.RawIOBase):
 
 def _check_kind(path: str | Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
-        kind = next((words for holds, words in _OTHERS if holds(mode)), "something else than a file")
+        kind = next(
+            (words for holds, words in _OTHERS if holds(mode)), "something else than a file"
+        )
         raise InputError(f"{path}: {kind}")
 
 
 def _too_large(path: str | Path, size: str, most_bytes: int) -> InputError:
-    return InputError(f"{path}: {size} where at most {format_bytes(most_bytes)} are read. Is it the right file?")
+    return InputError(
+        f"{path}: {size} where at most {format_bytes(most_bytes)} are read. Is it the right file?"
+    )

@@ -41,6 +41,12 @@ class Verdict:
     headroom_bytes: int | None
     range_bytes: tuple[int, int] | None
 
+    @property
+    def highest_bytes(self) -> int:
+        """The peak at the highest level that is modelled: process, else reserved, else allocated."""
+        levels = (self.process_bytes, self.reserved_bytes, self.allocated_bytes)
+        return next((level for level in levels if level is not None), 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
@@ -48,7 +54,9 @@ class Scaling:
 
     linear_bytes: int  # per token
     quadratic_bytes: float  # per token²
-    crossover_seq: int | None  # the length from which the quadratic part is the larger one; None: there is none
+    crossover_seq: (
+        int | None
+    )  # the length from which the quadratic part is the larger one; None: there is none
     batch: int
 
 
@@ -68,20 +76,29 @@ class Forecast:
     def verdict(self, place: str | None = None) -> Verdict:
         """The fullest device against the card's capacity as CUDA reports it."""
         places = (place,) if place else self.ledger.devices()
-        peak = max((self.ledger.peak(device) for device in places), key=lambda moment: moment.process_bytes)
+        peak = max(
+            (self.ledger.peak(device) for device in places), key=lambda moment: moment.process_bytes
+        )
         complete = list(Level).index(self.ledger.top_level)
         levels = [peak.allocated_bytes, peak.reserved_bytes, peak.process_bytes]
         known = [value if index <= complete else None for index, value in enumerate(levels)]
         capacity = self.gpu.capacity_bytes() if self.gpu else None
-        highest = next((value for value in reversed(known) if value is not None), peak.allocated_bytes)
+        highest = next(
+            (value for value in reversed(known) if value is not None), peak.allocated_bytes
+        )
         fits = None
         if capacity is not None and (highest > capacity or complete == len(Level) - 1):
             fits = highest <= capacity
         return Verdict(
-            fits=fits, peak=peak, allocated_bytes=known[0], reserved_bytes=known[1], process_bytes=known[2],
-            capacity_bytes=capacity, headroom_bytes=None if capacity is None else capacity - highest,
+            fits=fits,
+            peak=peak,
+            allocated_bytes=known[0],
+            reserved_bytes=known[1],
+            process_bytes=known[2],
+            capacity_bytes=capacity,
+            headroom_bytes=None if capacity is None else capacity - highest,
             range_bytes=self._range(peak, highest),
-        )  # fmt: skip
+        )
 
     def assumed_most_bytes(self) -> int:
         """The peak with every assumed line (context, workspaces) at its upper end."""
@@ -93,7 +110,11 @@ class Forecast:
     def _range(self, peak: Moment, highest: int) -> tuple[int, int] | None:
         """What the open lines leave room for, and where comparable jobs were measured: the wider of both."""
         ranges = [_open_range(self.ledger, peak, highest)]
-        if self.job is not None and self.job.model is not None and self.ledger.top_level != Level.ALLOCATED:
+        if (
+            self.job is not None
+            and self.job.model is not None
+            and self.ledger.top_level != Level.ALLOCATED
+        ):
             ranges.append(residual_range(self.job, self.ledger.top_level, highest))
         known = [found for found in ranges if found is not None]
         return (min(low for low, _ in known), max(high for _, high in known)) if known else None

@@ -32,7 +32,9 @@ def read_values(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f":{mark.line + 1}" if mark else ""
-        raise InputError(f"{path}{where}: not YAML ({getattr(error, 'problem', None) or error})") from None
+        raise InputError(
+            f"{path}{where}: not YAML ({getattr(error, 'problem', None) or error})"
+        ) from None
     if not isinstance(root, yaml.MappingNode):
         raise InputError(f"{path}: a job file is a list of `key: value` lines")
     return dict(_pair(path, key, value) for key, value in root.value)
@@ -73,7 +75,9 @@ def _scalar(node: Any) -> Any:
     if not isinstance(node, yaml.ScalarNode):
         raise InputError("nested keys or lists are not part of a job")
     if len(node.value) > LONGEST_VALUE:
-        raise InputError(f"a value of {len(node.value):,} characters; the longest allowed has {LONGEST_VALUE:,}")
+        raise InputError(
+            f"a value of {len(node.value):,} characters; the longest allowed has {LONGEST_VALUE:,}"
+        )
     try:
         return yaml.SafeLoader("").construct_object(node)
     except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
@@ -86,6 +90,10 @@ def write_job(job: Job) -> str:
     import yaml
 
     defaults = job_values(Job(params=1))
-    values = {name: value for name, value in job_values(job).items() if value != defaults[name] or name == "params"}
+    values = {
+        name: value
+        for name, value in job_values(job).items()
+        if value != defaults[name] or name == "params"
+    }
     values = {name: value for name, value in values.items() if value is not None}
     return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True))

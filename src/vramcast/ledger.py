@@ -70,9 +70,22 @@ RESUME, GATING = (
     "gating",
 )  # loading a checkpoint; a second backward pass, for the gate of a mixture of experts
 PHASES = (
-    LOAD, RESUME, EDIT, FORWARD, LOSS, BACKWARD, STEP, ROLLOUT, NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD, GATING,
-    NEXT_STEP, EVAL, SAVE,
-)  # fmt: skip
+    LOAD,
+    RESUME,
+    EDIT,
+    FORWARD,
+    LOSS,
+    BACKWARD,
+    STEP,
+    ROLLOUT,
+    NEXT_FORWARD,
+    NEXT_LOSS,
+    NEXT_BACKWARD,
+    GATING,
+    NEXT_STEP,
+    EVAL,
+    SAVE,
+)
 
 HOST, PINNED, SHM = "host", "pinned", "shm"
 
@@ -91,7 +104,9 @@ class Entry:
     source: str = ""
     needed_by: str = ""
     level: Level = Level.ALLOCATED
-    range_bytes: tuple[int, int] | None = None  # what the line could be, where its origin leaves room
+    range_bytes: tuple[int, int] | None = (
+        None  # what the line could be, where its origin leaves room
+    )
 
     def is_device_memory(self) -> bool:
         return self.place.startswith("cuda")
@@ -113,7 +128,9 @@ class Ledger:
     """Entries, and everything that follows from them."""
 
     entries: tuple[Entry, ...]
-    top_level: Level = Level.PROCESS  # the highest of the GPU's counters that these entries are complete for
+    top_level: Level = (
+        Level.PROCESS
+    )  # the highest of the GPU's counters that these entries are complete for
 
     def check(self) -> None:
         """Raise if an entry is malformed or the sums do not add up."""
@@ -124,7 +141,9 @@ class Ledger:
                 moment = self.moment(phase, place)
                 grouped = self.grouped(lambda entry: entry.category, phase=phase, place=place)
                 if sum(grouped.values()) != moment.process_bytes:
-                    raise InvariantError(f"groups of {phase} on {place} do not add up to {moment.process_bytes}")
+                    raise InvariantError(
+                        f"groups of {phase} on {place} do not add up to {moment.process_bytes}"
+                    )
 
     def places(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(entry.place for entry in self.entries))
@@ -134,12 +153,19 @@ class Ledger:
 
     def phases(self, place: str | None = None) -> tuple[str, ...]:
         """The phases that occur, in the order of time."""
-        seen = {phase for entry in self.entries if place in (None, entry.place) for phase in entry.phases}
+        seen = {
+            phase
+            for entry in self.entries
+            if place in (None, entry.place)
+            for phase in entry.phases
+        }
         known = tuple(phase for phase in PHASES if phase in seen)
         return known + tuple(sorted(seen.difference(PHASES)))
 
     def alive(self, phase: str, place: str) -> tuple[Entry, ...]:
-        return tuple(entry for entry in self.entries if entry.place == place and phase in entry.phases)
+        return tuple(
+            entry for entry in self.entries if entry.place == place and phase in entry.phases
+        )
 
     def moment(self, phase: str, place: str) -> Moment:
         sums = dict.fromkeys(Level, 0)
@@ -148,9 +174,12 @@ class Ledger:
         allocated = sums[Level.ALLOCATED]
         reserved = allocated + sums[Level.RESERVED]
         return Moment(
-            phase=phase, place=place, allocated_bytes=allocated, reserved_bytes=reserved,
+            phase=phase,
+            place=place,
+            allocated_bytes=allocated,
+            reserved_bytes=reserved,
             process_bytes=reserved + sums[Level.PROCESS],
-        )  # fmt: skip
+        )
 
     def peak(self, place: str) -> Moment:
         """The phase in which the process holds most at this place; among equals the most allocated, then the first."""
@@ -175,11 +204,17 @@ class Ledger:
 
 def _check_entry(entry: Entry, top_level: Level) -> None:
     if type(entry.nbytes) is not int or entry.nbytes < 0:
-        raise InvariantError(f"{entry.component}: bytes must be a non-negative int, not {entry.nbytes!r}")
+        raise InvariantError(
+            f"{entry.component}: bytes must be a non-negative int, not {entry.nbytes!r}"
+        )
     if not entry.phases:
         raise InvariantError(f"{entry.component}: alive in no phase")
     levels = list(Level)
     if entry.is_device_memory() and levels.index(entry.level) > levels.index(top_level):
-        raise InvariantError(f"{entry.component}: level {entry.level} is above what this ledger models")
+        raise InvariantError(
+            f"{entry.component}: level {entry.level} is above what this ledger models"
+        )
     if entry.range_bytes and not entry.range_bytes[0] <= entry.nbytes <= entry.range_bytes[1]:
-        raise InvariantError(f"{entry.component}: {entry.nbytes} lies outside its range {entry.range_bytes}")
+        raise InvariantError(
+            f"{entry.component}: {entry.nbytes} lies outside its range {entry.range_bytes}"
+        )

@@ -22,7 +22,9 @@ def read_sample_lengths(path: str) -> tuple[int, ...]:
         raise InputError(f"lengths {error}") from None
     lengths = tuple(_counts(path, StringIO(text)))
     if not lengths:
-        raise InputError(f"lengths {path}: no sample in it. One line per sample, each the number of its tokens.")
+        raise InputError(
+            f"lengths {path}: no sample in it. One line per sample, each the number of its tokens."
+        )
     return lengths
 
 
@@ -31,7 +33,14 @@ def _counts(path: str, lines: Iterable[str]) -> Iterator[int]:
         text = line.strip()
         if not text:
             continue
-        if not (text.isascii() and text.isdigit() and len(text) <= len(str(MOST_TOKENS)) and int(text) > 0):
+        if not (
+            text.isascii()
+            and text.isdigit()
+            and len(text) <= len(str(MOST_TOKENS))
+            and int(text) > 0
+        ):
             shown = text if len(text) <= 40 else f"{text[:40]}…"
-            raise InputError(f"lengths {path}, line {number}: {shown!r} is no number of tokens. One number per line.")
+            raise InputError(
+                f"lengths {path}, line {number}: {shown!r} is no number of tokens. One number per line."
+            )
         yield int(text)

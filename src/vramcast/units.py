@@ -15,9 +15,16 @@ MOST_BYTES = 2**60  # beyond these a number is a typing mistake
 MOST_THINGS = 10**18
 
 _SUFFIX = {
-    "b": 1, "kib": KiB, "mib": MiB, "gib": GiB, "tib": TiB,
-    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-}  # fmt: skip
+    "b": 1,
+    "kib": KiB,
+    "mib": MiB,
+    "gib": GiB,
+    "tib": TiB,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
 _COUNT_SUFFIX = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 
@@ -52,7 +59,9 @@ def parse_bytes(text: str) -> int:
         raise InputError(f"{text!r} is not a size. Write it like 24GiB, 80GB or 512MiB.")
     nbytes = float(match.group(1)) * scale
     if nbytes > MOST_BYTES:
-        raise InputError(f"{text[:40]!r} is more memory than any machine has. Write it like 24GiB, 80GB or 512MiB.")
+        raise InputError(
+            f"{text[:40]!r} is more memory than any machine has. Write it like 24GiB, 80GB or 512MiB."
+        )
     return int(nbytes)
 
 

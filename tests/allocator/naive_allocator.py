@@ -52,11 +52,15 @@ class NaiveAllocator:
         self.expandable_segments: set[int] = set()
         self.reserved = self.peak_reserved = self.peak_allocated = 0
         self.events: list[dict[str, Any]] = []
-        self.figures: list[tuple[int, int]] = [(0, 0)]  # allocated and reserved before the first and after each event
+        self.figures: list[tuple[int, int]] = [
+            (0, 0)
+        ]  # allocated and reserved before the first and after each event
 
     # The three things a program does
 
-    def malloc(self, nbytes: int, stream: int = 0, pool: tuple[int, int] = (0, 0), frames: Any = ()) -> Piece:
+    def malloc(
+        self, nbytes: int, stream: int = 0, pool: tuple[int, int] = (0, 0), frames: Any = ()
+    ) -> Piece:
         size = self.round(nbytes)
         piece = self.best_fit(size, stream, pool) or self.from_driver(size, stream, pool)
         rest = piece.size - size
@@ -118,7 +122,9 @@ class NaiveAllocator:
             return None
         index = 0
         if self.expandable:
-            while index + 1 < len(fitting) and self.growable(fitting[index + 1]) < self.growable(fitting[index]):
+            while index + 1 < len(fitting) and self.growable(fitting[index + 1]) < self.growable(
+                fitting[index]
+            ):
                 index += 1
         chosen = fitting[index]
         if size < self.max_split <= chosen.size:
@@ -206,7 +212,9 @@ class NaiveAllocator:
             if free is not None and free.size >= size:
                 return free
             have = free.size if free is not None else 0
-            hole = next(p for p in self.pieces if p.state == "unmapped" and p.address == start + have)
+            hole = next(
+                p for p in self.pieces if p.state == "unmapped" and p.address == start + have
+            )
             pages = min((size - have + page - 1) // page * page, hole.size)
             if self.reserved + pages > self.capacity:
                 return None
@@ -222,10 +230,18 @@ class NaiveAllocator:
 
     def lowest_room(self, size: int, stream: int, pool: tuple[int, int], small: bool) -> int | None:
         for index, hole in enumerate(self.pieces):
-            if hole.state != "unmapped" or (hole.stream, hole.small, hole.pool) != (stream, small, pool):
+            if hole.state != "unmapped" or (hole.stream, hole.small, hole.pool) != (
+                stream,
+                small,
+                pool,
+            ):
                 continue
             first = index
-            if index and self.pieces[index - 1].segment == hole.segment and self.pieces[index - 1].state == "free":
+            if (
+                index
+                and self.pieces[index - 1].segment == hole.segment
+                and self.pieces[index - 1].state == "free"
+            ):
                 first = index - 1
             room, at = 0, first
             while at < len(self.pieces) and self.pieces[at].segment == hole.segment:
@@ -248,7 +264,17 @@ class NaiveAllocator:
             (piece.address, begin, "free"), (begin, end, "unmapped"), (end, piece.address + piece.size, "free"),
         ):  # fmt: skip
             if stop > start:
-                self.add(Piece(start, stop - start, piece.segment, piece.stream, piece.small, piece.pool, state))
+                self.add(
+                    Piece(
+                        start,
+                        stop - start,
+                        piece.segment,
+                        piece.stream,
+                        piece.small,
+                        piece.pool,
+                        state,
+                    )
+                )
         self.reserved -= end - begin
         self.log("segment_unmap", begin, end - begin, piece.stream, piece.pool)
         self.merge()
@@ -287,7 +313,15 @@ class NaiveAllocator:
     def allocated(self) -> int:
         return sum(piece.size for piece in self.pieces if piece.state == "live")
 
-    def log(self, action: str, address: int, size: int, stream: int, pool: tuple[int, int], frames: Any = ()) -> None:
+    def log(
+        self,
+        action: str,
+        address: int,
+        size: int,
+        stream: int,
+        pool: tuple[int, int],
+        frames: Any = (),
+    ) -> None:
         self.events.append({
             "action": action, "device_free" if action == "oom" else "addr": address, "size": size, "stream": stream,
             "time_us": 1_700_000_000_000_000 + len(self.events), "pool_id": pool, "frames": list(frames),

@@ -32,7 +32,9 @@ def allocator(text: str = "", capacity: int | None = None) -> Allocator:
         (100 * MIB, 100 * MIB, 100 * MIB),
     ],
 )
-def test_a_first_request_takes_this_block_and_this_segment(requested: int, block: int, segment: int) -> None:
+def test_a_first_request_takes_this_block_and_this_segment(
+    requested: int, block: int, segment: int
+) -> None:
     ours = allocator()
     given = ours.malloc(requested)
     assert (given.size, given.requested, ours.reserved_bytes) == (block, requested, segment)
@@ -89,7 +91,9 @@ def test_with_max_split_large_blocks_stay_whole_and_serve_only_close_requests() 
     block = ours.malloc(200 * MIB)
     big = block.address
     ours.free(block)
-    assert ours.malloc(50 * MIB).address != big, "an oversize block is not split for a small request"
+    assert ours.malloc(50 * MIB).address != big, (
+        "an oversize block is not split for a small request"
+    )
     assert ours.malloc(180 * MIB).address != big, "20 MiB more than asked for is too much"
     close = ours.malloc(180 * MIB + 512)
     assert (close.address, close.size) == (big, 200 * MIB)
@@ -116,7 +120,9 @@ def test_with_max_split_one_fitting_block_is_given_back_alone() -> None:
         ours.free(block)
     ours.malloc(25 * MIB + 512)  # 30 MiB fits within 20 MiB of rounding
     assert ours.reserved_bytes == 80 * MIB
-    ours.malloc(24 * MIB)  # nothing of this stream fits within 20 MiB, so the 50 MiB block goes back to make room
+    ours.malloc(
+        24 * MIB
+    )  # nothing of this stream fits within 20 MiB, so the 50 MiB block goes back to make room
     assert ours.reserved_bytes == (30 + 24) * MIB
 
 
@@ -131,13 +137,17 @@ def test_short_of_memory_whole_cached_segments_go_back_and_the_request_is_retrie
 
 
 def test_garbage_collection_gives_back_the_oldest_blocks_above_the_threshold() -> None:
-    settings = AllocatorSettings.parse("garbage_collection_threshold:0.5,per_process_memory_fraction:0.8")
+    settings = AllocatorSettings.parse(
+        "garbage_collection_threshold:0.5,per_process_memory_fraction:0.8"
+    )
     ours = Allocator(1000 * MIB, settings)
     ours.free(ours.malloc(300 * MIB, stream=1))
     for _ in range(5):
         ours.free(ours.malloc(20 * MIB))
     ours.malloc(150 * MIB)
-    assert ours.reserved_bytes == 470 * MIB, "the driver was asked at 320 MiB, below half of the allowed 800 MiB"
+    assert ours.reserved_bytes == 470 * MIB, (
+        "the driver was asked at 320 MiB, below half of the allowed 800 MiB"
+    )
     ours.malloc(100 * MIB)
     assert ours.reserved_bytes == (20 + 150 + 100) * MIB, (
         "the block that waited longest went back, the young one stayed"
@@ -173,7 +183,9 @@ def test_an_expandable_segment_grows_in_pages_and_shrinks_to_what_is_used() -> N
     first = ours.malloc(30 * MIB)
     start = first.address
     assert ours.reserved_bytes == 40 * MIB
-    assert ours.malloc(15 * MIB).address == start + 30 * MIB, "the rest of the second page, and a third one"
+    assert ours.malloc(15 * MIB).address == start + 30 * MIB, (
+        "the rest of the second page, and a third one"
+    )
     assert ours.reserved_bytes == 60 * MIB
     ours.malloc(1000)
     assert ours.reserved_bytes == 62 * MIB, "the small pool has pages of 2 MiB"

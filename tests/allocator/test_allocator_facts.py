@@ -18,7 +18,9 @@ INCLUDE = Path(torch.__file__).parent / "include/c10"
 
 def test_constants_match_the_installed_torch_header() -> None:
     header = (INCLUDE / "core/AllocatorConfig.h").read_text()
-    found = {name: int(value) for name, value in re.findall(r"constexpr size_t (k\w+) = (\d+);", header)}
+    found = {
+        name: int(value) for name, value in re.findall(r"constexpr size_t (k\w+) = (\d+);", header)
+    }
     assert found == {
         "kMinBlockSize": constants.MIN_BLOCK_BYTES,
         "kSmallSize": constants.SMALL_REQUEST_MAX_BYTES,
@@ -28,13 +30,19 @@ def test_constants_match_the_installed_torch_header() -> None:
     }
     default = re.search(r"large_segment_size_\{(\d+)\}", header)
     assert default is not None
-    assert int(default.group(1)) == constants.DEFAULT_LARGE_SEGMENT_BYTES == AllocatorSettings().large_segment_bytes
+    assert (
+        int(default.group(1))
+        == constants.DEFAULT_LARGE_SEGMENT_BYTES
+        == AllocatorSettings().large_segment_bytes
+    )
 
 
 def test_every_setting_of_the_installed_torch_is_known() -> None:
     """The keys stand in the CUDA header as string literals, some of them in two halves."""
     header = (INCLUDE / "cuda/CUDAAllocatorConfig.h").read_text()
-    keys_text = header[header.index("unordered_set<std::string> keys{") : header.index("return keys;")]
+    keys_text = header[
+        header.index("unordered_set<std::string> keys{") : header.index("return keys;")
+    ]
     keys = re.findall(r'"(\w+)"', re.sub(r'"\s*\n\s*"', "", re.sub(r"//[^\n]*", "", keys_text)))
     assert "throw_on_cudamalloc_oom" in keys
     samples = {"backend": "native", "per_process_memory_fraction": "0.5"}
@@ -103,7 +111,9 @@ def test_the_asynchronous_backend_is_refused_not_guessed() -> None:
         AllocatorSettings.parse("backend:cudaMallocAsync")
 
 
-@pytest.mark.parametrize("text", ["a:b:c", "max_split_size_mb:[1", "per_process_memory_fraction:2", "=:="])
+@pytest.mark.parametrize(
+    "text", ["a:b:c", "max_split_size_mb:[1", "per_process_memory_fraction:2", "=:="]
+)
 def test_nonsense_is_refused_with_the_place(text: str) -> None:
     with pytest.raises((InputError, UnsupportedError)):
         AllocatorSettings.parse(text)
@@ -132,8 +142,14 @@ def test_statistics_have_the_documented_names() -> None:
     """The docstring of torch.cuda.memory_stats is the list that users know."""
     text = torch.cuda.memory.memory_stats.__doc__ or ""
     plain = set(re.findall(r'"(num_\w+|max_split_size)"', text))
-    families = set(re.findall(r'"(\w+)\.\{all,large_pool,small_pool\}\.\{current,peak,allocated,freed\}"', text))
-    families -= {"allocated"}  # a slip in the docstring: the count is called allocation, as memory_summary shows
+    families = set(
+        re.findall(
+            r'"(\w+)\.\{all,large_pool,small_pool\}\.\{current,peak,allocated,freed\}"', text
+        )
+    )
+    families -= {
+        "allocated"
+    }  # a slip in the docstring: the count is called allocation, as memory_summary shows
     assert len(families) >= 8
     wanted = plain | {f"{family}.{pool}.{kind}" for family in families for pool in ("all", "large_pool", "small_pool")
                       for kind in ("current", "peak", "allocated", "freed")}  # fmt: skip
@@ -165,7 +181,9 @@ def test_a_memory_fraction_is_named_in_the_error() -> None:
     ours = Allocator(1024 * MIB)
     ours.set_fraction(0.5)
     ours.malloc(400 * MIB)
-    with pytest.raises(OutOfMemory, match=r"512\.00 MiB allowed; Of the allocated memory 400\.00 MiB"):
+    with pytest.raises(
+        OutOfMemory, match=r"512\.00 MiB allowed; Of the allocated memory 400\.00 MiB"
+    ):
         ours.malloc(200 * MIB)
     ours.set_fraction(1.0)
     ours.malloc(200 * MIB)

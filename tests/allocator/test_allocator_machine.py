@@ -16,7 +16,10 @@ CONFIGURATIONS = {
     "expandable_segments:True": {"expandable": True},
     "max_split_size_mb:32": {"max_split": 32 * MIB},
     "large_segment_size_mb:12": {"large_segment": 12 * MIB},
-    "expandable_segments:True,large_segment_size_mb:12": {"expandable": True, "large_segment": 12 * MIB},
+    "expandable_segments:True,large_segment_size_mb:12": {
+        "expandable": True,
+        "large_segment": 12 * MIB,
+    },
     "roundup_power2_divisions:4": {"divisions": 4},
     "max_split_size_mb:20,roundup_power2_divisions:2": {"max_split": 20 * MIB, "divisions": 2},
 }
@@ -24,7 +27,9 @@ SIZES = st.one_of(
     st.integers(0, 4096),
     st.integers(0, 3 * MIB),
     st.integers(9 * MIB, 45 * MIB),
-    st.sampled_from([511, 512, 513, MIB - 1, MIB, MIB + 1, 10 * MIB - 1, 10 * MIB, 20 * MIB, 32 * MIB, 64 * MIB]),
+    st.sampled_from(
+        [511, 512, 513, MIB - 1, MIB, MIB + 1, 10 * MIB - 1, 10 * MIB, 20 * MIB, 32 * MIB, 64 * MIB]
+    ),
 )
 
 
@@ -33,7 +38,8 @@ class SameDecisions(RuleBasedStateMachine):
     naive: NaiveAllocator
 
     @initialize(
-        text=st.sampled_from(sorted(CONFIGURATIONS)), capacity=st.sampled_from([None, 64 * MIB, 150 * MIB, 300 * MIB])
+        text=st.sampled_from(sorted(CONFIGURATIONS)),
+        capacity=st.sampled_from([None, 64 * MIB, 150 * MIB, 300 * MIB]),
     )
     def start(self, text: str, capacity: int | None) -> None:
         self.ours = Allocator(capacity, AllocatorSettings.parse(text))
@@ -41,7 +47,11 @@ class SameDecisions(RuleBasedStateMachine):
         self.live: list[tuple[Block, Piece]] = []
         self.waiting: list[tuple[Block, Piece]] = []
 
-    @rule(nbytes=SIZES, stream=st.sampled_from([0, 0, 0, 7]), private=st.sampled_from([False, False, False, True]))
+    @rule(
+        nbytes=SIZES,
+        stream=st.sampled_from([0, 0, 0, 7]),
+        private=st.sampled_from([False, False, False, True]),
+    )
     def malloc(self, nbytes: int, stream: int, private: bool) -> None:
         pool = (1, 0) if private else (0, 0)
         try:
@@ -94,14 +104,21 @@ class SameDecisions(RuleBasedStateMachine):
         assert self.ours.peak_allocated_bytes == self.naive.peak_allocated
         ours = {(block.address, block.size) for pair in self.ours.segments.pools.values() for pool in pair
                 for block in pool.free_blocks()}  # fmt: skip
-        assert ours == {(piece.address, piece.size) for piece in self.naive.pieces if piece.state == "free"}
+        assert ours == {
+            (piece.address, piece.size) for piece in self.naive.pieces if piece.state == "free"
+        }
 
     def teardown(self) -> None:
         if hasattr(self, "ours"):
             for block, _ in self.live:
                 self.ours.free(block)
             self.ours.complete_pending()
-            assert self.ours.allocated_bytes == self.ours.active_bytes == self.ours.requested_bytes == 0
+            assert (
+                self.ours.allocated_bytes
+                == self.ours.active_bytes
+                == self.ours.requested_bytes
+                == 0
+            )
             self.ours.release_pool((1, 0))
             self.ours.empty_cache()
             assert self.ours.reserved_bytes == 0

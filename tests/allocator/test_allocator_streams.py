@@ -41,12 +41,19 @@ def test_bytes_add_up_and_nothing_overlaps_after_every_event(text: str, seed: in
 def check_everything(ours: Allocator, live: list[Block]) -> None:
     """The counters against the blocks themselves."""
     ours.check()
-    free = [block for pair in ours.segments.pools.values() for pool in pair for block in pool.free_blocks()]
+    free = [
+        block
+        for pair in ours.segments.pools.values()
+        for pool in pair
+        for block in pool.free_blocks()
+    ]
     assert all(block.state == FREE for block in free)
     assert all(block.state == ALLOCATED for block in live)
     assert sum(block.size for block in live) == ours.allocated_bytes
     assert sum(block.requested for block in live) == ours.requested_bytes
-    assert sum(block.size for block in live) + sum(block.size for block in free) == ours.reserved_bytes
+    assert (
+        sum(block.size for block in live) + sum(block.size for block in free) == ours.reserved_bytes
+    )
     split = [block for block in free if block.is_split() and block.expandable is None]
     stats = ours.memory_stats()
     assert stats["inactive_split_bytes.all.current"] == sum(block.size for block in split)
@@ -59,7 +66,8 @@ def plan(events: int, live_target: int, seed: int) -> list[int]:
     """Positive: a request; negative: free the live block of that number."""
     rng = random.Random(seed)
     sizes = [
-        rng.choice([512, 4096, 65536, MIB, 3 * MIB, 8 * MIB, 40 * MIB]) + rng.randrange(100_000) for _ in range(2000)
+        rng.choice([512, 4096, 65536, MIB, 3 * MIB, 8 * MIB, 40 * MIB]) + rng.randrange(100_000)
+        for _ in range(2000)
     ]
     steps, live = [], 0
     for _ in range(events):

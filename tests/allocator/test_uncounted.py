@@ -7,7 +7,7 @@ import random
 import pytest
 
 from vramcast.allocator import Allocator, AllocatorSettings, Block, OutOfMemory
-from vramcast.allocator.quick import quick
+from vramcast.allocator.quick import fast_calls
 from vramcast.units import GiB, KiB, MiB
 
 SETTINGS = (
@@ -26,7 +26,7 @@ def test_the_same_addresses_and_peaks(conf: str) -> None:
 def _run(conf: str, *, statistics: bool, quickly: bool = False) -> list[tuple[int, ...]]:
     rng = random.Random(conf)
     allocator = Allocator(2 * GiB, AllocatorSettings.parse(conf), statistics=statistics)
-    malloc, free = quick(allocator) if quickly else (allocator.malloc, allocator.free)
+    malloc, free = fast_calls(allocator) if quickly else (allocator.malloc, allocator.free)
     live: list[Block] = []
     seen = []
     for step in range(3000):
@@ -38,7 +38,9 @@ def _run(conf: str, *, statistics: bool, quickly: bool = False) -> list[tuple[in
             if step % 50 == 0:
                 allocator.complete_pending()
             continue
-        nbytes = rng.choice((1, 600, 64 * KiB, MiB, 3 * MiB, 12 * MiB, 90 * MiB)) + rng.randrange(5000)
+        nbytes = rng.choice((1, 600, 64 * KiB, MiB, 3 * MiB, 12 * MiB, 90 * MiB)) + rng.randrange(
+            5000
+        )
         try:
             live.append(malloc(nbytes, stream=rng.choice((0, 0, 0, 2))))
         except OutOfMemory as error:

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramcast.catalog.models import CatalogModel, all_models, find_model, lookup_model, search_models
+from vramcast.catalog.models import (
+    CatalogModel,
+    all_models,
+    find_model,
+    lookup_model,
+    search_models,
+)
 from vramcast.catalog.tables import DATA, read_rows
 from vramcast.errors import UnsupportedError
 from vramcast.models.read.model import read_model
@@ -61,11 +67,16 @@ def test_every_model_has_a_config_a_count_and_a_source(model: CatalogModel) -> N
 
 @pytest.mark.parametrize("model", all_models(), ids=lambda model: model.name)
 def test_every_model_has_exactly_the_parameters_the_index_says(model: CatalogModel) -> None:
-    assert sum(param.numel for param in read_model(model.name).table() if param.tied_to is None) == model.params
+    assert (
+        sum(param.numel for param in read_model(model.name).table() if param.tied_to is None)
+        == model.params
+    )
 
 
 def test_the_index_and_the_configs_are_the_same_set() -> None:
-    assert {model.name for model in all_models()} == {path.stem for path in (DATA / "models").glob("*.json")}
+    assert {model.name for model in all_models()} == {
+        path.stem for path in (DATA / "models").glob("*.json")
+    }
 
 
 def test_every_alias_points_to_a_model() -> None:

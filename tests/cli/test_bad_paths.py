@@ -45,33 +45,43 @@ def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.parametrize("name", READING)
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
-def test_a_device_is_refused(name: str, device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_device_is_refused(
+    name: str, device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert device in refused(command(name, Path(device), tmp_path), capsys)
 
 
 @pytest.mark.parametrize("name", READING)
-def test_a_pipe_is_refused_and_not_waited_for(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_is_refused_and_not_waited_for(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     assert "pipe" in refused(command(name, path, tmp_path), capsys)
 
 
 @pytest.mark.parametrize("name", READING)
-def test_a_sparse_terabyte_is_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sparse_terabyte_is_refused(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "large"
     with path.open("wb") as file:
         file.truncate(2**40)
     assert str(path) in refused(command(name, path, tmp_path), capsys)
 
 
-@pytest.mark.parametrize("name", [name for name in READING if name not in ("model", "host --dataset")])
+@pytest.mark.parametrize(
+    "name", [name for name in READING if name not in ("model", "host --dataset")]
+)
 def test_a_folder_is_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     assert str(folder) in refused(command(name, folder, tmp_path), capsys)
 
 
-def test_a_shard_that_is_a_pipe_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shard_that_is_a_pipe_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     os.mkfifo(tmp_path / "model-1.safetensors")
     assert "a pipe, not a file" in refused(["params", str(tmp_path)], capsys)
 
@@ -84,7 +94,9 @@ def test_a_socket_is_refused(tmp_path: Path) -> None:
             open_file(path)
 
 
-def test_a_pipe_that_takes_a_files_place_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_that_takes_a_files_place_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, file = tmp_path / "pipe", tmp_path / "file"
     os.mkfifo(path)
     file.write_text("x", encoding="utf-8")
@@ -115,10 +127,15 @@ def test_standard_input_is_bounded() -> None:
     stream = io.BufferedReader(Bounded(io.BytesIO(b"x" * 100), "standard input", 99))
     with pytest.raises(InputError, match="standard input: more where at most 99 B are read"):
         stream.read()
-    assert io.BufferedReader(Bounded(io.BytesIO(b"x" * 100), "standard input", 100)).read() == b"x" * 100
+    assert (
+        io.BufferedReader(Bounded(io.BytesIO(b"x" * 100), "standard input", 100)).read()
+        == b"x" * 100
+    )
 
 
-def test_a_log_that_begins_with_a_hole_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_that_begins_with_a_hole_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "x.log"
     with path.open("wb") as file:
         file.seek(300 * 2**20)
@@ -129,7 +146,10 @@ def test_a_log_that_begins_with_a_hole_is_read(tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.parametrize("words", [("host", "--dataset"), ("estimate", "gpt2", "--dataset")])
 def test_without_pyarrow_the_way_to_it_is_named(
-    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = tmp_path / "x.parquet"
     path.write_bytes(b"PAR1" * 4)
@@ -145,7 +165,9 @@ def code_of(words: list[str]) -> object:
 
 
 @pytest.mark.parametrize("job", ['gpt2 "', "gpt2 --batch", "gpt2 --nonsense 1", ""])
-def test_a_job_in_quotes_that_is_none_is_one_line(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_in_quotes_that_is_none_is_one_line(
+    job: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert code_of(["compare", job]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -156,7 +178,11 @@ def test_a_job_in_quotes_that_is_none_is_one_line(job: str, capsys: pytest.Captu
 def run(*words: str, **more: object) -> subprocess.CompletedProcess[bytes]:
     environment = {**os.environ, **more.pop("environment", {})}  # type: ignore[dict-item]
     return subprocess.run(
-        [sys.executable, "-m", "vramcast", *words], stderr=subprocess.PIPE, env=environment, check=False, **more
+        [sys.executable, "-m", "vramcast", *words],
+        stderr=subprocess.PIPE,
+        env=environment,
+        check=False,
+        **more,
     )  # type: ignore[call-overload,no-any-return]
 
 
@@ -165,7 +191,10 @@ def test_a_full_disk_is_one_line(words: tuple[str, ...]) -> None:
     with open("/dev/full", "wb") as full:
         done = run(*words, stdout=full)
     assert done.returncode == 2
-    assert done.stderr == b"vramcast: the answer cannot be written to standard output: No space left on device\n"
+    assert (
+        done.stderr
+        == b"vramcast: the answer cannot be written to standard output: No space left on device\n"
+    )
 
 
 def test_a_closed_output_is_one_line() -> None:
@@ -178,9 +207,17 @@ def test_a_closed_output_is_one_line() -> None:
 def test_a_closed_input_is_one_line() -> None:
     done = run("diagnose", "-", stdout=subprocess.PIPE, preexec_fn=lambda: os.close(0))
     assert done.returncode == 2
-    assert done.stderr == b"vramcast: standard input is closed. Give a file, or pipe the log into it.\n"
+    assert (
+        done.stderr
+        == b"vramcast: standard input is closed. Give a file, or pipe the log into it.\n"
+    )
 
 
 def test_a_home_that_does_not_exist_is_not_missed() -> None:
-    done = run("params", "gpt2", stdout=subprocess.PIPE, environment={"HOME": "/proc/nowhere", "XDG_CACHE_HOME": ""})
+    done = run(
+        "params",
+        "gpt2",
+        stdout=subprocess.PIPE,
+        environment={"HOME": "/proc/nowhere", "XDG_CACHE_HOME": ""},
+    )
     assert done.returncode == 0, done.stderr

@@ -32,7 +32,10 @@ def answer(encoding: str, monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
 
 
 def test_control_characters_are_shown_and_not_sent() -> None:
-    assert terminal.clean(f"a{STEERING}\tb\n") == r"a\u001b[31m\u0007\u007f\u009b\u202e\u2066" + "\tb\n"
+    assert (
+        terminal.clean(f"a{STEERING}\tb\n")
+        == r"a\u001b[31m\u0007\u007f\u009b\u202e\u2066" + "\tb\n"
+    )
     assert terminal.clean("中文 × █ é\n") == "中文 × █ é\n"
 
 
@@ -50,7 +53,9 @@ def test_an_error_is_one_line_of_bounded_length() -> None:
         ("fit", "gpt2"),
     ],
 )  # fmt: skip
-def test_every_encoding_will_do(encoding: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_encoding_will_do(
+    encoding: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert answer(encoding, monkeypatch, *words)
 
 
@@ -94,14 +99,25 @@ def test_a_job_file_steers_no_terminal(
     assert said.strip().isprintable()
 
 
-def test_words_of_a_config_steer_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_of_a_config_steer_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "\x1b[31mred"
     folder.mkdir()
-    config = {"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_layer": 1, "vocab_size": 10, "n_positions": 8}
+    config = {
+        "model_type": "gpt2",
+        "n_embd": 8,
+        "n_head": 2,
+        "n_layer": 1,
+        "vocab_size": 10,
+        "n_positions": 8,
+    }
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     assert main(["params", str(folder)]) == 0
     assert "\x1b" not in capsys.readouterr().out
-    (folder / "config.json").write_text(json.dumps({**config, "n_embd": "\x1b[31m\x9b"}), encoding="utf-8")
+    (folder / "config.json").write_text(
+        json.dumps({**config, "n_embd": "\x1b[31m\x9b"}), encoding="utf-8"
+    )
     assert main(["params", str(folder)]) == 2
     assert capsys.readouterr().err.strip().isprintable()
 

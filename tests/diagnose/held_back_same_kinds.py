@@ -268,7 +268,13 @@ LOGS_AND_TABLES: tuple[Wording, ...] = (
     ),
 )  # fmt: skip
 
-SAME_KINDS: tuple[Wording, ...] = (*CUDA, *BACKENDS, *HOST_AND_MASKED, *OTHER_FRAMEWORKS, *LOGS_AND_TABLES)
+SAME_KINDS: tuple[Wording, ...] = (
+    *CUDA,
+    *BACKENDS,
+    *HOST_AND_MASKED,
+    *OTHER_FRAMEWORKS,
+    *LOGS_AND_TABLES,
+)
 
 # Collected after the changes that the first score led to, and read by eye before they were tried on it.
 LATER_SAME_KINDS: tuple[Wording, ...] = (

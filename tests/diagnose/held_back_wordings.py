@@ -18,7 +18,9 @@ class Statement:
     others: tuple[tuple[int, str], ...] = ()
     place: str = ""  # "" where the text leaves it open
     kind: str = ""  # the same
-    also: tuple[str, ...] = ()  # printed numbers without a field, found among the observation's figures
+    also: tuple[
+        str, ...
+    ] = ()  # printed numbers without a field, found among the observation's figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from vramcast.cli import main
-from vramcast.report.diagnose_hook import ExceptHook, explain_oom
+from vramcast.cli.oom_hook import ExceptHook, explain_oom
 
 SAMPLES = Path(__file__).parent / "samples"
 KEYS = (
@@ -24,7 +24,9 @@ OOM = (
 )
 
 
-def test_json_has_the_promised_keys_with_null_where_the_text_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_promised_keys_with_null_where_the_text_is_silent(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["diagnose", str(SAMPLES / "33_xpu_legacy.txt"), "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert {"schema", "observations", "findings", "hypotheses", "advice"} <= set(data)
@@ -46,7 +48,9 @@ def test_json_lists_other_processes_by_pid_and_bytes(capsys: pytest.CaptureFixtu
     assert {entry["origin"] for entry in observation["ledger"]} == {"measured"}
 
 
-def test_a_message_can_be_piped_in(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_can_be_piped_in(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(OOM.encode())))
     assert main(["diagnose", "-"]) == 0
     out = capsys.readouterr().out
@@ -59,7 +63,9 @@ def test_chinese_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     assert "/dev/shm 太小" in capsys.readouterr().out
 
 
-def test_text_without_memory_cannot_be_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_without_memory_cannot_be_answered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "log"
     path.write_text("epoch 1 loss 0.3\n")
     assert main(["diagnose", str(path)]) == 2
@@ -69,14 +75,20 @@ def test_text_without_memory_cannot_be_answered(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize("name", ["missing.log", "."])
-def test_a_file_that_cannot_be_read_is_named(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_read_is_named(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["diagnose", str(tmp_path / name)]) == 2
     assert "cannot read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("magic", "way"),
-    [(b"\x80\x04\x95}", "not a readable memory snapshot"), (b"\x1f\x8b\x08", "zcat"), (b"PK\x03", "archive")],
+    [
+        (b"\x80\x04\x95}", "not a readable memory snapshot"),
+        (b"\x1f\x8b\x08", "zcat"),
+        (b"PK\x03", "archive"),
+    ],
 )
 def test_a_file_that_is_no_text_is_sent_where_it_can_be_read(
     magic: bytes, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -91,14 +103,20 @@ def test_a_terminal_without_the_letters_gets_escapes_instead_of_a_crash(tmp_path
     path = tmp_path / "log"
     path.write_text(f"训练失败 {OOM}\n", encoding="utf-8")
     command = [sys.executable, "-m", "vramcast", "diagnose", str(path), "--lang", "zh", "--json"]
-    done = subprocess.run(command, capture_output=True, env={"PYTHONIOENCODING": "ascii", "PATH": ""}, check=False)
+    done = subprocess.run(
+        command, capture_output=True, env={"PYTHONIOENCODING": "ascii", "PATH": ""}, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["observations"][0]["requested_bytes"] == 4 * 2**30
 
 
-def test_eight_ranks_that_fail_alike_give_each_fact_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eight_ranks_that_fail_alike_give_each_fact_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "log"
-    path.write_text("\n".join(f"[rank{rank}]: {OOM.replace('13.13', f'13.{10 + rank}')}" for rank in range(8)))
+    path.write_text(
+        "\n".join(f"[rank{rank}]: {OOM.replace('13.13', f'13.{10 + rank}')}" for rank in range(8))
+    )
     assert main(["diagnose", str(path)]) == 0
     out = capsys.readouterr().out
     assert out.count("is a lower bound") == 1
@@ -137,10 +155,17 @@ def test_the_hook_adds_below_the_traceback_and_can_be_taken_away() -> None:
 
 def test_a_script_prints_its_own_diagnosis(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text(f"import vramcast\nvramcast.install_excepthook(lang='en')\nraise RuntimeError({OOM!r})\n")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    script.write_text(
+        f"import vramcast\nvramcast.install_excepthook(lang='en')\nraise RuntimeError({OOM!r})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
-    traceback_at, diagnosis_at = done.stderr.index("Traceback"), done.stderr.index("What the numbers say")
+    traceback_at, diagnosis_at = (
+        done.stderr.index("Traceback"),
+        done.stderr.index("What the numbers say"),
+    )
     assert traceback_at < diagnosis_at
 
 

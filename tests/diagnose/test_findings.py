@@ -14,8 +14,8 @@ from vramcast.diagnose.readers.log import read_stream, read_text
 from vramcast.diagnose.rules import hypotheses
 from vramcast.diagnose.rules.findings import DEVICE_RULES
 from vramcast.report import diagnose_json, diagnose_text
+from vramcast.report.words import LANGUAGES, diagnose_causes
 from vramcast.report.words import diagnose as diagnose_words
-from vramcast.report.words import diagnose_causes
 
 SAMPLES = Path(__file__).parent / "samples"
 GIB, MIB = 2**30, 2**20
@@ -99,9 +99,9 @@ def test_in_a_container_the_listed_process_is_oneself() -> None:
     diagnosis = diagnose(read_text(text))
     assert values(diagnosis, "container")["pid"] == 2764413
     assert not rules(diagnosis) & {"other_processes", "other_processes_decide", "shared_card"}
-    assert values(diagnosis, "this_process")["outside_bytes"] == round(78.10 * GIB) - round(74.89 * GIB) - round(
-        1.52 * GIB
-    )
+    assert values(diagnosis, "this_process")["outside_bytes"] == round(78.10 * GIB) - round(
+        74.89 * GIB
+    ) - round(1.52 * GIB)
 
 
 def test_a_listed_process_that_holds_less_than_pytorch_reserved_is_somebody_else() -> None:
@@ -147,11 +147,15 @@ def test_two_mebibytes_is_a_segment_and_only_the_last_straw() -> None:
 def test_a_silent_kill_is_the_hosts_and_its_size_follows_from_the_log() -> None:
     diagnosis = sample("46")  # 28.43 GB at 22.6 %
     assert diagnosis.hypotheses[0].name == "host_memory"
-    assert values(diagnosis, "host_before_the_end")["total_bytes"] / GIB == pytest.approx(125.8, abs=0.1)
+    assert values(diagnosis, "host_before_the_end")["total_bytes"] / GIB == pytest.approx(
+        125.8, abs=0.1
+    )
 
 
 def test_a_kill_after_a_full_card_is_the_launcher_clearing_up() -> None:
-    full = v2(req="2.00 GiB", total="79.15 GiB", free="1.04 GiB", allocated="76.00 GiB", cached="0.50 GiB")
+    full = v2(
+        req="2.00 GiB", total="79.15 GiB", free="1.04 GiB", allocated="76.00 GiB", cached="0.50 GiB"
+    )
     kill = "Signal 9 (SIGKILL) received by PID 4711"
     assert diagnose(read_text(f"{full}\n{kill}")).hypotheses[0].name != "host_memory"
     assert diagnose(read_text(f"{kill}\n{full}")).hypotheses[0].name == "host_memory"
@@ -197,9 +201,12 @@ def test_bare_contexts_of_one_program_on_one_card_are_misplaced_ranks() -> None:
 
 
 def test_a_counter_that_only_grows_is_noticed_and_one_that_settles_is_not() -> None:
-    grows = "\n".join(f"MA {step + 1}.00 GB Max_MA 20 GB CA 20 GB Max_CA 20 GB" for step in range(12))
+    grows = "\n".join(
+        f"MA {step + 1}.00 GB Max_MA 20 GB CA 20 GB Max_CA 20 GB" for step in range(12)
+    )
     settles = "\n".join(
-        f"MA {min(step, 2) + 1}.00 GB Max_MA 20 GB CA {20 + step} GB Max_CA 20 GB" for step in range(12)
+        f"MA {min(step, 2) + 1}.00 GB Max_MA 20 GB CA {20 + step} GB Max_CA 20 GB"
+        for step in range(12)
     )
     assert "growing" in rules(diagnose(read_text(grows)))
     assert "growing" not in rules(diagnose(read_text(settles)))
@@ -214,8 +221,10 @@ def test_every_rule_cause_and_step_has_words_in_both_languages() -> None:
         diagnose_causes.HEADINGS,
     )
     for table in tables:
-        assert all(english and chinese and english != chinese for english, chinese in table.values())
-    causes = {name for name, _, _ in hypotheses.CODE} | set(advice.STEPS)
+        assert all(
+            english and chinese and english != chinese for english, chinese in table.values()
+        )
+    causes = {name for name, _, _ in hypotheses.CODE_OF_CAUSES} | set(advice.STEPS)
     assert causes == set(diagnose_causes.CAUSES)
     assert {step for steps in advice.STEPS.values() for step in steps} == set(diagnose_causes.STEPS)
 
@@ -226,11 +235,13 @@ def test_every_sample_renders_in_both_languages_with_every_brace_filled() -> Non
         with path.open("rb") as stream:
             diagnosis = diagnose(read_stream(stream))
         used |= rules(diagnosis)
-        for lang in diagnose_words.LANGUAGES:
+        for lang in LANGUAGES:
             text = diagnose_text.render(diagnosis, lang=lang)
             assert text
             assert "{" not in text
-            assert len(diagnose_json.render(diagnosis, lang=lang)["findings"]) == len(diagnosis.findings)
+            assert len(diagnose_json.render(diagnosis, lang=lang)["findings"]) == len(
+                diagnosis.findings
+            )
     assert used <= set(diagnose_words.FINDINGS)
     assert len(used) >= 30
 
@@ -256,8 +267,13 @@ def test_a_card_that_is_full_with_nobody_listed_points_to_another_process() -> N
 def test_a_failure_after_many_steps_may_have_grown_and_one_in_the_first_steps_has_not() -> None:
     message = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 7.79 GiB total capacity; 5.42 GiB"
     message += " already allocated; 23.50 MiB free; 5.43 GiB reserved in total by PyTorch)\n"
-    for bar, has_grown in ((" 878/1417 [00:15<00:09, 56.28it/s]", True), (" 2/1417 [00:01<00:09, 2.2it/s]", False)):
-        names = [item.name for item in diagnose(read_text(f"Epoch 0:  {bar}\n{message}")).hypotheses]
+    for bar, has_grown in (
+        (" 878/1417 [00:15<00:09, 56.28it/s]", True),
+        (" 2/1417 [00:01<00:09, 2.2it/s]", False),
+    ):
+        names = [
+            item.name for item in diagnose(read_text(f"Epoch 0:  {bar}\n{message}")).hypotheses
+        ]
         assert ("memory_grows" in names) is has_grown
     loading = f"Loading checkpoint shards: 42%|███ | 16/38 [00:14<00:19, 1.13it/s]\n{message}"
     assert read_text(loading).progress is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,6 @@ from hypothesis import strategies as st
 
 from vramcast.diagnose.job_gap.fingerprint import (
     Candidate,
-    Dimensions,
-    decoder_candidates,
     legacy_segment_bytes,
     match_request,
     torch_segment_bytes,
@@ -22,11 +22,68 @@ from vramcast.diagnose.readers.quantity import printed_range, to_bytes
 
 SAMPLES = Path(__file__).parent / "samples"
 MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dimensions:
+    """The numbers that the usual large tensors of a decoder are made of."""
+
+    batch: int
+    seq: int
+    hidden: int
+    intermediate: int
+    vocab: int
+    heads: int
+    num_params: int | None = None
+
+
+def decoder_candidates(
+    sizes: Dimensions, *, shards: Sequence[int] = (2, 4, 8, 16, 32, 64)
+) -> tuple[Candidate, ...]:
+    """Logits, attention scores, weight matrices and flat optimizer shards, in 16 and 32 bit."""
+    tokens = (sizes.batch, sizes.seq)
+    shapes: list[tuple[str, tuple[int, ...]]] = [
+        ("logits", (*tokens, sizes.vocab)),
+        ("shifted logits", (sizes.batch, max(1, sizes.seq - 1), sizes.vocab)),
+        ("attention scores", (sizes.batch, sizes.heads, sizes.seq, sizes.seq)),
+        ("hidden states", (*tokens, sizes.hidden)),
+        ("MLP activations", (*tokens, sizes.intermediate)),
+        ("MLP matrix", (sizes.intermediate, sizes.hidden)),
+        ("gate and up matrix", (2 * sizes.intermediate, sizes.hidden)),
+        ("attention matrix", (sizes.hidden, sizes.hidden)),
+        ("embedding or head", (sizes.vocab, sizes.hidden)),
+    ]
+    if sizes.num_params is not None:
+        shapes.append(("all parameters, flat", (sizes.num_params,)))
+        shapes += [
+            (f"one of {count} shards of all parameters", (-(-sizes.num_params // count),))
+            for count in shards
+        ]
+    widths = ((2, "16 bit"), (4, "32 bit"))
+    return tuple(
+        Candidate(name=f"{name}, {word}", shape=shape, itemsize=itemsize)
+        for name, shape in shapes
+        for itemsize, word in widths
+    )
+
+
 QWEN_7B = Dimensions(
-    batch=1, seq=1024, hidden=3584, intermediate=18944, vocab=152064, heads=28, num_params=7_615_616_512
+    batch=1,
+    seq=1024,
+    hidden=3584,
+    intermediate=18944,
+    vocab=152064,
+    heads=28,
+    num_params=7_615_616_512,
 )
 LLAMA_7B = Dimensions(
-    batch=1, seq=1024, hidden=4096, intermediate=11008, vocab=32000, heads=32, num_params=6_738_415_616
+    batch=1,
+    seq=1024,
+    hidden=4096,
+    intermediate=11008,
+    vocab=32000,
+    heads=32,
+    num_params=6_738_415_616,
 )
 
 
@@ -45,7 +102,9 @@ def test_foreach_asked_for_one_mlp_matrix_in_bf16() -> None:
 
 def test_adam_asked_for_a_temporary_of_an_eighth_of_the_parameters() -> None:
     # hiyouga/LlamaFactory#1221: 3.14 GiB = 6.74e9 / 8 × 4 B
-    names = [match.candidate.name for match in match_request(failure("09"), decoder_candidates(LLAMA_7B))]
+    names = [
+        match.candidate.name for match in match_request(failure("09"), decoder_candidates(LLAMA_7B))
+    ]
     assert "one of 8 shards of all parameters, 32 bit" in names
     assert not any("logits" in name for name in names)
 
@@ -53,7 +112,9 @@ def test_adam_asked_for_a_temporary_of_an_eighth_of_the_parameters() -> None:
 def test_cross_entropy_asked_for_fp32_logits() -> None:
     # 18.84 GiB in cross_entropy with the 151,936 words of Qwen2.5: 33,280 tokens × 4 B are 18.836 GiB
     sizes = Dimensions(batch=13, seq=2560, hidden=3584, intermediate=18944, vocab=151936, heads=28)
-    names = [match.candidate.name for match in match_request(failure("20"), decoder_candidates(sizes))]
+    names = [
+        match.candidate.name for match in match_request(failure("20"), decoder_candidates(sizes))
+    ]
     assert names == ["logits, 32 bit"]
 
 
@@ -61,12 +122,16 @@ def test_the_cpu_allocator_prints_the_tensor_to_the_byte() -> None:
     observation = failure("42")  # 35,896,320,000 bytes
     exact = Candidate(name="batch", shape=(8_974_080_000,), itemsize=4)
     near = Candidate(name="near", shape=(8_974_080_001,), itemsize=4)
-    assert [match.candidate.name for match in match_request(observation, (exact, near))] == ["batch"]
+    assert [match.candidate.name for match in match_request(observation, (exact, near))] == [
+        "batch"
+    ]
 
 
 def test_a_small_request_fits_anything_small_and_says_so_by_its_width() -> None:
     observation = failure("05")  # 2.00 MiB
-    candidates = [Candidate(name=str(size), shape=(size,), itemsize=1) for size in (1, 1000, MIB, MIB + 1)]
+    candidates = [
+        Candidate(name=str(size), shape=(size,), itemsize=1) for size in (1, 1000, MIB, MIB + 1)
+    ]
     matches = match_request(observation, candidates)
     assert [match.candidate.name for match in matches] == [str(MIB), "1000", "1"]
     assert matches[0].width_bytes >= MIB
@@ -87,7 +152,9 @@ def test_without_a_request_nothing_matches() -> None:
         (10 * MIB + 1, 12 * MIB),
     ],
 )
-def test_segments_are_what_the_caching_allocator_asks_the_driver_for(nbytes: int, segment: int) -> None:
+def test_segments_are_what_the_caching_allocator_asks_the_driver_for(
+    nbytes: int, segment: int
+) -> None:
     assert torch_segment_bytes(nbytes) == segment
 
 

@@ -14,15 +14,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vramcast.diagnose.diagnosis import Diagnosis, diagnose
-from vramcast.diagnose.job_gap.course import agree, course_of
+from vramcast.diagnose.job_gap.agreement import agree
 from vramcast.diagnose.job_gap.deviations import BY_DEFAULT, BY_MISTAKE, DEVIATIONS, IN_SILENCE
-from vramcast.diagnose.job_gap.gap import MAX_LOOKED_AT, Gap, explain_gap
+from vramcast.diagnose.job_gap.gap import Gap, explain_gap
+from vramcast.diagnose.job_gap.priced_job import price
 from vramcast.diagnose.job_gap.tensors import matches_of, tensors_of
+from vramcast.diagnose.job_gap.variants import MAX_LOOKED_AT
 from vramcast.diagnose.readers.log import read_text
 from vramcast.diagnose.rules.evidence import Evidence, evidence_of
 from vramcast.errors import InputError
 from vramcast.job import Job, Precision
-from vramcast.ledger import BACKWARD, FORWARD, LOSS, NEXT_BACKWARD, NEXT_FORWARD, NEXT_LOSS, NEXT_STEP, STEP
+from vramcast.ledger import (
+    BACKWARD,
+    FORWARD,
+    LOSS,
+    NEXT_BACKWARD,
+    NEXT_FORWARD,
+    NEXT_LOSS,
+    NEXT_STEP,
+    STEP,
+)
 
 GIB = 2**30
 COPY = 3_821_079_552 * 4
@@ -62,23 +73,35 @@ def test_the_one_explanation_of_76_72_gib_is_fp32_with_an_fp32_reference_and_for
 
 
 @pytest.mark.parametrize("least_share", [0.2, 0.05, 0.01])
-def test_the_one_explanation_does_not_hinge_on_how_unlikely_the_others_may_be(least_share: float) -> None:
+def test_the_one_explanation_does_not_hinge_on_how_unlikely_the_others_may_be(
+    least_share: float,
+) -> None:
     """Down to a hundredth of its plausibility no other variant of the job reaches 76.72 GiB and then runs out."""
-    gap = explain_gap(replace(PHI, precision=Precision.BF16_TRUE), evidence(LOG), least_share=least_share)
+    gap = explain_gap(
+        replace(PHI, precision=Precision.BF16_TRUE), evidence(LOG), least_share=least_share
+    )
     assert [item.changes for item in gap.explanations] == [("weights_fp32",)]
-    assert gap.num_variants < MAX_LOOKED_AT  # the search ended at the limit given here, not at its own
+    assert (
+        gap.num_variants < MAX_LOOKED_AT
+    )  # the search ended at the limit given here, not at its own
 
 
 def test_only_a_fused_step_under_lightning_has_another_explanation_and_not_in_the_step() -> None:
     """A fused AdamW has no temporaries: five copies, 71.2 GiB, are survived. Lightning's gradients are still alive in the
     second forward, and autocast keeps 16-bit copies of all weights (7.1 GiB) there: more than the 78.8 GiB of the card."""
     fused = replace(PHI, precision=Precision.BF16_MIXED, optimizer_impl="fused")
-    assert agree(course_of(fused), evidence(LOG)) is None
-    lightning = agree(course_of(replace(fused, framework="lightning")), evidence(LOG))
+    assert agree(price(fused), evidence(LOG)) is None
+    lightning = agree(price(replace(fused, framework="lightning")), evidence(LOG))
     assert lightning is not None
     assert lightning.phase == NEXT_FORWARD
     assert lightning.peak_bytes > 78.8 * GIB
-    assert agree(course_of(replace(fused, framework="lightning", precision=Precision.FP32)), evidence(LOG)) is None
+    assert (
+        agree(
+            price(replace(fused, framework="lightning", precision=Precision.FP32)),
+            evidence(LOG),
+        )
+        is None
+    )
 
 
 def test_every_deviation_says_how_it_comes_about() -> None:
@@ -88,7 +111,9 @@ def test_every_deviation_says_how_it_comes_about() -> None:
 
 def test_a_sharded_job_that_was_not_sharded_after_all() -> None:
     """GPT-2 XL has 1.56 billion parameters: 23.2 GiB at 16 bytes each on every rank, an eighth of that if sharded."""
-    believed = Job(model="gpt2-xl", batch=1, seq=128, gpus=8, strategy="fsdp2", precision=Precision.BF16_MIXED)
+    believed = Job(
+        model="gpt2-xl", batch=1, seq=128, gpus=8, strategy="fsdp2", precision=Precision.BF16_MIXED
+    )
     text = (
         '  File "torch/optim/adamw.py", line 606, in _multi_tensor_adamw\n    torch._foreach_sqrt(x)\n'
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 MiB. GPU 0 has a total capacity of 23.65 GiB of which "
@@ -102,7 +127,14 @@ def test_a_sharded_job_that_was_not_sharded_after_all() -> None:
 
 def test_the_flat_parameters_of_a_block_are_what_fsdp1_asks_for() -> None:
     """A layer of Llama 13B: 4 · 5120² + 3 · 5120 · 13824 + 2 · 5120 parameters, 605 MiB in 16 bit, printed as 606."""
-    job = Job(model="llama2-13b", batch=1, seq=512, precision=Precision.FP16_MIXED, gpus=2, strategy="fsdp1")
+    job = Job(
+        model="llama2-13b",
+        batch=1,
+        seq=512,
+        precision=Precision.FP16_MIXED,
+        gpus=2,
+        strategy="fsdp1",
+    )
     (observation,) = read_text("CUDA out of memory. Tried to allocate 606.00 MiB.").observations
     (match,) = matches_of(observation, tensors_of(job), FORWARD)
     assert match.candidate.nbytes == (4 * 5120**2 + 3 * 5120 * 13824 + 2 * 5120) * 2
@@ -110,9 +142,16 @@ def test_the_flat_parameters_of_a_block_are_what_fsdp1_asks_for() -> None:
 
 
 def test_an_offload_that_is_not_active_explains_states_on_the_card() -> None:
-    believed = Job(model="gpt2-xl", batch=1, seq=128, strategy="zero2", offload="optimizer", framework="deepspeed")
-    real = course_of(replace(believed, offload="none", keep_outputs=False))
-    step = next(span for span in real.spans if span.phase == STEP)
+    believed = Job(
+        model="gpt2-xl",
+        batch=1,
+        seq=128,
+        strategy="zero2",
+        offload="optimizer",
+        framework="deepspeed",
+    )
+    real = price(replace(believed, offload="none", keep_outputs=False))
+    step = next(span for span in real.needs if span.phase == STEP)
     card = step.peak_bytes / GIB - 0.5
     text = (
         '  File "deepspeed/ops/adam/fused_adam.py", line 9, in step\n    state["exp_avg"] = torch.zeros_like(p.data)\n'
@@ -125,7 +164,9 @@ def test_an_offload_that_is_not_active_explains_states_on_the_card() -> None:
 
 def test_the_theory_of_the_note_does_not_run_out(phi: Gap) -> None:
     contrasts = {item.name: item for item in phi.contrasts}
-    textbook = contrasts["textbook"]  # 2 + 2 + 8 bytes, a 2-byte reference, a 4-byte foreach list: 18 of 24 bytes
+    textbook = contrasts[
+        "textbook"
+    ]  # 2 + 2 + 8 bytes, a 2-byte reference, a 4-byte foreach list: 18 of 24 bytes
     assert textbook.need_bytes == pytest.approx(COPY * 18 / 4, rel=0.002)
     assert textbook.fits
     assert contrasts["reference on the CPU"].need_bytes == pytest.approx(5 * COPY, rel=0.001)
@@ -145,8 +186,10 @@ def test_an_expected_figure_below_what_was_allocated_is_refuted_and_would_have_f
 
 def test_foreach_adam_of_torch_2_0_holds_two_lists_and_of_2_1_one() -> None:
     """`denom = torch._foreach_add(exp_avg_sq_sqrt, eps)` beside the roots, then `_foreach_add_` in place."""
-    plain = Job(model="phi-3-mini", batch=1, seq=64, precision=Precision.FP32, transformers_version="4.37")
-    old, new = (course_of(replace(plain, torch_version=torch)) for torch in ("2.0", "2.1"))
+    plain = Job(
+        model="phi-3-mini", batch=1, seq=64, precision=Precision.FP32, transformers_version="4.37"
+    )
+    old, new = (price(replace(plain, torch_version=torch)) for torch in ("2.0", "2.1"))
     assert old.need_bytes - new.need_bytes == pytest.approx(COPY, rel=1e-4)
 
 
@@ -181,7 +224,7 @@ def test_a_job_that_would_have_failed_earlier_is_no_explanation() -> None:
         "unallocated."
     )
     job = replace(PHI, gpu="a100-40gb", precision=Precision.FP32)
-    assert agree(course_of(job), evidence(text)) is None
+    assert agree(price(job), evidence(text)) is None
 
 
 def test_the_traceback_decides_the_phase() -> None:
@@ -208,8 +251,10 @@ def test_what_the_frames_prove_is_not_a_guess() -> None:
 
 def test_a_longer_batch_is_solved_from_the_request() -> None:
     """A batch padded to 8192 instead of 256 tokens: its fp32 logits of 2 × 8192 × 32,064 words are 1.96 GiB."""
-    believed = replace(PHI, reference="none", precision=Precision.BF16_TRUE, transformers_version="4.49", seq=256)
-    loss = next(span for span in course_of(replace(believed, seq=8192)).spans if span.phase == LOSS)
+    believed = replace(
+        PHI, reference="none", precision=Precision.BF16_TRUE, transformers_version="4.49", seq=256
+    )
+    loss = next(span for span in price(replace(believed, seq=8192)).needs if span.phase == LOSS)
     allocated = loss.peak_bytes - round(1.96 * GIB)
     text = (
         '  File "modeling_phi3.py", line 9, in forward\n    logits = logits.float()\n'
@@ -217,7 +262,11 @@ def test_a_longer_batch_is_solved_from_the_request() -> None:
         f"{loss.peak_bytes / GIB:.2f} GiB of which 1.00 GiB is free. Of the allocated memory {allocated / GIB:.2f} GiB is allocated "
         "by PyTorch, and 300.00 MiB is reserved by PyTorch but unallocated."
     )
-    solved = [item for item in gap_of(replace(believed, gpu=None), text).explanations if item.job.seq != 256]
+    solved = [
+        item
+        for item in gap_of(replace(believed, gpu=None), text).explanations
+        if item.job.seq != 256
+    ]
     found = next(item for item in solved if item.changes[0].startswith("other_length"))
     assert found.job.seq == pytest.approx(8192, rel=0.005)
     assert found.cause == "logits"
@@ -242,7 +291,14 @@ def test_where_two_remain_the_measurement_that_decides_is_named() -> None:
         "1.19 MiB is free. Of the allocated memory 92.43 GiB is allocated by PyTorch, and 703.27 MiB is reserved by PyTorch but "
         "unallocated."
     )
-    job = Job(model="qwen2.5-7b", batch=1, seq=1024, precision=Precision.BF16_TRUE, framework="trl", reference="same")
+    job = Job(
+        model="qwen2.5-7b",
+        batch=1,
+        seq=1024,
+        precision=Precision.BF16_TRUE,
+        framework="trl",
+        reference="same",
+    )
     gap = gap_of(job, text)
     assert len(gap.explanations) > 1
     assert gap.decide in ("precision", "reference dtype")
@@ -288,7 +344,8 @@ def test_memory_that_was_free_is_not_explained_by_the_job() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes.", "CUDA error: out of memory"]
+    "kind",
+    ["RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes.", "CUDA error: out of memory"],
 )
 def test_other_libraries_failures_are_not_measured_against_the_job(kind: str) -> None:
     diagnosis = diagnose(read_text(kind), PHI)
@@ -317,20 +374,22 @@ def test_any_numbers_are_survived_and_every_explanation_reaches_what_was_seen(
 def test_every_phase_that_agrees_is_named_until_one_cannot_have_been_survived() -> None:
     """Without the card's size nothing says that the first agreeing phase was the last: all of them are named."""
     job = Job(model="gpt2", batch=4, seq=512, precision=Precision.FP32)
-    course = course_of(job)
+    course = price(job)
     text = (
         '  File "train.py", line 3, in step\n    loss.backward()\n'
         "torch.OutOfMemoryError: CUDA out of memory. Of the allocated memory {} MiB is allocated by PyTorch, and 1.00 MiB "
         "is reserved by PyTorch but unallocated."
     )
-    spans = {span.phase: span for span in course.spans}
+    spans = {span.phase: span for span in course.needs}
     inside = (spans[NEXT_BACKWARD].start_bytes + spans[BACKWARD].peak_bytes) // 2
     assert spans[NEXT_BACKWARD].start_bytes < inside < spans[BACKWARD].peak_bytes
     found = agree(course, evidence(text.format(inside >> 20)))
     assert found is not None
     assert (found.phase, found.or_in) == (BACKWARD, (NEXT_BACKWARD,))
     card = f" GPU 0 has a total capacity of {(spans[BACKWARD].peak_bytes >> 20) - 512} MiB of which 1.00 MiB is free."
-    tight = agree(course, evidence(text.format(inside >> 20).replace("memory. Of", f"memory.{card} Of")))
+    tight = agree(
+        course, evidence(text.format(inside >> 20).replace("memory. Of", f"memory.{card} Of"))
+    )
     assert tight is None or tight.or_in == ()
 
 
@@ -342,8 +401,16 @@ def test_ranks_that_share_a_card_are_priced_together() -> None:
         "is reserved by PyTorch but unallocated."
     )
     job = Job(model="gpt2", batch=4, seq=512, precision=Precision.FP32, gpus=4, strategy="ddp")
-    found = [dict(item.values) for item in diagnose(read_text(text), job).findings if item.rule == "ranks_on_one_card"]
+    found = [
+        dict(item.values)
+        for item in diagnose(read_text(text), job).findings
+        if item.rule == "ranks_on_one_card"
+    ]
     assert [item["count"] for item in found] == [3]
     assert found[0]["together_bytes"] == 3 * int(found[0]["rank_bytes"])
     alone = replace(job, gpus=1, strategy="none")
-    assert not [item for item in diagnose(read_text(text), alone).findings if item.rule == "ranks_on_one_card"]
+    assert not [
+        item
+        for item in diagnose(read_text(text), alone).findings
+        if item.rule == "ranks_on_one_card"
+    ]

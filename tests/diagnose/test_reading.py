@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from vramcast.allocator.oom import OomMoment, format_size, message
 from vramcast.diagnose.diagnosis import diagnose
 from vramcast.diagnose.observation import Moment, ledger_of
-from vramcast.diagnose.readers.log import FLOOD_READS, GATES, KEPT_PER_KIND, READERS, WORDS, read_stream, read_text
+from vramcast.diagnose.readers.log import (
+    FLOOD_READS,
+    GATES,
+    KEPT_PER_KIND,
+    READERS,
+    WORDS,
+    read_stream,
+    read_text,
+)
 from vramcast.diagnose.readers.stream import clean, without_prefix
 from vramcast.ledger import Origin
 from vramcast.report import diagnose_json, diagnose_text
@@ -38,7 +46,12 @@ def test_no_gate_holds_a_digit_for_lines_are_compared_without_theirs() -> None:
 
 def test_a_word_that_appears_only_when_digits_are_left_out_wakes_nobody() -> None:
     quiet = "loss 0.5 at step 3\n" * 40_000
-    assert read_text(f"{quiet}CU1DA out of mem2ory. Tried to allo3cate 20.00 MiB\n{quiet}").observations == ()
+    assert (
+        read_text(
+            f"{quiet}CU1DA out of mem2ory. Tried to allo3cate 20.00 MiB\n{quiet}"
+        ).observations
+        == ()
+    )
     (found,) = read_text(f"{quiet}{OOM}\n{quiet}").observations
     assert (found.line, found.requested_bytes) == (40_001, round(18.84 * 2**30))
 
@@ -72,7 +85,10 @@ def test_the_innermost_frame_is_the_last_one_before_the_message() -> None:
         "                      ^^^^^^^^^^^^^^^^^^^^\n" + OOM
     )
     frames = read_text(text).frames
-    assert [(frame.function, frame.line) for frame in frames] == [("<module>", 9), ("_multi_tensor_adamw", 606)]
+    assert [(frame.function, frame.line) for frame in frames] == [
+        ("<module>", 9),
+        ("_multi_tensor_adamw", 606),
+    ]
     assert frames[-1].source == "exp_avg_sq_sqrt = torch._foreach_sqrt(device_exp_avg_sqs)"
 
 
@@ -96,7 +112,10 @@ def test_a_failure_after_a_flood_of_other_lines_is_still_read() -> None:
     lines = [f"step: {step}  memory: 40.00GiB(50.00%)" for step in range(FLOOD_READS + 500)]
     reading = read_text("\n".join([*lines, OOM]))
     assert [item.kind for item in reading.observations] == ["torchtitan_log", "torch_cuda_oom_v2"]
-    assert sum(item.count for item in reading.observations) + dict(reading.omitted)["torchtitan_log"] == len(lines) + 1
+    assert (
+        sum(item.count for item in reading.observations) + dict(reading.omitted)["torchtitan_log"]
+        == len(lines) + 1
+    )
 
 
 def test_a_message_is_found_in_one_endless_line_wherever_it_is_cut() -> None:
@@ -125,7 +144,10 @@ def test_a_front_that_is_wrapped_is_not_taken_for_one_that_was_cut_off() -> None
 
 def test_ranks_that_share_a_line_are_told_apart() -> None:
     line = "[Rank {0}] (after 1 iterations) memory (MB) | allocated: {0}.5 | max allocated: 9{0}.0 | reserved: 99.0"
-    ranks = [(item.rank, item.allocated_bytes) for item in read_text(line.format(4) + line.format(7)).observations]
+    ranks = [
+        (item.rank, item.allocated_bytes)
+        for item in read_text(line.format(4) + line.format(7)).observations
+    ]
     assert ranks == [(4, round(4.5 * 2**20)), (7, round(7.5 * 2**20))]
 
 
@@ -146,7 +168,11 @@ def test_memory_stays_small_however_long_the_log() -> None:
 
         def read(self, size: int = -1) -> bytes:
             self.left -= 1
-            return b"2025 INFO step loss 0.1 lr 1e-5 tokens 12345\n" * 23_301 if self.left >= 0 else b""
+            return (
+                b"2025 INFO step loss 0.1 lr 1e-5 tokens 12345\n" * 23_301
+                if self.left >= 0
+                else b""
+            )
 
     tracemalloc.start()
     read_stream(Endless())  # type: ignore[arg-type]
@@ -188,7 +214,9 @@ def test_whatever_torch_prints_is_read_back_however_it_is_wrapped(
         value = getattr(found, name)
         assert (value is None) == (size is None), name
         if size is not None:
-            unit = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}[format_size(size).split()[1]]
+            unit = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}[
+                format_size(size).split()[1]
+            ]
             assert abs(value - size) <= unit * 0.005 + 1, name
     assert found.place == f"cuda:{moment.device}"
 
@@ -210,10 +238,17 @@ SNIPPETS = st.sampled_from(
 @settings(max_examples=400, deadline=None)
 @given(
     parts=st.lists(
-        SNIPPETS | st.text(max_size=20) | st.binary(max_size=20).map(lambda raw: raw.decode("latin-1")), max_size=12
+        SNIPPETS
+        | st.text(max_size=20)
+        | st.binary(max_size=20).map(lambda raw: raw.decode("latin-1")),
+        max_size=12,
     )
 )
-@example(parts=["\x1b[2J\x1b]0;x\x07 CUDA out of memory. Tried to allocate \x1b[31m5.00 GiB\x1b[0m\x9b2J"])
+@example(
+    parts=[
+        "\x1b[2J\x1b]0;x\x07 CUDA out of memory. Tried to allocate \x1b[31m5.00 GiB\x1b[0m\x9b2J"
+    ]
+)
 def test_hostile_text_never_breaks_the_reader_nor_reaches_the_terminal(parts: list[str]) -> None:
     diagnosis = diagnose(read_text("".join(parts)))
     for lang in ("en", "zh"):
@@ -244,7 +279,14 @@ def collect(data: object, strings: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "sequence", ["\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "\x1b]8;;http://x\x1b\\link", "\x9b5m", "\x1bP+q\x1b\\"]
+    "sequence",
+    [
+        "\x1b[31mred\x1b[0m",
+        "\x1b]0;title\x07",
+        "\x1b]8;;http://x\x1b\\link",
+        "\x9b5m",
+        "\x1bP+q\x1b\\",
+    ],
 )
 def test_terminal_escapes_are_taken_out_before_anything_is_quoted(sequence: str) -> None:
     assert not UNPRINTABLE.search(clean(f"a{sequence}b"))

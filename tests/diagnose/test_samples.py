@@ -62,8 +62,13 @@ def test_sample_says_what_its_text_says(path: Path) -> None:
         }
         assert set(observation.derived) == set(derived)
         assert observation.place == wanted["place"]
-        others = [{"pid": other["pid"], "bytes": value(other["bytes"])} for other in wanted.get("other_processes", ())]
-        assert [{"pid": use.pid, "bytes": use.nbytes} for use in observation.other_processes or ()] == others
+        others = [
+            {"pid": other["pid"], "bytes": value(other["bytes"])}
+            for other in wanted.get("other_processes", ())
+        ]
+        assert [
+            {"pid": use.pid, "bytes": use.nbytes} for use in observation.other_processes or ()
+        ] == others
         for label, text in wanted.get("figures", {}).items():
             assert observation.figure(label) == value(text), label
         for name in ("rank", "count", "moment"):
@@ -77,10 +82,20 @@ PROSE = [path for path in SAMPLES if " out of memory. Tried to allocate" in path
 @pytest.mark.parametrize("width", [33, 57, 80])
 @pytest.mark.parametrize("path", PROSE, ids=[path.stem for path in PROSE])
 def test_a_message_wrapped_anywhere_and_prefixed_says_the_same(path: Path, width: int) -> None:
-    line = next(line for line in path.read_text().splitlines()[1:] if " out of memory. Tried" in line)
+    line = next(
+        line for line in path.read_text().splitlines()[1:] if " out of memory. Tried" in line
+    )
     message = line[max(0, line.index(" out of memory. Tried") - 4) :].removeprefix(" ")
-    wrapped = "\n".join(f"[rank5]: {message[at : at + width]}" for at in range(0, len(message), width))
+    wrapped = "\n".join(
+        f"[rank5]: {message[at : at + width]}" for at in range(0, len(message), width)
+    )
     (found,) = read_stream(io.BytesIO(wrapped.encode())).observations
     (expected,) = read(path)
-    assert [getattr(found, name) for name in BYTE_FIELDS] == [getattr(expected, name) for name in BYTE_FIELDS]
-    assert (found.kind, found.other_processes, found.rank) == (expected.kind, expected.other_processes, 5)
+    assert [getattr(found, name) for name in BYTE_FIELDS] == [
+        getattr(expected, name) for name in BYTE_FIELDS
+    ]
+    assert (found.kind, found.other_processes, found.rank) == (
+        expected.kind,
+        expected.other_processes,
+        5,
+    )

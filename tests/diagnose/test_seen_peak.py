@@ -66,7 +66,9 @@ def test_what_nvidia_smi_shows_is_compared_with_the_whole_process() -> None:
     diagnosis = diagnosed(NVIDIA_SMI.format(mib=process_bytes // 2**20))
     facts = rules(diagnosis)
     assert facts["peak_above"]["level"] == "process"
-    levels = [facts["peak_levels"][f"{name}_bytes"] for name in ("allocated", "reserved", "process")]
+    levels = [
+        facts["peak_levels"][f"{name}_bytes"] for name in ("allocated", "reserved", "process")
+    ]
     assert levels == sorted(levels, key=lambda size: int(str(size)))
     changes = [set(item.explanation.changes) for item in diagnosis.hypotheses if item.explanation]
     assert {"weights_fp32", "fused_step"} in changes
@@ -85,7 +87,9 @@ def test_a_failure_is_explained_before_any_peak() -> None:
 
 
 def test_a_peak_that_nothing_comes_to_is_said_to_be_unexplained() -> None:
-    facts = rules(diagnosed("max_memory_allocated: 20.00 GiB", replace(PHI, precision=Precision.FP32)))
+    facts = rules(
+        diagnosed("max_memory_allocated: 20.00 GiB", replace(PHI, precision=Precision.FP32))
+    )
     assert "peak_below" in facts
     assert "no_explanation" in facts
 
@@ -100,7 +104,18 @@ def test_json_has_the_peak_and_plans_nothing_where_nothing_failed(
 ) -> None:
     log = tmp_path / "log.txt"
     log.write_text("max_memory_allocated: 71.19 GiB\n")
-    flags = ["--model", "phi-3-mini", "--batch", "2", "--seq", "256", "--precision", "bf16-true", "--gpu", "a100-80gb"]
+    flags = [
+        "--model",
+        "phi-3-mini",
+        "--batch",
+        "2",
+        "--seq",
+        "256",
+        "--precision",
+        "bf16-true",
+        "--gpu",
+        "a100-80gb",
+    ]
     assert main(["diagnose", str(log), "--json", *flags]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["gap"]["seen"] == {"level": "allocated", "bytes": round(71.19 * GIB)}

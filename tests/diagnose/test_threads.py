@@ -158,7 +158,10 @@ def first_two(number: str = "", text: str = "") -> list[str]:
 
 
 def test_the_true_cause_is_among_the_first_two_for_four_of_five_threads() -> None:
-    answers = {f"sample {number}": (cause, first_two(number=number)) for number, cause in KNOWN_SAMPLES.items()}
+    answers = {
+        f"sample {number}": (cause, first_two(number=number))
+        for number, cause in KNOWN_SAMPLES.items()
+    }
     answers |= {source: (cause, first_two(text=text)) for source, text, cause in THREADS}
     missed = {source: answer for source, answer in answers.items() if answer[0] not in answer[1]}
     assert len(answers) >= 35

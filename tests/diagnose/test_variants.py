@@ -553,8 +553,12 @@ CASES: list[tuple[str, str, list[dict[str, Any]]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("source", "text", "expected"), CASES, ids=[case[0][:48] for case in CASES])
-def test_every_number_of_a_pasted_message_is_read(source: str, text: str, expected: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize(
+    ("source", "text", "expected"), CASES, ids=[case[0][:48] for case in CASES]
+)
+def test_every_number_of_a_pasted_message_is_read(
+    source: str, text: str, expected: list[dict[str, Any]]
+) -> None:
     observations = read_text(text).observations
     assert len(observations) == len(expected), observations
     for observation, wanted in zip(observations, expected, strict=True):

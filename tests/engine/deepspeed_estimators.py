@@ -19,11 +19,16 @@ class Needs:
     host_bytes: int
 
 
-def zero2_needs(params: int, *, gpus_per_node: int, nodes: int = 1, offload_optimizer: bool) -> Needs:
+def zero2_needs(
+    params: int, *, gpus_per_node: int, nodes: int = 1, offload_optimizer: bool
+) -> Needs:
     total = nodes * gpus_per_node
     if offload_optimizer:
         return Needs(gpu_bytes=2 * params, host_bytes=int(params * max(4 * total, 16) * FACTOR))
-    return Needs(gpu_bytes=2 * params + 18 * params // total, host_bytes=int(4 * params * gpus_per_node * FACTOR))
+    return Needs(
+        gpu_bytes=2 * params + 18 * params // total,
+        host_bytes=int(4 * params * gpus_per_node * FACTOR),
+    )
 
 
 def zero3_needs(

@@ -46,7 +46,13 @@ class Live(TorchDispatchMode):
 
 
 def real_step(
-    data: dict[str, Any], *, precision: str, attention: str, batch: int, seq: int, checkpointing: bool
+    data: dict[str, Any],
+    *,
+    precision: str,
+    attention: str,
+    batch: int,
+    seq: int,
+    checkpointing: bool,
 ) -> dict[str, int]:
     """Peaks above the weights in forward and loss, in backward, and of two AdamW steps, of a real model."""
     config = transformers.AutoConfig.for_model(**data)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from vramcast.engine.stream.saved_tensors import kept_bytes
 from vramcast.errors import InputError
-from vramcast.models.record.dims import Number
-from vramcast.models.record.experts import busiest_rows
+from vramcast.models.record.dims import Number, minimum
 from vramcast.models.record.tape import BF16, I64, Dtype, Regime, Section, Tape, Value
 
 
@@ -29,7 +28,9 @@ class MoeBlock:
 
     def __post_init__(self) -> None:
         if isinstance(self.k, int | float) and not 0 < self.k <= self.experts:
-            raise InputError(f"k must be more than 0 and at most the {self.experts} experts, not {self.k}")
+            raise InputError(
+                f"k must be more than 0 and at most the {self.experts} experts, not {self.k}"
+            )
 
     @property
     def tokens(self) -> Number:
@@ -42,14 +43,20 @@ class MoeBlock:
         return -int(-rows // 1) if isinstance(rows, float) else rows
 
 
+def busiest_rows(tokens: Number, k: Number, num: int, imbalance: float) -> Number:
+    """Rows of the busiest expert: `imbalance` times its even share, and never more than all tokens."""
+    share = -(-tokens * k * round(imbalance * 1000) // (1000 * num))
+    return minimum(tokens, share)
+
+
 def record_block(block: MoeBlock) -> Section:
     """One layer's forward pass, expert by expert."""
     t = Tape(Regime(weights=block.dtype))
     x = Value((block.tokens, block.hidden), block.dtype, True, "hidden states")
-    with t.part("moe", x) as part:
+    with t.section("moe", x) as section:
         weights = _gate(t, x, block)
-        part.outputs = (_experts(t, x, weights, block),)
-    return part
+        section.outputs = (_experts(t, x, weights, block),)
+    return section
 
 
 def block_bytes(block: MoeBlock) -> Number:
@@ -64,12 +71,16 @@ def _gate(t: Tape, x: Value, block: MoeBlock) -> Value:
     unit = _unit_length(t, x, (block.tokens, 1))
     columns = _unit_length(t, similarity, (1, block.experts))
     shape = (block.tokens, block.experts)
-    logits = t.op("matmul", (unit, columns), shape, x.dtype, saves=(unit, columns), label="gate logits")
+    logits = t.op(
+        "matmul", (unit, columns), shape, x.dtype, saves=(unit, columns), label="gate logits"
+    )
     scores = t.activation(logits, "sigmoid", "gate scores")
     bar = t.activation(threshold, "sigmoid", "thresholds")
     active = t.activation(t.op("sub", (scores, bar), shape, x.dtype), "relu", "active scores")
     total = t.op("sum", (active,), (block.tokens, 1), x.dtype, label="sum of active scores")
-    return t.op("div", (active, total), shape, x.dtype, saves=(active, total), label="routing weights")
+    return t.op(
+        "div", (active, total), shape, x.dtype, saves=(active, total), label="routing weights"
+    )
 
 
 def _unit_length(t: Tape, x: Value, shape: tuple[Number, ...]) -> Value:
@@ -86,7 +97,9 @@ def _experts(t: Tape, x: Value, weights: Value, block: MoeBlock) -> Value:
     chosen = t.op("index", (x,), (rows, h), x.dtype, saves=(where,), label="routed rows")
     gate = t.linear("experts.w1", chosen, block.inner, label="w1·x")
     up = t.linear("experts.w3", chosen, block.inner, label="w3·x")
-    y = t.linear("experts.w2", t.mul(t.activation(gate, "silu"), up, "product"), h, label="expert output")
+    y = t.linear(
+        "experts.w2", t.mul(t.activation(gate, "silu"), up, "product"), h, label="expert output"
+    )
     share = t.op("index", (weights,), (rows, 1), x.dtype, saves=(where,), label="row weights")
     y = t.mul(y, share, "weighted rows")
     return t.op("index_add", (y,), x.shape, x.dtype, saves=(where, y), label="mixture")
@@ -95,7 +108,9 @@ def _experts(t: Tape, x: Value, weights: Value, block: MoeBlock) -> Value:
 def busiest_expert_bytes(block: MoeBlock, imbalance: float) -> Number:
     """What the busiest expert's turn of the loop makes, if it gets `imbalance` times its even share of rows."""
     if imbalance < 1:
-        raise InputError(f"imbalance is the busiest expert's share over the even one: at least 1, not {imbalance}")
+        raise InputError(
+            f"imbalance is the busiest expert's share over the even one: at least 1, not {imbalance}"
+        )
     rows = busiest_rows(block.tokens, block.k, block.experts, imbalance)
     return rows * (4 * block.inner + 3 * block.hidden) * block.dtype.nbytes
 

@@ -16,7 +16,7 @@ ABSURD = {
     "hidden layers": (["--edit", "h.0", "--edit-hidden", "1000000"], "edit-hidden must be at most"),
     "together": (["--batch", "10000000", "--seq", "10000000"], "beyond any GPU"),
     "workspace": (["--cublas-workspace", ":999999999:999999999"], "cublas-workspace must be pairs"),
-    "float": (["--lora-dropout", "1e999"], "lora-dropout must lie between 0 and 1"),
+    "float": (["--lora-dropout", "1e999"], "lora-dropout must be between 0 and 1"),
 }
 
 
@@ -32,13 +32,18 @@ def test_an_absurd_number_is_one_line(
 
 
 def test_what_64_bits_cannot_count_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "pythia-14m", "--gpu", "8GiB", "--lora-rank", "100000000", "--batch", "90000000"]) in (1, 2)
+    assert main(
+        ["plan", "pythia-14m", "--gpu", "8GiB", "--lora-rank", "100000000", "--batch", "90000000"]
+    ) in (1, 2)
     assert "Traceback" not in capsys.readouterr().err
 
 
 JOB_FILES = {
     "an alias of itself": ("lora-targets: &a [*a]", "nested keys or lists"),
-    "a date that is none": ("lora-targets: !!timestamp 99999-99-99", "'99999-99-99' is no timestamp"),
+    "a date that is none": (
+        "lora-targets: !!timestamp 99999-99-99",
+        "'99999-99-99' is no timestamp",
+    ),
     "a tag that lies": ("dora: !!bool maybe", "'maybe' is no bool"),
     "a number without end": (f"lora-dropout: 0x{'f' * 400}", "lora-dropout must be a number"),
     "a key that is a list": ("[a, b]: 1", "a key is one word"),
@@ -49,7 +54,9 @@ JOB_FILES = {
 
 
 @pytest.mark.parametrize(("line", "says"), JOB_FILES.values(), ids=JOB_FILES.keys())
-def test_an_odd_job_file_is_one_line(line: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_odd_job_file_is_one_line(
+    line: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(f"model: gpt2\n{line}\n", encoding="utf-8")
     assert main(["estimate", str(path)]) == 2
@@ -84,7 +91,11 @@ CONFIGS = {
 
 @pytest.mark.parametrize(("config", "words", "says"), CONFIGS.values(), ids=CONFIGS.keys())
 def test_an_odd_config_is_one_line(
-    config: dict[str, object], words: tuple[str, ...], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: dict[str, object],
+    words: tuple[str, ...],
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config), encoding="utf-8")

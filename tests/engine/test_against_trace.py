@@ -14,14 +14,12 @@ import pytest
 from vramcast.accuracy.run import peak_bytes
 from vramcast.catalog.gpus import find_gpu
 from vramcast.engine.estimate import estimate
-from vramcast.engine.lines.optimizers import implementation
-from vramcast.engine.lines.training_step import keeps_outputs
-from vramcast.engine.recording.precision import RECIPES
 from vramcast.engine.replay.card import replayed_on_card
 from vramcast.engine.replay.drafts import Drafts
 from vramcast.job import job_from
 from vramcast.ledger import Level
 from vramcast.models.read.model import read_model
+from vramcast.setup import RECIPES, resolve
 from vramcast.virtual.accounting.card import CardMemory
 from vramcast.virtual.jobs.run import Loop, trace_job
 
@@ -41,16 +39,20 @@ def test_what_is_reserved_agrees_with_a_trace(model: str, optimizer: str) -> Non
     recipe, config = RECIPES[job.precision], read_model(model).config
     assert config is not None
     loop = Loop(
-        weights=recipe.weights.name, autocast=None, implementation=implementation(job),
-        keeps_outputs=keeps_outputs(job), zeroes_first=True,
+        weights=recipe.weights.name, autocast=None, implementation=resolve(job).optimizer.implementation,
+        keeps_outputs=resolve(job).loop.keeps_outputs, zeroes_first=True,
     )  # fmt: skip
     meter = trace_job(job, loop, config, "a100-80gb").meters["cuda:0"]
     assert isinstance(meter.memory, CardMemory)
     requested = meter.memory.allocator.memory_stats()["requested_bytes.all.peak"]
     gpu = find_gpu("a100-80gb")
-    asked = replayed_on_card(Drafts(config, gpu).of(job).script, gpu, job).peak_requested_bytes
+    asked = replayed_on_card(
+        Drafts(config, gpu).of(resolve(job)).script, gpu, resolve(job)
+    ).peak_requested_bytes
     assert asked == pytest.approx(requested, rel=0.0005)
     forecast = estimate(job)
     # What blocks have beyond what was asked for, and what the cache has beyond them, hangs on where each block lies.
-    assert peak_bytes(forecast, Level.ALLOCATED) == pytest.approx(meter.max_allocated_bytes, rel=0.01)
+    assert peak_bytes(forecast, Level.ALLOCATED) == pytest.approx(
+        meter.max_allocated_bytes, rel=0.01
+    )
     assert peak_bytes(forecast, Level.RESERVED) == pytest.approx(meter.max_reserved_bytes, rel=0.01)

@@ -14,6 +14,7 @@ from vramcast.engine.recording.record import plain, sizes_of
 from vramcast.engine.stream.fold import peak_by_phase
 from vramcast.job import job_from
 from vramcast.models.read.model import read_model
+from vramcast.setup import resolve
 
 JOBS: dict[str, dict[str, Any]] = {
     "gathered ahead": {"strategy": "fsdp2"},
@@ -24,16 +25,33 @@ JOBS: dict[str, dict[str, Any]] = {
         "framework": "torchtune",
         "model": "llama-3.1-70b",
     },
-    "the last block stays": {"strategy": "fsdp2", "framework": "torchtitan", "checkpointing": "selective"},
+    "the last block stays": {
+        "strategy": "fsdp2",
+        "framework": "torchtitan",
+        "checkpointing": "selective",
+    },
     "weights on the host": {"strategy": "fsdp2", "offload": "params", "checkpointing": "full"},
     "reduced with the last micro-batch": {"strategy": "fsdp2", "framework": "hf", "accumulate": 3},
     "flat vectors": {"strategy": "fsdp1", "accumulate": 2, "framework": "lightning"},
     "adapters": {"strategy": "fsdp1", "lora-rank": 16, "quantize": "nf4", "framework": "hf"},
-    "one unit behind the other": {"strategy": "zero2", "framework": "megatron", "checkpointing": "full"},
+    "one unit behind the other": {
+        "strategy": "zero2",
+        "framework": "megatron",
+        "checkpointing": "full",
+    },
     "two units ahead": {"strategy": "zero3", "framework": "megatron"},
     "buckets": {"strategy": "ddp", "checkpointing": "full"},
-    "every third block is recomputed": {"strategy": "fsdp2", "checkpointing": "every-3", "model": "llama-3.1-70b"},
-    "a stage in the middle": {"strategy": "zero1", "pp": 4, "accumulate": 8, "model": "llama-3.1-70b"},
+    "every third block is recomputed": {
+        "strategy": "fsdp2",
+        "checkpointing": "every-3",
+        "model": "llama-3.1-70b",
+    },
+    "a stage in the middle": {
+        "strategy": "zero1",
+        "pp": 4,
+        "accumulate": 8,
+        "model": "llama-3.1-70b",
+    },
     "two chunks of a stage": {
         "strategy": "ddp",
         "pp": 2,
@@ -52,16 +70,26 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 def rank(values: dict[str, Any]) -> Rank:
-    job = job_from({"model": "llama-3.2-1b", "gpu": "h100-80gb", "gpus": 8, "batch": 2, "seq": 512, **values})
+    job = job_from(
+        {"model": "llama-3.2-1b", "gpu": "h100-80gb", "gpus": 8, "batch": 2, "seq": 512, **values}
+    )
     assert job.model is not None
-    config, topology, gpu = read_model(job.model).config, topology_of(job), find_gpu("h100-80gb")
+    config, topology, gpu = (
+        read_model(job.model).config,
+        topology_of(resolve(job)),
+        find_gpu("h100-80gb"),
+    )
     assert config is not None
-    program = rank_program(job, config, gpu, topology, plain(sizes_of(job, config)))
-    return rank_of_stage(job, gpu, topology, program, topology.pp // 2)
+    program = rank_program(
+        resolve(job), config, gpu, topology, plain(sizes_of(resolve(job).data, config))
+    )
+    return rank_of_stage(resolve(job), gpu, topology, program, topology.pp // 2)
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_short_stages_tell_the_peaks_of_a_long_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_stages_tell_the_peaks_of_a_long_one(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = rank(JOBS[name])
     with monkeypatch.context() as patch:
         patch.delattr(alike, "peak_by_phase")  # which folds the whole stage

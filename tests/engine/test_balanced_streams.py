@@ -23,6 +23,7 @@ from vramcast.engine.stream.timeline import Stamped
 from vramcast.job import job_from
 from vramcast.ledger import PHASES, Category, Level
 from vramcast.models.read.model import read_model
+from vramcast.setup import resolve
 
 JOBS: dict[str, dict[str, Any]] = {
     "one layer after the other": {"model": "llama-3.2-1b"},
@@ -59,14 +60,14 @@ def streams(values: dict[str, Any]) -> Iterator[list[Stamped]]:
     assert job.model is not None
     config = read_model(job.model).config
     assert config is not None
-    if not is_divided(job):
-        draft = Drafts(config, gpu).of(job)
+    if not is_divided(resolve(job)):
+        draft = Drafts(config, gpu).of(resolve(job))
         yield from (draft.stream, draft.later)
         return
-    topology = topology_of(job)
-    program = rank_program(job, config, gpu, topology, sizes_of(job, config))
+    topology = topology_of(resolve(job))
+    program = rank_program(resolve(job), config, gpu, topology, sizes_of(resolve(job).data, config))
     for stage in range(topology.pp):
-        step = rank_of_stage(job, gpu, topology, program, stage).step
+        step = rank_of_stage(resolve(job), gpu, topology, program, stage).step
         yield from (step.stream(), step.stream(fresh=False))
 
 
@@ -83,7 +84,9 @@ def test_what_dies_was_born_in_the_same_size(name: str) -> None:
                 born = alive.pop(item.key, None)
                 assert born is not None, item
                 assert int(born.event.nbytes) == int(item.event.nbytes), item
-        left = {item.event.kind for item in alive.values()}  # a stage sends its output on; `outputs` holds the logits
+        left = {
+            item.event.kind for item in alive.values()
+        }  # a stage sends its output on; `outputs` holds the logits
         assert left <= {"gradient", "whole gradient", "working", "kv cache"}, left
 
 
@@ -115,26 +118,45 @@ BESIDE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", BESIDE)
 @pytest.mark.parametrize("precision", ["bf16-true", "fp32"])
 def test_a_replay_asks_for_what_the_bill_says(name: str, precision: str) -> None:
-    job = job_from({"model": "smollm2-135m", "gpu": "h100-80gb", "seq": 512, "precision": precision, **BESIDE[name]})
+    job = job_from(
+        {
+            "model": "smollm2-135m",
+            "gpu": "h100-80gb",
+            "seq": 512,
+            "precision": precision,
+            **BESIDE[name],
+        }
+    )
     config = read_model("smollm2-135m").config
     assert config is not None
-    script = Drafts(config, find_gpu("h100-80gb")).of(job).script
+    script = Drafts(config, find_gpu("h100-80gb")).of(resolve(job)).script
     asked = replay(script, capacity_bytes=None, conf="").peak_requested_bytes
     bill = [
         entry for entry in estimate(job, with_scaling=False).ledger.entries
         if entry.place == "cuda:0" and entry.level is Level.ALLOCATED and entry.category is not Category.SLACK
     ]  # fmt: skip
-    assert asked == max(sum(entry.nbytes for entry in bill if phase in entry.phases) for phase in PHASES)
+    assert asked == max(
+        sum(entry.nbytes for entry in bill if phase in entry.phases) for phase in PHASES
+    )
 
 
 @pytest.mark.parametrize("tp", [1, 4])
 def test_what_fsdp1_wraps_is_what_its_ranks_hold(tp: int) -> None:
     """Experts are shared by more ranks than the rest where tensor parallelism does not divide them."""
-    values = {"model": "phi-3.5-moe", "gpus": 8, "tp": tp, "strategy": "fsdp1", "seq": 128, "gpu": "h100-80gb"}
+    values = {
+        "model": "phi-3.5-moe",
+        "gpus": 8,
+        "tp": tp,
+        "strategy": "fsdp1",
+        "seq": 128,
+        "gpu": "h100-80gb",
+    }
     job, gpu, config = job_from(values), find_gpu("h100-80gb"), read_model("phi-3.5-moe").config
     assert config is not None
-    topology = topology_of(job)
-    program = rank_program(job, config, gpu, topology, sizes_of(job, config))
-    held = rank_of_stage(job, gpu, topology, program, 0).states.weights.nbytes
-    cut = sum(-(-sum(sizes) // ranks) for sizes, ranks in wrapped_vectors(job, program, topology))
+    topology = topology_of(resolve(job))
+    program = rank_program(resolve(job), config, gpu, topology, sizes_of(resolve(job).data, config))
+    held = rank_of_stage(resolve(job), gpu, topology, program, 0).states.weights.nbytes
+    cut = sum(
+        -(-sum(sizes) // ranks) for sizes, ranks in wrapped_vectors(resolve(job), program, topology)
+    )
     assert cut == pytest.approx(held, rel=1e-6)

@@ -16,16 +16,21 @@ import pytest
 from vramcast.accuracy.run import peak_bytes
 from vramcast.catalog.models import find_model
 from vramcast.engine.estimate import estimate
-from vramcast.engine.lines.optimizers import implementation
-from vramcast.engine.lines.training_step import keeps_outputs
-from vramcast.engine.recording.precision import RECIPES
 from vramcast.job import job_from
 from vramcast.ledger import Level
 from vramcast.models.read.model import read_model
 from vramcast.plan.verify import zero_grad
+from vramcast.setup import RECIPES, resolve
 from vramcast.virtual.jobs.run import Loop, trace_job
 
-DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
+DEPTHS = (
+    "num_hidden_layers",
+    "n_layer",
+    "num_layers",
+    "num_decoder_layers",
+    "encoder_layers",
+    "decoder_layers",
+)
 CASES: dict[str, dict[str, Any]] = {
     "workspaces and logits": {
         "model": "smollm2-135m", "batch": 8, "seq": 200, "precision": "bf16-true", "framework": "lightning",
@@ -137,10 +142,12 @@ def test_a_job_allocates_and_reserves_what_its_trace_does(case: str, tmp_path: P
     assert config is not None
     loop = Loop(
         weights=recipe.weights.name, autocast=recipe.autocast.name if recipe.autocast else None,
-        implementation=implementation(job), keeps_outputs=keeps_outputs(job),
+        implementation=resolve(job).optimizer.implementation, keeps_outputs=resolve(job).loop.keeps_outputs,
         zeroes_first=zero_grad(job) == "before-forward",
     )  # fmt: skip
     meter = trace_job(job, loop, config, "h200").meters["cuda:0"]
     forecast = estimate(job, with_scaling=False)
-    assert peak_bytes(forecast, Level.ALLOCATED) == pytest.approx(meter.max_allocated_bytes, rel=0.005)
+    assert peak_bytes(forecast, Level.ALLOCATED) == pytest.approx(
+        meter.max_allocated_bytes, rel=0.005
+    )
     assert peak_bytes(forecast, Level.RESERVED) == pytest.approx(meter.max_reserved_bytes, rel=0.02)

@@ -10,13 +10,22 @@ import torch
 import transformers
 from live import Live
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from vramcast.engine.estimate import estimate
 from vramcast.engine.prices.sweep import sweep
 from vramcast.engine.program import record_job
 from vramcast.engine.recording.record import sizes_of
-from vramcast.engine.stream.checkpointing import changes_of, is_reentrant, offloaded, power_of_two, recompute_rule
+from vramcast.engine.stream.checkpointing import (
+    changes_of,
+    offloaded,
+    power_of_two,
+    recompute_rule,
+)
 from vramcast.engine.stream.fold import peak_by_phase
 from vramcast.engine.stream.timeline import Mode, step_events
 from vramcast.errors import InputError
@@ -28,6 +37,7 @@ from vramcast.models.read.model import read_model
 from vramcast.models.record.loss import add_loss
 from vramcast.models.record.program import Sizes
 from vramcast.models.record.tape import BF16, F32, Regime
+from vramcast.setup import resolve
 
 BATCH, SEQ = 3, 130
 LLAMA = {
@@ -51,7 +61,11 @@ def to_host(function: Any, *args: Any, **kwargs: Any) -> Any:
     """What transformers' offload does, with bytes outside of torch as the host."""
 
     def pack(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype, bytes]:
-        return tensor.shape, tensor.dtype, tensor.detach().contiguous().view(torch.uint8).numpy().tobytes()
+        return (
+            tensor.shape,
+            tensor.dtype,
+            tensor.detach().contiguous().view(torch.uint8).numpy().tobytes(),
+        )
 
     def unpack(packed: tuple[torch.Size, torch.dtype, bytes]) -> torch.Tensor:
         shape, dtype, data = packed
@@ -73,13 +87,17 @@ def enable(model: Any, how: str) -> None:
         model.gradient_checkpointing_enable({"use_reentrant": how == "reentrant"})
     if how == "offload":
         for layer in model.model.layers:
-            layer._gradient_checkpointing_func = lambda function, *args: to_host(function, *args, use_reentrant=False)
+            layer._gradient_checkpointing_func = lambda function, *args: to_host(
+                function, *args, use_reentrant=False
+            )
 
 
 def real(how: str, precision: str) -> dict[str, int]:
     config = transformers.AutoConfig.for_model(**LLAMA)
     config.use_cache = False
-    model = transformers.LlamaForCausalLM._from_config(config, dtype=torch.float32, attn_implementation="sdpa").train()
+    model = transformers.LlamaForCausalLM._from_config(
+        config, dtype=torch.float32, attn_implementation="sdpa"
+    ).train()
     enable(model, how)
     ids = torch.randint(0, 3000, (BATCH, SEQ))
     live = Live(ids, *model.parameters(), *model.buffers())
@@ -93,14 +111,26 @@ def real(how: str, precision: str) -> dict[str, int]:
 
 
 def ours(how: str, precision: str) -> dict[str, int]:
-    regime = Regime(weights=F32, autocast=BF16 if precision == "bf16-mixed" else None, attention="flash", cuda=False)
+    regime = Regime(
+        weights=F32,
+        autocast=BF16 if precision == "bf16-mixed" else None,
+        attention="flash",
+        cuda=False,
+    )
     program = record(Config(LLAMA), regime, Sizes(batch=BATCH, seq=SEQ))
     add_loss(program, transformers=(5, 0))
     name = "full" if how == "reentrant" else how
     job = Job(model="x", checkpointing=name, reentrant=how == "reentrant" or None)
-    mode = Mode(recompute=recompute_rule(job), keep_logits=True, changes=changes_of(job))
+    mode = Mode(
+        recompute=recompute_rule(resolve(job).checkpointing),
+        keep_logits=True,
+        changes=changes_of(resolve(job)),
+    )
     peaks = peak_by_phase(program, mode)
-    return {"forward": max(int(peaks["forward"]), int(peaks["loss"])), "backward": int(peaks["backward"])}
+    return {
+        "forward": max(int(peaks["forward"]), int(peaks["loss"])),
+        "backward": int(peaks["backward"]),
+    }
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
@@ -113,12 +143,16 @@ def test_peaks_of_a_real_step(how: str, precision: str) -> None:
 
 
 def phi(**values: Any) -> Job:
-    return job_from({"model": "phi-3-mini", "batch": 2, "seq": 256, "precision": "bf16-mixed", **values})
+    return job_from(
+        {"model": "phi-3-mini", "batch": 2, "seq": 256, "precision": "bf16-mixed", **values}
+    )
 
 
 def held(job: Job, category: Category, phase: str, place: str = "cuda:0") -> int:
     return (
-        estimate(job).ledger.grouped(lambda entry: str(entry.category), phase=phase, place=place).get(str(category), 0)
+        estimate(job)
+        .ledger.grouped(lambda entry: str(entry.category), phase=phase, place=place)
+        .get(str(category), 0)
     )
 
 
@@ -148,10 +182,13 @@ def test_offloaded_inputs_lie_in_pinned_blocks_of_a_power_of_two() -> None:
 
 
 def test_copies_under_way_stay_on_the_gpu() -> None:
-    program = record(Config(LLAMA), Regime(attention="flash", cuda=False), Sizes(batch=BATCH, seq=SEQ))
-    rule = recompute_rule(Job(model="x", checkpointing="offload"))
+    program = record(
+        Config(LLAMA), Regime(attention="flash", cuda=False), Sizes(batch=BATCH, seq=SEQ)
+    )
+    rule = recompute_rule(resolve(Job(model="x", checkpointing="offload")).checkpointing)
     none, two = (
-        peak_by_phase(program, Mode(recompute=rule, changes=(offloaded(stash),)))["forward"] for stash in (0, 2)
+        peak_by_phase(program, Mode(recompute=rule, changes=(offloaded(stash),)))["forward"]
+        for stash in (0, 2)
     )
     assert two - none == 2 * BATCH * SEQ * 256 * 4
 
@@ -163,12 +200,15 @@ def test_copies_under_way_stay_on_the_gpu() -> None:
         ({"checkpointing": "full", "transformers-version": "5.0"}, False),
         ({"checkpointing": "full", "transformers-version": "4.57", "reentrant": False}, False),
         ({"checkpointing": "full", "reentrant": True}, True),
-        ({"checkpointing": "full", "framework": "torchtune", "transformers-version": "4.57"}, False),
+        (
+            {"checkpointing": "full", "framework": "torchtune", "transformers-version": "4.57"},
+            False,
+        ),
         ({"checkpointing": "none", "transformers-version": "4.57"}, False),
     ],
 )
 def test_who_reenters(values: dict[str, Any], expected: bool) -> None:
-    assert is_reentrant(phi(**values)) is expected
+    assert resolve(phi(**values)).checkpointing.is_reentrant is expected
 
 
 @pytest.mark.parametrize("how", ["every-0", "every-", "every-x", "some", "every-999999"])
@@ -185,13 +225,17 @@ def test_selective_checkpointing_cannot_reenter() -> None:
 @pytest.mark.parametrize("how", ["none", "full", "every-2", "selective", "offload"])
 def test_sweeps_price_it_as_bills_do(how: str) -> None:
     job = job_from({"model": "qwen3-0.6b", "batch": 2, "seq": 512, "checkpointing": how})
-    lines = (entry for entry in estimate(job).ledger.entries if str(entry.category) != "allocator slack")
+    lines = (
+        entry for entry in estimate(job).ledger.entries if str(entry.category) != "allocator slack"
+    )
     peak = Ledger(entries=tuple(lines)).peak("cuda:0")
     assert sweep(job, (2,), (512,)).allocated_bytes[0, 0] == peak.allocated_bytes
 
 
 @pytest.mark.parametrize("how", ["offload", "reentrant"])
-@pytest.mark.parametrize("name", ["gpt2", "t5-small", "whisper-tiny", "qwen2-vl-2b", "llava-1.5-7b", "gpt-oss-20b"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "t5-small", "whisper-tiny", "qwen2-vl-2b", "llava-1.5-7b", "gpt-oss-20b"]
+)
 def test_every_birth_has_one_death(name: str, how: str) -> None:
     """Also where a layer's result is not used (LLaVA), and where layers of two stacks share values."""
     job = job_from(
@@ -200,9 +244,14 @@ def test_every_birth_has_one_death(name: str, how: str) -> None:
     )  # fmt: skip
     config = read_model(name).config
     assert config is not None
-    program = record_job(job, config, None, sizes_of(job, config))
+    program = record_job(resolve(job), config, None, sizes_of(resolve(job).data, config))
     alive = set()
-    for item in step_events(program, Mode(recompute=recompute_rule(job), changes=changes_of(job))):
+    for item in step_events(
+        program,
+        Mode(
+            recompute=recompute_rule(resolve(job).checkpointing), changes=changes_of(resolve(job))
+        ),
+    ):
         if item.event.sign > 0:
             assert item.key not in alive, f"{item.event.label} is born twice"
             alive.add(item.key)

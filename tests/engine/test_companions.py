@@ -34,9 +34,13 @@ def lines(ledger: Ledger, phase: str, place: str = "cuda:0") -> dict[str, int]:
 # ---- companions
 
 
-@pytest.mark.parametrize(("place", "where"), [("same", "cuda:0"), ("cpu", "host"), ("cuda:1", "cuda:1")])
+@pytest.mark.parametrize(
+    ("place", "where"), [("same", "cuda:0"), ("cpu", "host"), ("cuda:1", "cuda:1")]
+)
 @pytest.mark.parametrize("companion", ["reference", "reward", "teacher"])
-def test_a_frozen_companion_is_its_weights_and_a_passing_forward(companion: str, place: str, where: str) -> None:
+def test_a_frozen_companion_is_its_weights_and_a_passing_forward(
+    companion: str, place: str, where: str
+) -> None:
     dtype = "reference-dtype" if companion == "reference" else "companion-dtype"
     ledger = estimate(job(**{companion: place, dtype: "bf16"})).ledger
     name = f"{companion} model, bf16" if companion != "teacher" else "teacher, bf16"
@@ -49,8 +53,13 @@ def test_a_frozen_companion_is_its_weights_and_a_passing_forward(companion: str,
 @pytest.mark.parametrize("companion", ["reference", "reward"])
 def test_a_pass_behind_the_loss_has_what_the_loss_needed(companion: str) -> None:
     """Its own peak is no more than what the policy's loss lets go of, so only the weights come on top."""
-    values = {companion: "same", "reference-dtype" if companion == "reference" else "companion-dtype": "bf16"}
-    plain, beside = (estimate(one).ledger.moment("loss", "cuda:0") for one in (job(), job(**values)))
+    values = {
+        companion: "same",
+        "reference-dtype" if companion == "reference" else "companion-dtype": "bf16",
+    }
+    plain, beside = (
+        estimate(one).ledger.moment("loss", "cuda:0") for one in (job(), job(**values))
+    )
     assert beside.allocated_bytes - plain.allocated_bytes == pytest.approx(2 * QWEN, rel=0.001)
 
 
@@ -76,7 +85,9 @@ def test_a_teacher_has_nothing_to_compare_with_where_logits_never_exist() -> Non
 
 
 def test_a_larger_teacher_is_read_from_its_own_config() -> None:
-    ledger = estimate(job(teacher="cuda:1", **{"teacher-model": "qwen3-1.7b", "companion-dtype": "bf16"})).ledger
+    ledger = estimate(
+        job(teacher="cuda:1", **{"teacher-model": "qwen3-1.7b", "companion-dtype": "bf16"})
+    ).ledger
     assert lines(ledger, "load", "cuda:1")["teacher, bf16"] > 2 * 1.5e9
 
 
@@ -98,7 +109,9 @@ def test_a_reward_model_scores_in_the_rollout_if_there_is_one() -> None:
 
 
 def test_a_rollout_holds_the_cache_of_prompt_and_answer() -> None:
-    ledger = estimate(job(precision="bf16-true", **{"rollout-tokens": 256, "rollout-batch": 16})).ledger
+    ledger = estimate(
+        job(precision="bf16-true", **{"rollout-tokens": 256, "rollout-batch": 16})
+    ).ledger
     cache = lines(ledger, "rollout")["keys and values while generating"]
     assert cache == 2 * LAYERS * 16 * 512 * KV_HEADS * WIDTH * 2
     states = ledger.grouped(lambda entry: str(entry.category), phase="rollout", place="cuda:0")
@@ -116,7 +129,9 @@ SMALL = {
 @pytest.mark.slow
 def test_a_real_generation_ends_with_that_cache() -> None:
     config = transformers.AutoConfig.for_model(**SMALL)
-    model = transformers.LlamaForCausalLM._from_config(config, dtype=torch.float32, attn_implementation="sdpa").eval()
+    model = transformers.LlamaForCausalLM._from_config(
+        config, dtype=torch.float32, attn_implementation="sdpa"
+    ).eval()
     ids = torch.randint(1, 300, (3, 40))
     made = model.generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, min_new_tokens=24, do_sample=False,
@@ -124,9 +139,11 @@ def test_a_real_generation_ends_with_that_cache() -> None:
     )  # fmt: skip
     layers = made.past_key_values.layers
     real = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
-    program = record(Config(SMALL), Regime(weights=F32, grad=False, kv_cache="copy"), Sizes(batch=3, seq=63))
+    program = record(
+        Config(SMALL), Regime(weights=F32, grad=False, kv_cache="copy"), Sizes(batch=3, seq=63)
+    )
     ours = sum(
-        int(op.output.nbytes) for placed in program.placed for op in placed.section.ops
+        int(op.output.nbytes) for placed in program.sections for op in placed.section.ops
         if op.output.is_cache and op.output.owner is None
     )  # fmt: skip
     assert ours == real  # the last token's keys are never made
@@ -137,7 +154,9 @@ def test_a_real_generation_ends_with_that_cache() -> None:
 
 def test_evaluation_keeps_no_graph_but_what_the_trainer_gathers() -> None:
     plain = estimate(job(evaluate=True, framework="hf", precision="bf16-mixed")).ledger
-    kept = estimate(job(evaluate=True, framework="hf", precision="bf16-mixed", **{"eval-kept": 10})).ledger
+    kept = estimate(
+        job(evaluate=True, framework="hf", precision="bf16-mixed", **{"eval-kept": 10})
+    ).ledger
     assert lines(kept, "eval")["logits kept until evaluation ends"] == 10 * 2 * 512 * VOCAB * 4
     assert lines(plain, "eval")["evaluation's forward (no graph)"] < 4 * 2 * 512 * VOCAB * 4
     assert kept.peak("cuda:0").phase == "eval"
@@ -149,7 +168,9 @@ def test_a_real_evaluation_needs_what_is_billed() -> None:
 
     config = transformers.AutoConfig.for_model(**{**SMALL, "vocab_size": 3000})
     config.use_cache = False
-    model = transformers.LlamaForCausalLM._from_config(config, dtype=torch.float32, attn_implementation="sdpa").eval()
+    model = transformers.LlamaForCausalLM._from_config(
+        config, dtype=torch.float32, attn_implementation="sdpa"
+    ).eval()
     ids = torch.randint(0, 3000, (4, 128))
     live = Live(ids, *model.parameters(), *model.buffers())
     with live, torch.no_grad():
@@ -169,21 +190,40 @@ def test_lightning_evaluates_with_the_last_gradients() -> None:
 
 @pytest.mark.parametrize(
     ("resume", "torch_version", "on_gpu", "on_host"),
-    [("cpu", "2.13", 12, 12), ("same", "2.13", 16, 0), ("same", "2.0", 24, 0), ("cpu", "2.0", 12, 20)],
+    [
+        ("cpu", "2.13", 12, 12),
+        ("same", "2.13", 16, 0),
+        ("same", "2.0", 24, 0),
+        ("cpu", "2.0", 12, 20),
+    ],
 )
-def test_resuming_loads_a_second_set(resume: str, torch_version: str, on_gpu: int, on_host: int) -> None:
+def test_resuming_loads_a_second_set(
+    resume: str, torch_version: str, on_gpu: int, on_host: int
+) -> None:
     """Bytes per parameter of fp32 AdamW: model 4, states 8, checkpoint 12; before 2.1 states were copied again."""
-    ledger = estimate(job(resume=resume, precision="fp32", **{"torch-version": torch_version})).ledger
-    big = {name: n for name, n in lines(ledger, "resume").items() if n > 10**9 and "unallocated" not in name}
+    ledger = estimate(
+        job(resume=resume, precision="fp32", **{"torch-version": torch_version})
+    ).ledger
+    big = {
+        name: n
+        for name, n in lines(ledger, "resume").items()
+        if n > 10**9 and "unallocated" not in name
+    }
     assert sum(big.values()) == on_gpu * QWEN
-    loaded = (entry for entry in ledger.entries if entry.place == "host" and "as loaded" in entry.component)
+    loaded = (
+        entry
+        for entry in ledger.entries
+        if entry.place == "host" and "as loaded" in entry.component
+    )
     assert sum(entry.nbytes for entry in loaded) == on_host * QWEN
 
 
 def test_saving_moves_a_shard_to_the_host() -> None:
     ledger = estimate(job(framework="hf", precision="fp32")).ledger
     assert lines(ledger, "save", "host")["weights being written"] == 4 * QWEN
-    old = estimate(job_from({"model": "llama-2-7b", "framework": "hf", "transformers-version": "4.50"})).ledger
+    old = estimate(
+        job_from({"model": "llama-2-7b", "framework": "hf", "transformers-version": "4.50"})
+    ).ledger
     assert lines(old, "save", "host")["weights being written"] == 5 * 10**9
 
 
@@ -206,7 +246,9 @@ def test_saving_moves_a_shard_to_the_host() -> None:
 )
 def test_sweeps_price_it_as_bills_do(values: dict[str, Any]) -> None:
     asked = job(**values)
-    entries = (entry for entry in estimate(asked).ledger.entries if entry.category != Category.SLACK)
+    entries = (
+        entry for entry in estimate(asked).ledger.entries if entry.category != Category.SLACK
+    )
     expected = Ledger(entries=tuple(entries)).peak("cuda:0").allocated_bytes
     assert asked.seq is not None
     assert sweep(asked, (2,), (asked.seq,)).allocated_bytes[0, 0] == expected

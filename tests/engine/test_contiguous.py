@@ -18,6 +18,7 @@ from vramcast.engine.stream.timeline import Stamped
 from vramcast.job import job_from
 from vramcast.ledger import BACKWARD, FORWARD
 from vramcast.models.read.model import read_model
+from vramcast.setup import resolve
 from vramcast.units import MiB
 
 ELEMENTS = 4 * 128 * 768  # of one hidden state of gpt2 below
@@ -29,15 +30,25 @@ def gpt2_job(**values: Any) -> Any:
 
 def copies(model: str, transformers: str, **values: Any) -> list[str]:
     """Labels of the copies in the first layer."""
-    job = job_from({"model": model, "batch": 4, "seq": 128, "transformers-version": transformers, **values})
+    job = job_from(
+        {"model": model, "batch": 4, "seq": 128, "transformers-version": transformers, **values}
+    )
     config = read_model(model).config
     assert config is not None
-    section = next(p.section for p in record_job(job, config, None, sizes_of(job, config)).placed if p.section.is_block)
+    section = next(
+        p.section
+        for p in record_job(
+            resolve(job), config, None, sizes_of(resolve(job).data, config)
+        ).sections
+        if p.section.is_block
+    )
     return [op.output.label for op in section.ops if op.name == "copy"]
 
 
 @pytest.mark.parametrize(
-    ("transformers", "count"), [("4.47", 0), ("4.48", 3), ("4.55", 3), ("4.56", 0)], ids=lambda value: str(value)
+    ("transformers", "count"),
+    [("4.47", 0), ("4.48", 3), ("4.55", 3), ("4.56", 0)],
+    ids=lambda value: str(value),
 )
 def test_sdpa_got_contiguous_heads_for_eight_versions(transformers: str, count: int) -> None:
     made = copies("gpt2", transformers, precision="fp32")
@@ -46,7 +57,9 @@ def test_sdpa_got_contiguous_heads_for_eight_versions(transformers: str, count: 
 
 def test_grouped_heads_are_laid_out_by_repeating_them() -> None:
     made = copies("qwen2.5-0.5b", "4.49", precision="fp32")
-    assert [label for label in made if label.endswith(", contiguous")] == ["q with positions, contiguous"]
+    assert [label for label in made if label.endswith(", contiguous")] == [
+        "q with positions, contiguous"
+    ]
 
 
 def test_flash_results_are_copied_where_queries_were() -> None:
@@ -58,9 +71,13 @@ def test_flash_results_are_copied_where_queries_were() -> None:
 def test_the_flash_attn_package_and_other_families_are_left_alone() -> None:
     config = read_model("gpt2").config
     assert config is not None
-    assert copies_before_sdpa(gpt2_job(**{"transformers-version": "4.49"}), config)
-    assert not copies_before_sdpa(gpt2_job(attention="flash", **{"transformers-version": "4.49"}), config)
-    assert [label for label in copies("opt-125m", "4.49", precision="fp32") if "contiguous" in label] == []
+    assert copies_before_sdpa(resolve(gpt2_job(**{"transformers-version": "4.49"})), config)
+    assert not copies_before_sdpa(
+        resolve(gpt2_job(attention="flash", **{"transformers-version": "4.49"})), config
+    )
+    assert [
+        label for label in copies("opt-125m", "4.49", precision="fp32") if "contiguous" in label
+    ] == []
 
 
 @pytest.mark.parametrize(("batch", "count"), [(4, 3), (1, 0)])
@@ -97,9 +114,9 @@ def test_buffers_lie_on_the_gpu_as_long_as_transformers_had_them(
 def test_past_key_values_stay_where_a_variable_holds_the_outputs() -> None:
     """gpt2 in 4.49: the kernel keeps copies, the cache holds the projection they were copied from."""
     held = {
-        keep: estimate(gpt2_job(**{"keep-outputs": keep, "transformers-version": "4.49"})).ledger.moment(
-            "backward", "cuda:0"
-        )
+        keep: estimate(
+            gpt2_job(**{"keep-outputs": keep, "transformers-version": "4.49"})
+        ).ledger.moment("backward", "cuda:0")
         for keep in (True, False)
     }
     assert held[True].allocated_bytes - held[False].allocated_bytes >= 12 * 3 * 4 * ELEMENTS
@@ -108,7 +125,10 @@ def test_past_key_values_stay_where_a_variable_holds_the_outputs() -> None:
 class Tied(torch.nn.Module):
     def __init__(self, rows: int, width: int) -> None:
         super().__init__()
-        self.table, self.head = torch.nn.Embedding(rows, width), torch.nn.Linear(width, rows, bias=False)
+        self.table, self.head = (
+            torch.nn.Embedding(rows, width),
+            torch.nn.Linear(width, rows, bias=False),
+        )
         self.head.weight = self.table.weight
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
@@ -141,13 +161,13 @@ def test_torch_holds_three_gradients_of_a_tied_table_at_once() -> None:
 def test_the_formula_holds_as_many(fresh: bool) -> None:
     config = read_model("gpt2").config
     assert config is not None
-    job = gpt2_job()
-    program = record_job(job, config, None, sizes_of(job, config))
+    setup = resolve(gpt2_job())
+    program = record_job(setup, config, None, sizes_of(setup.data, config))
     table = next(param for param in program.params() if param.name.endswith("wte.weight"))
-    head = next(placed.section for placed in program.placed if placed.name == "head")
+    head = next(placed.section for placed in program.sections if placed.name == "head")
     left = backward_events(head, fresh_grads=fresh)
     assert left.given
-    there = backward_events(program.placed[0].section, fresh_grads=fresh, has_grad=left.given)
+    there = backward_events(program.sections[0].section, fresh_grads=fresh, has_grad=left.given)
     sizes = [event.sign * int(event.nbytes) for event in (*left.events, *there.events)]
     assert most_alive(sizes, table.nbytes) == 3
     assert sum(n for n in sizes if abs(n) == table.nbytes) == (table.nbytes if fresh else 0)
@@ -161,5 +181,12 @@ def test_zeroing_after_the_forward_frees_all_gradients_before_backward(first: bo
     stream = [
         Stamped(phase, 0, Event(sign, key, 30 * MiB, "working", ""), (0, key)) for key, phase, sign in sized
     ]  # fmt: skip
-    script = Script(weights=(), first=stream, later=stream, states=(), step_temporaries=(), zero_grad_first=first)
+    script = Script(
+        weights=(),
+        first=stream,
+        later=stream,
+        states=(),
+        step_temporaries=(),
+        zero_grad_first=first,
+    )
     assert replay(script, capacity_bytes=None, conf="").peak_reserved_bytes == 60 * MiB

@@ -22,6 +22,7 @@ from vramcast.models.read.config import Config
 from vramcast.models.record.program import Sizes
 from vramcast.models.record.tape import F32, Regime
 from vramcast.runtime.training.edit import FunctionalEdit
+from vramcast.setup import resolve
 
 INNER = "layers.2[567].mlp.up_proj,layers.2[567].mlp.down_proj"
 ELEMENTS = 6 * 3584 * 18944
@@ -29,7 +30,16 @@ EDITOR = 346_660_864
 
 
 def qwen(**values: Any) -> Job:
-    return job_from({"model": "qwen2-vl-7b", "precision": "bf16-true", "batch": 1, "seq": 420, "edit": INNER, **values})
+    return job_from(
+        {
+            "model": "qwen2-vl-7b",
+            "precision": "bf16-true",
+            "batch": 1,
+            "seq": 420,
+            "edit": INNER,
+            **values,
+        }
+    )
 
 
 def ledger(**values: Any) -> Ledger:
@@ -37,12 +47,16 @@ def ledger(**values: Any) -> Ledger:
 
 
 def lines(found: Ledger, phase: str, place: str = "cuda:0") -> dict[str, int]:
-    return found.grouped(lambda entry: f"{entry.category}: {entry.component}", phase=phase, place=place)
+    return found.grouped(
+        lambda entry: f"{entry.category}: {entry.component}", phase=phase, place=place
+    )
 
 
 def billed(found: Ledger) -> int:
     """The peak without what the allocator rounds up."""
-    rounding = sum(entry.nbytes for entry in found.entries if entry.component == "rounding inside blocks")
+    rounding = sum(
+        entry.nbytes for entry in found.entries if entry.component == "rounding inside blocks"
+    )
     return found.peak("cuda:0").allocated_bytes - rounding
 
 
@@ -69,7 +83,9 @@ def test_the_edited_model_is_no_copy() -> None:
 @pytest.mark.slow
 def test_gradients_of_everything_behind_the_first_inner_weight_cost_2_3_gb() -> None:
     inner = lines(ledger(), "edit")["gradients: of inner parameters"]
-    after = lines(ledger(**{"edit-gradients": "all-after"}), "edit")["gradients: of inner parameters"]
+    after = lines(ledger(**{"edit-gradients": "all-after"}), "edit")[
+        "gradients: of inner parameters"
+    ]
     assert inner == 2 * ELEMENTS
     assert round(after / 1e9, 3) == 2.294
     assert billed(ledger()) <= billed(ledger(**{"edit-gradients": "all-after"}))
@@ -78,7 +94,11 @@ def test_gradients_of_everything_behind_the_first_inner_weight_cost_2_3_gb() -> 
 def test_two_devices_share_the_model_at_the_first_edited_layer() -> None:
     found = ledger(**{"sub-device": 1})
     tail = 1_244_174_336 * 2
-    there = {name: nbytes for name, nbytes in lines(found, "load", "cuda:1").items() if "slack" not in name}
+    there = {
+        name: nbytes
+        for name, nbytes in lines(found, "load", "cuda:1").items()
+        if "slack" not in name
+    }
     assert there == {"weights: layers from the split on, and the head": tail}
     assert lines(found, "load")["weights: base model below the split"] == 16_582_751_232 - tail
     assert found.peak("host").process_bytes == tail
@@ -120,32 +140,52 @@ SMALL = {
 
 
 def test_an_edited_forward_keeps_what_torch_keeps() -> None:
-    names = [f"model.layers.{i}.mlp.{which}_proj.weight" for i in (4, 5) for which in ("up", "down")]
+    names = [
+        f"model.layers.{i}.mlp.{which}_proj.weight" for i in (4, 5) for which in ("up", "down")
+    ]
     config = transformers.AutoConfig.for_model(**SMALL)
-    model = transformers.LlamaForCausalLM._from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+    model = transformers.LlamaForCausalLM._from_config(
+        config, dtype=torch.float32, attn_implementation="sdpa"
+    )
     edit = FunctionalEdit(model, names)
     real = edit.kept_bytes(edit.prefix({"input_ids": torch.randint(0, 512, (2, 96))}))
     job = Job(model="x", edit=("layers.[45].mlp.up_proj", "layers.[45].mlp.down_proj"))
     sizes = Sizes(batch=2, seq=96)
-    regime = edit_regime(job, Config(SMALL), Regime(weights=F32, attention="flash", cuda=False), sizes)
+    regime = edit_regime(
+        resolve(job).editing,
+        Config(SMALL),
+        Regime(weights=F32, attention="flash", cuda=False),
+        sizes,
+    )
     program = record(Config(SMALL), regime, sizes)
-    ours = sum(int(kept_bytes(placed.section)) for placed in program.placed if placed.section.outputs[0].requires_grad)
+    ours = sum(
+        int(kept_bytes(placed.section))
+        for placed in program.sections
+        if placed.section.outputs[0].requires_grad
+    )
     assert ours == pytest.approx(real, rel=0.03)
 
 
 def test_frozen_layers_below_keep_nothing() -> None:
     sizes = Sizes(batch=2, seq=96)
     job = Job(model="x", edit=("layers.5.mlp.down_proj",))
-    program = record(Config(SMALL), edit_regime(job, Config(SMALL), Regime(), sizes), sizes)
-    keeping = [placed.name for placed in program.placed if kept_bytes(placed.section)]
+    program = record(
+        Config(SMALL), edit_regime(resolve(job).editing, Config(SMALL), Regime(), sizes), sizes
+    )
+    keeping = [placed.name for placed in program.sections if kept_bytes(placed.section)]
     assert keeping == ["model.layers.5", "head"]
 
 
 def test_an_editor_has_one_network_per_shape() -> None:
     params = list(record(Config(SMALL), Regime(), Sizes()).params())
-    job = Job(model="x", edit=("layers.[45].mlp.up_proj", "layers.[45].mlp.down_proj"), edit_rank=16, edit_hidden=0)
-    inner = inner_params(job, params)
-    assert editor_parameters(job, inner) == 2 * (960 * (2 * 16 + 1 + 2 * 2))
+    job = Job(
+        model="x",
+        edit=("layers.[45].mlp.up_proj", "layers.[45].mlp.down_proj"),
+        edit_rank=16,
+        edit_hidden=0,
+    )
+    inner = inner_params(resolve(job).editing, params)
+    assert editor_parameters(resolve(job).editing, inner) == 2 * (960 * (2 * 16 + 1 + 2 * 2))
 
 
 # ---- refusals
@@ -155,7 +195,7 @@ def test_an_editor_has_one_network_per_shape() -> None:
     ("text", "name"), [("1", "cuda:1"), ("cuda:3", "cuda:3"), ("CUDA:02", "cuda:2"), (1, "cuda:1")]
 )
 def test_a_device_has_one_name(text: Any, name: str) -> None:
-    assert sub_device(qwen(**{"sub-device": text}), "cuda:0") == name
+    assert sub_device(resolve(qwen(**{"sub-device": text})).editing, "cuda:0") == name
 
 
 @pytest.mark.parametrize(
@@ -184,5 +224,5 @@ def test_a_second_device_without_an_edit_is_refused() -> None:
 
 def test_sweeps_refuse_editing_jobs(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(SMALL))
-    with pytest.raises(InputError, match="one by one"):
+    with pytest.raises(InputError, match="vramcast estimate for each"):
         sweep(job_from({"model": str(tmp_path), "edit": "layers.5.mlp.down_proj"}), (1,), (64,))

@@ -11,15 +11,22 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from vramcast.accuracy.run import peak_bytes
 from vramcast.engine.estimate import estimate
-from vramcast.engine.lines.optimizers import version
 from vramcast.engine.recording.library_versions import supports_sdpa
 from vramcast.forecast import Forecast
 from vramcast.job import job_from
 from vramcast.ledger import NEXT_FORWARD, Category, Level
 from vramcast.models.families import MODULE_OF
+from vramcast.setup.versions import parse_version
 from vramcast.units import MiB
 
-SMALL = {"model": "gpt2", "precision": "fp32", "batch": 4, "seq": 128, "gpu": "v100-16gb", "framework": "hf"}
+SMALL = {
+    "model": "gpt2",
+    "precision": "fp32",
+    "batch": 4,
+    "seq": 128,
+    "gpu": "v100-16gb",
+    "framework": "hf",
+}
 QLORA = {
     "model": "tinyllama", "framework": "litgpt", "precision": "bf16-true", "batch": 2, "seq": 256, "lora-rank": 8,
     "quantize": "nf4", "lora-targets": "query,value",
@@ -27,15 +34,22 @@ QLORA = {
 
 
 def forecast(base: dict[str, Any], **changes: Any) -> Forecast:
-    return estimate(job_from({**base, **{name.replace("_", "-"): value for name, value in changes.items()}}))
+    return estimate(
+        job_from({**base, **{name.replace("_", "-"): value for name, value in changes.items()}})
+    )
 
 
 def held(found: Forecast, category: Category, phase: str) -> int:
-    return found.ledger.grouped(lambda entry: entry.category, phase=phase, place="cuda:0").get(category, 0)
+    return found.ledger.grouped(lambda entry: entry.category, phase=phase, place="cuda:0").get(
+        category, 0
+    )
 
 
 def test_zero_grad_kept_gradients_before_torch_2() -> None:
-    assert held(forecast(SMALL, torch_version="1.13"), Category.GRADIENTS, NEXT_FORWARD) == 4 * 124_439_808
+    assert (
+        held(forecast(SMALL, torch_version="1.13"), Category.GRADIENTS, NEXT_FORWARD)
+        == 4 * 124_439_808
+    )
     assert held(forecast(SMALL, torch_version="2.0"), Category.GRADIENTS, NEXT_FORWARD) == 0
 
 
@@ -45,9 +59,13 @@ def test_the_context_held_every_kernel_before_torch_1_13(torch: str, mib: int) -
 
 
 def test_softmax_kept_its_input_before_torch_1_11() -> None:
-    old, new = (forecast(SMALL, torch_version=torch, attention="eager") for torch in ("1.10", "1.11"))
+    old, new = (
+        forecast(SMALL, torch_version=torch, attention="eager") for torch in ("1.10", "1.11")
+    )
     scores = 12 * 4 * 12 * 128 * 128 * 4  # layers · b · heads · s · s, fp32
-    more = held(old, Category.ACTIVATIONS, NEXT_FORWARD) - held(new, Category.ACTIVATIONS, NEXT_FORWARD)
+    more = held(old, Category.ACTIVATIONS, NEXT_FORWARD) - held(
+        new, Category.ACTIVATIONS, NEXT_FORWARD
+    )
     assert more == pytest.approx(scores, rel=0.1)
 
 
@@ -90,21 +108,21 @@ SUPPORTED = [
 
 @pytest.mark.parametrize(("family", "eager", "sdpa"), SUPPORTED)
 def test_families_came_to_sdpa_one_by_one(family: str, eager: str, sdpa: str) -> None:
-    assert not supports_sdpa(family, version(eager), (2, 13))
-    assert supports_sdpa(family, version(sdpa), (2, 13))
-    assert not supports_sdpa(family, version(sdpa), (2, 0))
+    assert not supports_sdpa(family, parse_version(eager), (2, 13))
+    assert supports_sdpa(family, parse_version(sdpa), (2, 13))
+    assert not supports_sdpa(family, parse_version(sdpa), (2, 0))
 
 
 def test_gemma_2_went_back_to_eager_and_falcon_asked_torch_itself() -> None:
     spans = {"4.44": True, "4.45": False, "4.47": False, "4.48": True, "5.20": True, "5.21": False}
-    assert {text: supports_sdpa("gemma2", version(text), (2, 13)) for text in spans} == spans
+    assert {text: supports_sdpa("gemma2", parse_version(text), (2, 13)) for text in spans} == spans
     assert supports_sdpa("falcon", (4, 31), (2, 0))
     assert not supports_sdpa("falcon", (4, 31), (1, 13))
 
 
 def test_the_installed_transformers_agrees_about_sdpa() -> None:
     """Every family that is described and has attention."""
-    installed, checked = version(transformers.__version__), 0
+    installed, checked = parse_version(transformers.__version__), 0
     for model_type, module in MODULE_OF.items():
         names = MODEL_MAPPING_NAMES.get(model_type)
         if names is not None and module != "cnn":
@@ -116,21 +134,31 @@ def test_the_installed_transformers_agrees_about_sdpa() -> None:
 
 def test_scores_are_kept_where_sdpa_is_not_there_yet() -> None:
     old, new = (forecast(SMALL, transformers_version=number) for number in ("4.41", "4.42"))
-    more = held(old, Category.ACTIVATIONS, NEXT_FORWARD) - held(new, Category.ACTIVATIONS, NEXT_FORWARD)
-    assert more > 12 * 4 * 12 * 128 * 128 * 4  # layers · b · heads · s · s: attention weights in fp32
+    more = held(old, Category.ACTIVATIONS, NEXT_FORWARD) - held(
+        new, Category.ACTIVATIONS, NEXT_FORWARD
+    )
+    assert (
+        more > 12 * 4 * 12 * 128 * 128 * 4
+    )  # layers · b · heads · s · s: attention weights in fp32
 
 
 @pytest.mark.parametrize(
     ("framework", "transformers", "cached"),
     [("hf", "4.57", True), ("hf", "5.0", False), ("trl", "5.0", False), ("plain", "5.0", True)],
 )
-def test_the_trainer_of_transformers_5_turns_the_cache_off(framework: str, transformers: str, cached: bool) -> None:
+def test_the_trainer_of_transformers_5_turns_the_cache_off(
+    framework: str, transformers: str, cached: bool
+) -> None:
     found = forecast(SMALL, framework=framework, transformers_version=transformers)
     assert any(entry.category == Category.CACHE for entry in found.ledger.entries) == cached
 
 
 def test_the_installed_trainer_turns_the_cache_off(tmp_path: Path) -> None:
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=16))
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=16)
+    )
     assert model.config.use_cache
-    transformers.Trainer(model, transformers.TrainingArguments(output_dir=str(tmp_path), report_to=[], use_cpu=True))
+    transformers.Trainer(
+        model, transformers.TrainingArguments(output_dir=str(tmp_path), report_to=[], use_cpu=True)
+    )
     assert not model.config.use_cache

@@ -21,6 +21,7 @@ from vramcast.models.families import record
 from vramcast.models.read.config import Config
 from vramcast.models.record.program import Sizes
 from vramcast.plan.verify import trace
+from vramcast.setup import resolve
 
 ALLOWED = 0.02  # of the allocated peak: formula and trace describe the same loop
 SMALL: dict[str, Any] = {
@@ -55,7 +56,9 @@ def theirs(name: str, targets: Any) -> Shapes:
     architecture, facts = MIXTURES[name]
     with torch.device("meta"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = getattr(transformers, architecture)(transformers.AutoConfig.for_model(name, **facts))
+        model = getattr(transformers, architecture)(
+            transformers.AutoConfig.for_model(name, **facts)
+        )
         adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=targets))
     return {
         key.removeprefix("base_model.model."): (tuple(p.shape), p.requires_grad)
@@ -66,7 +69,7 @@ def theirs(name: str, targets: Any) -> Shapes:
 def ours(name: str, **values: Any) -> Shapes:
     config = Config(config_of(name))
     job = Job(model=name, lora_rank=4, **values)
-    params = record(config, regime_of(job, config, None), Sizes()).params()
+    params = record(config, regime_of(resolve(job), config, None), Sizes()).params()
     return {p.name: (tuple(map(int, p.shape)), p.trainable) for p in params if p.tied_to is None}
 
 
@@ -135,8 +138,17 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", WIDE)
 def test_formula_and_trace_agree(name: str, way: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({**config_of(name), **WIDE[name]}), encoding="utf-8")
-    values = {"batch": 2, "seq": 256, "gpu": "24GiB", "lora-rank": 16, "precision": "bf16-true", **WAYS[way]}
+    (tmp_path / "config.json").write_text(
+        json.dumps({**config_of(name), **WIDE[name]}), encoding="utf-8"
+    )
+    values = {
+        "batch": 2,
+        "seq": 256,
+        "gpu": "24GiB",
+        "lora-rank": 16,
+        "precision": "bf16-true",
+        **WAYS[way],
+    }
     forecast = estimate(job_from({"model": str(tmp_path), **values}))
     seen = trace(forecast)
     assert seen.allocated_bytes is not None, seen.reason

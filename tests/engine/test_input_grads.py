@@ -19,6 +19,7 @@ from vramcast.models.read.config import Config
 from vramcast.models.record.loss import add_loss
 from vramcast.models.record.program import Sizes
 from vramcast.models.record.tape import F32, Lora, Regime
+from vramcast.setup import resolve
 
 BATCH, SEQ = 3, 130
 LLAMA: dict[str, Any] = {
@@ -34,12 +35,16 @@ def real(*, lora: bool, asked: bool) -> dict[str, int]:
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(**LLAMA)
     config.use_cache = False
-    model: Any = transformers.LlamaForCausalLM._from_config(config, attn_implementation="sdpa").train()
+    model: Any = transformers.LlamaForCausalLM._from_config(
+        config, attn_implementation="sdpa"
+    ).train()
     model.gradient_checkpointing_enable()
     if not asked:
         model.disable_input_require_grads()
     if lora:
-        model = peft.get_peft_model(model, peft.LoraConfig(r=8, target_modules="all-linear", lora_dropout=0.0))
+        model = peft.get_peft_model(
+            model, peft.LoraConfig(r=8, target_modules="all-linear", lora_dropout=0.0)
+        )
     else:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(not name.startswith(PREFIX))
@@ -53,14 +58,18 @@ def real(*, lora: bool, asked: bool) -> dict[str, int]:
 
 
 def ours(*, lora: bool, asked: bool) -> dict[str, int]:
-    adapters = Lora(rank=8, matches=lambda name, kind: kind == "linear", dtype=F32) if lora else None
+    adapters = (
+        Lora(rank=8, matches=lambda name, kind: kind == "linear", dtype=F32) if lora else None
+    )
     regime = Regime(
         weights=F32, attention="flash", cuda=False, input_grads=asked, lora=adapters,
         trainable=lambda name: lora or not name.startswith(PREFIX),
     )  # fmt: skip
     program = record(Config(LLAMA), regime, Sizes(batch=BATCH, seq=SEQ))
     add_loss(program, transformers=(5, 0))
-    mode = Mode(recompute=lambda placed: "full" if placed.section.is_block else "none", keep_logits=True)
+    mode = Mode(
+        recompute=lambda placed: "full" if placed.section.is_block else "none", keep_logits=True
+    )
     return {"backward": int(peak_by_phase(program, mode)["backward"])}
 
 
@@ -90,7 +99,9 @@ def test_a_frozen_prefix_keeps_the_input_of_every_block() -> None:
 )
 def test_who_asks(values: dict[str, Any], asked: bool) -> None:
     job = job_from({"model": "llama-3.2-1b", "checkpointing": "full", **values})
-    assert regime_of(job, Config(LLAMA), None).input_grads == asked
+    assert regime_of(resolve(job), Config(LLAMA), None).input_grads == asked
     assert not regime_of(
-        job_from({"model": "x", "checkpointing": "full"}), Config({"model_type": "vit"}), None
+        resolve(job_from({"model": "x", "checkpointing": "full"})),
+        Config({"model_type": "vit"}),
+        None,
     ).input_grads

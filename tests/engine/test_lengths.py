@@ -36,6 +36,7 @@ from vramcast.forecast import Forecast
 from vramcast.job import Job, job_from
 from vramcast.ledger import Level
 from vramcast.models.read.model import read_model
+from vramcast.setup import resolve
 
 LORA = {
     "model": "qwen2-0.5b", "precision": "bf16-true", "batch": 1, "seq": 1024, "lora-rank": 8, "framework": "hf",
@@ -45,7 +46,9 @@ ORDER = (300, 200, 700, 100, 650, 900, 899, 450, 1024, 80)
 
 
 def forecast(base: dict[str, Any], **changes: Any) -> Forecast:
-    return estimate(job_from({**base, **{name.replace("_", "-"): value for name, value in changes.items()}}))
+    return estimate(
+        job_from({**base, **{name.replace("_", "-"): value for name, value in changes.items()}})
+    )
 
 
 def total(earlier: Earlier) -> int:
@@ -70,39 +73,51 @@ def script_after(
     earlier = Earlier(lengths=lengths, stepped_after=stepped_after)
     with monkeypatch.context() as patch:
         patch.setattr(drafts, "earlier_lengths", lambda *_: earlier)
-        return Drafts(config, find_gpu(job.gpu)).of(job).script
+        return Drafts(config, find_gpu(job.gpu)).of(resolve(job)).script
 
 
-@pytest.mark.parametrize("model", ["gemma-3-270m", "flan-t5-small", "pythia-160m"])  # the first has a window of 512
+@pytest.mark.parametrize(
+    "model", ["gemma-3-270m", "flan-t5-small", "pythia-160m"]
+)  # the first has a window of 512
 def test_shorter_batches_are_what_jobs_of_their_length_record(model: str, tmp_path: Path) -> None:
     lengths = lengths_file(tmp_path, (100, 480, 700, 900))
     values = {"model": model, "gpu": "a100-80gb", "checkpointing": "full"}
     config = read_model(model).config
     assert config is not None
     together = Drafts(config, find_gpu("a100-80gb"))
-    earlier = together.of(job_from({**values, "lengths": lengths})).script.earlier
+    earlier = together.of(resolve(job_from({**values, "lengths": lengths}))).script.earlier
     assert len(earlier) == 3
     for stream, length in zip(earlier, (100, 480, 700), strict=True):
-        alone = together.of(job_from({**values, "seq": length, "target-seq": length})).stream
-        same = [(item.phase, item.section, item.event.sign, int(item.event.nbytes)) for item in alone]
-        assert [(item.phase, item.section, item.event.sign, item.event.nbytes) for item in stream] == same
+        alone = together.of(
+            resolve(job_from({**values, "seq": length, "target-seq": length}))
+        ).stream
+        same = [
+            (item.phase, item.section, item.event.sign, int(item.event.nbytes)) for item in alone
+        ]
+        assert [
+            (item.phase, item.section, item.event.sign, item.event.nbytes) for item in stream
+        ] == same
 
 
 def test_many_lengths_fill_the_cache_and_change_nothing_else() -> None:
     same, varied = forecast(LORA), forecast(LORA, mean_seq=512)
     assert peak_bytes(varied, Level.RESERVED) > 1.1 * peak_bytes(same, Level.RESERVED)
-    assert peak_bytes(varied, Level.ALLOCATED) == pytest.approx(peak_bytes(same, Level.ALLOCATED), rel=0.02)
+    assert peak_bytes(varied, Level.ALLOCATED) == pytest.approx(
+        peak_bytes(same, Level.ALLOCATED), rel=0.02
+    )
 
 
 @pytest.mark.parametrize("mean", [30, 300, 500, 700, 990])
 def test_lengths_have_the_mean_and_stay_within_the_longest(mean: int) -> None:
     job = Job(model="gpt2", mean_seq=mean)
     even = [(number + 0.5) / 2000 for number in range(2000)]
-    lengths = _lengths(job, 1000, even)
+    lengths = _lengths(resolve(job).data, 1000, even)
     assert sum(lengths) / 2000 == pytest.approx(mean, rel=0.02)
     assert (min(lengths) >= 1, max(lengths) <= 1000) == (True, True)
     assert list(lengths) == sorted(lengths)
-    assert sum(_lengths(replace(job, batch=8), 1000, even)) > sum(lengths)  # the longest of eight
+    assert sum(_lengths(resolve(replace(job, batch=8)).data, 1000, even)) > sum(
+        lengths
+    )  # the longest of eight
 
 
 def test_of_so_many_batches_about_their_logarithm_are_longer_than_all_before() -> None:
@@ -114,15 +129,21 @@ def test_of_so_many_batches_about_their_logarithm_are_longer_than_all_before() -
     assert max(len(random_records(random, 10**15)) for _ in range(2000)) < 100
 
 
-@pytest.mark.parametrize(("mean", "samples", "batch"), [(1, 10**15, 1), (1, 1, 1), (511, 3, 8), (512, 10**15, 64)])
-def test_no_number_of_samples_and_no_mean_is_too_extreme(mean: int, samples: int, batch: int) -> None:
+@pytest.mark.parametrize(
+    ("mean", "samples", "batch"), [(1, 10**15, 1), (1, 1, 1), (511, 3, 8), (512, 10**15, 64)]
+)
+def test_no_number_of_samples_and_no_mean_is_too_extreme(
+    mean: int, samples: int, batch: int
+) -> None:
     job = Job(model="gpt2", mean_seq=mean, samples=samples, batch=batch, accumulate=64)
-    assert all(1 <= length < 512 for length in earlier_lengths(job, 512, total).lengths)
+    assert all(1 <= length < 512 for length in earlier_lengths(resolve(job), 512, total).lengths)
 
 
 @pytest.mark.slow
 def test_more_samples_reserve_more() -> None:
-    few, many = (forecast(LORA, mean_seq=400, samples=count, checkpointing="full") for count in (20, 20_000))
+    few, many = (
+        forecast(LORA, mean_seq=400, samples=count, checkpointing="full") for count in (20, 20_000)
+    )
     assert peak_bytes(many, Level.RESERVED) > 1.1 * peak_bytes(few, Level.RESERVED)
     assert any("20,000 batches in a typical random order" in text for text in many.assumptions)
 
@@ -132,32 +153,44 @@ def test_a_mean_above_the_longest_is_a_mistake() -> None:
         forecast(LORA, mean_seq=2000)
 
 
-def test_only_batches_longer_than_all_before_count_and_count_anew_behind_the_first_step(tmp_path: Path) -> None:
+def test_only_batches_longer_than_all_before_count_and_count_anew_behind_the_first_step(
+    tmp_path: Path,
+) -> None:
     assert records(ORDER) == [300, 700, 900, 1024]
     job = Job(model="gpt2", lengths=lengths_file(tmp_path, ORDER), accumulate=4)
-    assert earlier_lengths(job, 1024, total) == Earlier(lengths=(300, 700, 650, 900), stepped_after=2)
+    assert earlier_lengths(resolve(job), 1024, total) == Earlier(
+        lengths=(300, 700, 650, 900), stepped_after=2
+    )
     adapted = replace(job, lora_rank=8)  # too small a state to settle in a cached block
-    assert earlier_lengths(adapted, 1024, total) == Earlier(lengths=(300, 700, 900), stepped_after=2)
+    assert earlier_lengths(resolve(adapted), 1024, total) == Earlier(
+        lengths=(300, 700, 900), stepped_after=2
+    )
     late = replace(job, accumulate=64)
-    assert earlier_lengths(late, 1024, total) == Earlier(lengths=(300, 700, 900), stepped_after=None)
+    assert earlier_lengths(resolve(late), 1024, total) == Earlier(
+        lengths=(300, 700, 900), stepped_after=None
+    )
 
 
 def test_samples_are_padded_to_the_longest_of_their_batch_and_cut_to_seq(tmp_path: Path) -> None:
     job = Job(model="gpt2", lengths=lengths_file(tmp_path, ORDER), batch=4)
     assert job.seq == 1024
-    assert padded_lengths(job, 1024) == (700, 900, 1024)
-    assert padded_lengths(replace(job, seq=640), 640) == (640, 640, 640)
+    assert padded_lengths(resolve(job).data, 1024) == (700, 900, 1024)
+    assert padded_lengths(resolve(replace(job, seq=640)).data, 640) == (640, 640, 640)
 
 
 @pytest.mark.slow
-def test_a_batch_that_is_not_the_longest_so_far_reserves_hardly_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_is_not_the_longest_so_far_reserves_hardly_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What lets a replay of thousands of batches do with a few."""
     checkpointed = {"checkpointing": "full"}
     whole = script_after(ORDER[:8], 4, monkeypatch, **checkpointed)
     short = script_after((300, 700, 650, 900), 2, monkeypatch, **checkpointed)
     every, some = (replay(script, capacity_bytes=None, conf="") for script in (whole, short))
     assert some.peak_reserved_bytes == pytest.approx(every.peak_reserved_bytes, rel=0.01)
-    fewer = replay(script_after((300,), 1, monkeypatch, **checkpointed), capacity_bytes=None, conf="")
+    fewer = replay(
+        script_after((300,), 1, monkeypatch, **checkpointed), capacity_bytes=None, conf=""
+    )
     assert fewer.peak_reserved_bytes < 0.9 * some.peak_reserved_bytes
 
 
@@ -175,9 +208,14 @@ def test_gradients_of_all_lengths_are_those_of_one_model(monkeypatch: pytest.Mon
 def test_the_report_says_which_lengths_were_taken(tmp_path: Path) -> None:
     base = {name: value for name, value in LORA.items() if name != "seq"}
     known = forecast(base, lengths=lengths_file(tmp_path, ORDER))
-    assert any("10 batches in the order of" in text and " 4 of them longer" in text for text in known.assumptions)
+    assert any(
+        "10 batches in the order of" in text and " 4 of them longer" in text
+        for text in known.assumptions
+    )
     assumed = forecast(LORA, mean_seq=512)
-    assert any("lengths of mean 512 as evenly spread up to 1,024" in text for text in assumed.assumptions)
+    assert any(
+        "lengths of mean 512 as evenly spread up to 1,024" in text for text in assumed.assumptions
+    )
     assert any("1,000 batches (samples not given)" in text for text in assumed.assumptions)
     divided = forecast(LORA, mean_seq=512, gpus=2, strategy="ddp")
     assert any("every batch is 1,024 tokens long" in text for text in divided.assumptions)
@@ -190,7 +228,9 @@ def test_the_report_says_which_lengths_were_taken(tmp_path: Path) -> None:
         ("0", "'0'"), ("tokens\n12", "'tokens'"), ("9" * 5000, "line 1: '9999"), ("１２", "line 1"),
     ],
 )  # fmt: skip
-def test_a_file_that_is_no_list_of_lengths_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_that_is_no_list_of_lengths_is_named_with_its_line(
+    tmp_path: Path, text: str, message: str
+) -> None:
     path = tmp_path / "lengths.txt"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=message):
@@ -199,7 +239,11 @@ def test_a_file_that_is_no_list_of_lengths_is_named_with_its_line(tmp_path: Path
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    cases = {tmp_path: "a folder", tmp_path / "missing": "no such file", tmp_path / "binary": "not text in UTF-8"}
+    cases = {
+        tmp_path: "a folder",
+        tmp_path / "missing": "no such file",
+        tmp_path / "binary": "not text in UTF-8",
+    }
     for path, why in cases.items():
         with pytest.raises(InputError, match=why):
             Job(model="gpt2", lengths=str(path))
@@ -216,21 +260,27 @@ def test_shifted_logits_of_one_sample_are_no_copy(batch: int, copies: bool) -> N
     assert job.model is not None
     config = read_model(job.model).config
     assert config is not None
-    sizes = plain(sizes_of(job, config))
-    program = record_job(job, config, None, sizes)
-    labels = [op.output.label for op in program.placed[-1].section.ops]
+    sizes = plain(sizes_of(resolve(job).data, config))
+    program = record_job(resolve(job), config, None, sizes)
+    labels = [op.output.label for op in program.sections[-1].section.ops]
     assert ("shifted logits" in labels) == copies
     grid = peak_grid(job, config, None, numpy.array([[1, 2]]), numpy.array([[1024]]))
-    assert grid[0, batch - 1] == Recording(job, config, None, sizes).peak(job)
+    assert grid[0, batch - 1] == Recording(resolve(job), config, None, sizes).peak(resolve(job))
 
 
 def test_the_loss_under_autocast_keeps_what_torch_keeps() -> None:
     """`cross_entropy` asks log_softmax for the dtype of its input (LossNLL.cpp), so autocast leaves that in 16 bits and
     runs nll_loss in fp32: on the virtual GPU one and a half fp32 logits are kept. Accelerate hands them on in fp32."""
-    job = job_from({**LORA, "precision": "bf16-autocast", "transformers-version": "4.36", "model": "gpt2"})
+    job = job_from(
+        {**LORA, "precision": "bf16-autocast", "transformers-version": "4.36", "model": "gpt2"}
+    )
     config = read_model("gpt2").config
     assert config is not None
-    section = record_job(job, config, None, plain(sizes_of(job, config))).placed[-1].section
+    section = (
+        record_job(resolve(job), config, None, plain(sizes_of(resolve(job).data, config)))
+        .sections[-1]
+        .section
+    )
     logits = 1023 * 50257 * 4
     kept = {value.label: value.nbytes for op in section.ops for value in op.saved}
     assert kept == {"log-probabilities": logits // 2, "log-probabilities fp32": logits}
@@ -244,11 +294,20 @@ def test_sums_of_lengths_and_the_largest_tensors_alone_order_runs_as_all_tensors
 ) -> None:
     """What lets the middle one of many runs be found without replaying each of them whole."""
     job = {"lora-rank": rank, "checkpointing": "full"}
-    runs = [(100, 300, 500, 700, 900), (900,), (500, 1000), (200, 400, 950, 1000), (50, 60, 70), (600, 650, 700, 750)]
+    runs = [
+        (100, 300, 500, 700, 900),
+        (900,),
+        (500, 1000),
+        (200, 400, 950, 1000),
+        (50, 60, 70),
+        (600, 650, 700, 750),
+    ]
     rough, whole = [], []
     for lengths in runs:
         script = script_after(lengths, 1, monkeypatch, **job)
-        rough.append(roughly_reserved(script.largest(), 1024)(Earlier(lengths=lengths, stepped_after=1)))
+        rough.append(
+            roughly_reserved(script.largest(), 1024)(Earlier(lengths=lengths, stepped_after=1))
+        )
         whole.append(replay(script, capacity_bytes=None, conf="").peak_reserved_bytes)
     assert numpy.corrcoef(rough, whole)[0, 1] > 0.9
     assert numpy.corrcoef(list(map(sum, runs)), whole)[0, 1] > 0.9

@@ -13,10 +13,16 @@ from vramcast.engine.replay.drafts import Drafts
 from vramcast.job import job_from
 from vramcast.ledger import Ledger
 from vramcast.models.read.model import read_model
+from vramcast.setup import resolve
 
 BASE = {"model": "smollm2-135m", "batch": 2, "seq": 256, "gpu": "a100-80gb"}
 MOE = {"model": "qwen3-30b-a3b", "batch": 1, "seq": 64, "optimizer": "sgd", "gpu": "b200"}
-EDITS = {"model": "gpt2", "edit": "transformer.h.10.mlp.c_fc,transformer.h.11.mlp.c_fc", "seq": 128, "gpu": "a100-80gb"}
+EDITS = {
+    "model": "gpt2",
+    "edit": "transformer.h.10.mlp.c_fc,transformer.h.11.mlp.c_fc",
+    "seq": 128,
+    "gpu": "a100-80gb",
+}
 COMPANIONS: dict[str, dict[str, Any]] = {
     "plain": {}, "reference": {"reference": "same"}, "reference elsewhere": {"reference": "cuda:1"},
     "reference on the host": {"reference": "cpu"}, "reward": {"reward": "same"}, "critic": {"critic": "same"},
@@ -40,7 +46,9 @@ def assert_levels(ledger: Ledger) -> None:
             moment = ledger.moment(phase, place)
             assert moment.allocated_bytes <= moment.reserved_bytes <= moment.process_bytes
         peak = ledger.peak(place)
-        slack = 1 if place == "cuda:0" else 0  # a companion on a second card has no allocator of its own here
+        slack = (
+            1 if place == "cuda:0" else 0
+        )  # a companion on a second card has no allocator of its own here
         assert 0 < peak.allocated_bytes <= peak.reserved_bytes - slack < peak.process_bytes
 
 
@@ -63,7 +71,9 @@ def test_levels_of_editing(graph: str, sub: str | None) -> None:
     assert_levels(estimate(job_from({**EDITS, **asked})).ledger)
 
 
-@pytest.mark.parametrize("name", [name for name in COMPANIONS if name not in ("reference", "teacher", "accumulating")])
+@pytest.mark.parametrize(
+    "name", [name for name in COMPANIONS if name not in ("reference", "teacher", "accumulating")]
+)
 def test_the_allocator_is_asked_for_what_is_billed(name: str) -> None:
     """Where a reference runs, its pass is billed on top of the loss's own peak, which is over by then: see below."""
     job = job_from({**BASE, **COMPANIONS[name]})
@@ -71,8 +81,12 @@ def test_the_allocator_is_asked_for_what_is_billed(name: str) -> None:
     config, gpu = read_model(job.model).config, find_gpu(BASE["gpu"])  # type: ignore[arg-type]
     assert config is not None
     ledger = estimate(job).ledger
-    rounding = sum(entry.nbytes for entry in ledger.entries if entry.component == "rounding inside blocks")
-    asked = replayed_on_card(Drafts(config, gpu).of(job).script, gpu, job).peak_requested_bytes
+    rounding = sum(
+        entry.nbytes for entry in ledger.entries if entry.component == "rounding inside blocks"
+    )
+    asked = replayed_on_card(
+        Drafts(config, gpu).of(resolve(job)).script, gpu, resolve(job)
+    ).peak_requested_bytes
     assert asked == pytest.approx(ledger.peak("cuda:0").allocated_bytes - rounding, rel=0.005)
 
 
@@ -82,7 +96,9 @@ def test_a_pass_behind_the_loss_is_billed_at_least_as_it_is_run(name: str) -> No
     assert job.model is not None
     config, gpu = read_model(job.model).config, find_gpu(BASE["gpu"])  # type: ignore[arg-type]
     assert config is not None
-    asked = replayed_on_card(Drafts(config, gpu).of(job).script, gpu, job).peak_requested_bytes
+    asked = replayed_on_card(
+        Drafts(config, gpu).of(resolve(job)).script, gpu, resolve(job)
+    ).peak_requested_bytes
     billed = estimate(job).ledger.peak("cuda:0").allocated_bytes
     assert 0.9 * billed < asked <= billed
 
@@ -92,4 +108,6 @@ def test_a_large_evaluation_batch_raises_what_is_reserved_and_not_the_step() -> 
         estimate(job_from({**BASE, **asked})).ledger.peak("cuda:0")
         for asked in ({}, {"evaluate": True, "eval-batch": 8})
     )
-    assert large.reserved_bytes - none.reserved_bytes > 2 * (large.allocated_bytes - none.allocated_bytes)
+    assert large.reserved_bytes - none.reserved_bytes > 2 * (
+        large.allocated_bytes - none.allocated_bytes
+    )

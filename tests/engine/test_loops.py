@@ -31,6 +31,7 @@ from vramcast.models.read.config import Config
 from vramcast.models.record.loss import add_loss
 from vramcast.models.record.program import Program, Sizes
 from vramcast.models.record.tape import F32, Regime
+from vramcast.setup import resolve
 
 BATCH, SEQ, LAYERS, HIDDEN, EXPERTS = 3, 130, 4, 256, 8
 MOE = {
@@ -88,20 +89,27 @@ def collected() -> dict[str, int]:
 
 
 def program() -> Program:
-    recorded = record(Config(MOE), Regime(weights=F32, attention="flash", cuda=False), Sizes(batch=BATCH, seq=SEQ))
+    recorded = record(
+        Config(MOE), Regime(weights=F32, attention="flash", cuda=False), Sizes(batch=BATCH, seq=SEQ)
+    )
     add_loss(recorded, transformers=(5, 0))
     return recorded
 
 
 def mode(loop: str, checkpointing: str = "none") -> Mode:
     job = Job(model="x", loop=loop, checkpointing=checkpointing)
-    return Mode(recompute=lambda placed: checkpointing if placed.section.is_block else "none", changes=changes_of(job))
+    return Mode(
+        recompute=lambda placed: checkpointing if placed.section.is_block else "none",
+        changes=changes_of(resolve(job)),
+    )
 
 
 def test_a_retained_graph_lives_beside_all_gradients() -> None:
     real = retained()
     peaks = peak_by_phase(program(), mode("retain-graph"))
-    assert int(held_between(program(), mode("retain-graph"))) == pytest.approx(real["held"], rel=0.02)
+    assert int(held_between(program(), mode("retain-graph"))) == pytest.approx(
+        real["held"], rel=0.02
+    )
     assert int(peaks["backward"]) == pytest.approx(real["backward"], rel=0.02)
     assert int(peaks[GATING]) == pytest.approx(real["gating"], rel=0.02)
 
@@ -120,7 +128,11 @@ def test_detached_gate_inputs_are_all_that_aux_outputs_hold() -> None:
 def test_recomputed_layers_give_their_gate_inputs_away_all_the_same() -> None:
     plain, aux = (peak_by_phase(program(), mode(loop, "full")) for loop in ("plain", "aux-outputs"))
     extra = LAYERS * BATCH * SEQ * (HIDDEN + 4 * EXPERTS) * 4
-    assert int(aux["loss"] - plain["loss"]) == extra == held_between(program(), mode("aux-outputs", "full"))
+    assert (
+        int(aux["loss"] - plain["loss"])
+        == extra
+        == held_between(program(), mode("aux-outputs", "full"))
+    )
 
 
 def test_one_pass_holds_nothing_and_changes_no_peak() -> None:
@@ -164,9 +176,13 @@ def moe(tmp_path: Path) -> Any:
 
 def test_the_bill_names_what_is_held(moe: Any) -> None:
     ledger = estimate(moe(loop="retain-graph", framework="hf")).ledger
-    held = ledger.grouped(lambda entry: entry.component, phase=GATING, place="cuda:0")["held for the gate's backward"]
+    held = ledger.grouped(lambda entry: entry.component, phase=GATING, place="cuda:0")[
+        "held for the gate's backward"
+    ]
     small = estimate(moe(loop="aux-outputs", framework="hf")).ledger
-    aux = small.grouped(lambda entry: entry.component, phase=GATING, place="cuda:0")["held for the gate's backward"]
+    aux = small.grouped(lambda entry: entry.component, phase=GATING, place="cuda:0")[
+        "held for the gate's backward"
+    ]
     tokens = LAYERS * 4 * 512
     assert tokens * HIDDEN * 2 < aux < tokens * (HIDDEN * 4 + 4 * EXPERTS * 4) < held / 5
     everything = ledger.grouped(lambda entry: str(entry.category), phase=GATING, place="cuda:0")
@@ -189,7 +205,9 @@ def test_sweeps_price_loops_as_bills_do(moe: Any, loop: str) -> None:
         ({"loop": "joint", "model": "phi-3-mini"}, "has no router"),
     ],
 )
-def test_what_cannot_work_is_refused_with_the_reason(moe: Any, values: dict[str, Any], says: str) -> None:
+def test_what_cannot_work_is_refused_with_the_reason(
+    moe: Any, values: dict[str, Any], says: str
+) -> None:
     with pytest.raises(InputError, match=says):
         estimate(moe(**values))
 

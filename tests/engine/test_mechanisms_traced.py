@@ -33,7 +33,9 @@ def assert_agree(folder: Path, data: dict[str, Any], **values: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("data", [T5, UMT5], ids=["t5", "umt5"])
-def test_t5_with_its_position_bias_as_a_mask(tmp_path: Path, data: dict[str, Any], precision: str) -> None:
+def test_t5_with_its_position_bias_as_a_mask(
+    tmp_path: Path, data: dict[str, Any], precision: str
+) -> None:
     """transformers 5.15 gave T5 SDPA: scores are no longer kept."""
     shape = {"batch": 8, "seq": 384, "target-seq": 128}
     assert_agree(tmp_path, data, precision=precision, **shape)
@@ -46,7 +48,13 @@ DENSE: dict[str, Any] = {
 WINDOWED: dict[str, dict[str, Any]] = {
     "mistral": {**DENSE, "model_type": "mistral", "architectures": ["MistralForCausalLM"]},
     "gemma3": {**DENSE, "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]},
-    "phi3": {**DENSE, "model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "bos_token_id": 1, "eos_token_id": 2},
+    "phi3": {
+        **DENSE,
+        "model_type": "phi3",
+        "architectures": ["Phi3ForCausalLM"],
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
 }
 
 

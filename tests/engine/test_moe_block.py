@@ -24,7 +24,10 @@ PUBLISHED = MoeBlock(batch=1, seq=512, hidden=1024, inner=2816, experts=8, k=2, 
 class Expert(nn.Module):
     def __init__(self, hidden: int, inner: int) -> None:
         super().__init__()
-        self.w1, self.w3 = nn.Linear(hidden, inner, bias=False), nn.Linear(hidden, inner, bias=False)
+        self.w1, self.w3 = (
+            nn.Linear(hidden, inner, bias=False),
+            nn.Linear(hidden, inner, bias=False),
+        )
         self.w2 = nn.Linear(inner, hidden, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -67,9 +70,9 @@ def test_one_layer_keeps_what_torch_keeps() -> None:
         output = block(x)
     real = sum(x.untyped_storage().nbytes() for pointer, x in saved.items() if pointer not in known)
     del output
-    assert block_bytes(MoeBlock(batch=1, seq=512, hidden=256, inner=704, experts=8, k=2)) == pytest.approx(
-        real, rel=0.02
-    )
+    assert block_bytes(
+        MoeBlock(batch=1, seq=512, hidden=256, inner=704, experts=8, k=2)
+    ) == pytest.approx(real, rel=0.02)
 
 
 def test_the_published_sizes() -> None:
@@ -82,10 +85,14 @@ def test_the_published_sizes() -> None:
 
 
 def test_k_may_be_a_mean_or_a_grid() -> None:
-    one, two = (block_bytes(MoeBlock(batch=1, seq=64, hidden=32, inner=64, experts=8, k=k)) for k in (1, 2))
+    one, two = (
+        block_bytes(MoeBlock(batch=1, seq=64, hidden=32, inner=64, experts=8, k=k)) for k in (1, 2)
+    )
     between = block_bytes(MoeBlock(batch=1, seq=64, hidden=32, inner=64, experts=8, k=1.5))
     assert between == (one + two) // 2
-    grid = block_bytes(MoeBlock(batch=1, seq=numpy.array([64, 128]), hidden=32, inner=64, experts=8, k=2))
+    grid = block_bytes(
+        MoeBlock(batch=1, seq=numpy.array([64, 128]), hidden=32, inner=64, experts=8, k=2)
+    )
     assert grid[0] == two
 
 

@@ -41,12 +41,16 @@ def job(**values: Any) -> Any:
 
 def activations(**values: Any) -> int:
     ledger = estimate(job(**values)).ledger
-    return ledger.grouped(lambda entry: str(entry.category), phase="loss", place="cuda:0")[str(Category.ACTIVATIONS)]
+    return ledger.grouped(lambda entry: str(entry.category), phase="loss", place="cuda:0")[
+        str(Category.ACTIVATIONS)
+    ]
 
 
 def test_the_longest_batch_sets_the_peak_and_the_average_is_told() -> None:
     forecast = estimate(job(seq=256, **{"longest-seq": 1024}))
-    assert activations(seq=256, **{"longest-seq": 1024}) == activations(seq=1024, **{"longest-seq": 1024})
+    assert activations(seq=256, **{"longest-seq": 1024}) == activations(
+        seq=1024, **{"longest-seq": 1024}
+    )
     (note,) = forecast.notes
     assert "padded to 1024" in note
     assert "75% are padding" in note
@@ -72,12 +76,16 @@ def test_grids_hold_padded_lengths_and_refuse_two_of_them() -> None:
 # ---- real steps
 
 
-def real(data: dict[str, Any], frozen: tuple[str, ...] = (), padded: bool = False) -> dict[str, int]:
+def real(
+    data: dict[str, Any], frozen: tuple[str, ...] = (), padded: bool = False
+) -> dict[str, int]:
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(**data)
     config.use_cache = False
     model_class = getattr(transformers, data["architectures"][0])
-    model = model_class._from_config(config, dtype=torch.float32, attn_implementation="eager").train()
+    model = model_class._from_config(
+        config, dtype=torch.float32, attn_implementation="eager"
+    ).train()
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(not name.startswith(frozen) if frozen else True)
     ids = torch.randint(1, 2000, (BATCH, SEQ))
@@ -105,7 +113,10 @@ def program(data: dict[str, Any], frozen: tuple[str, ...] = (), padded: bool = F
 
 def ours(recorded: Program) -> dict[str, int]:
     peaks = peak_by_phase(recorded, Mode(recompute=lambda placed: "none", keep_logits=True))
-    return {"forward": max(int(peaks["forward"]), int(peaks["loss"])), "backward": int(peaks["backward"])}
+    return {
+        "forward": max(int(peaks["forward"]), int(peaks["loss"])),
+        "backward": int(peaks["backward"]),
+    }
 
 
 @pytest.mark.parametrize(
@@ -128,6 +139,10 @@ def test_peaks_of_real_steps(data: dict[str, Any], frozen: tuple[str, ...], padd
 
 def test_a_frozen_prefix_keeps_nothing_and_a_frozen_middle_does() -> None:
     prefix = program(LLAMA, ("model.embed_tokens", "model.layers.0."))
-    assert [placed.section.outputs[0].requires_grad for placed in prefix.placed[:3]] == [False, False, True]
+    assert [placed.section.outputs[0].requires_grad for placed in prefix.sections[:3]] == [
+        False,
+        False,
+        True,
+    ]
     middle = program(LLAMA, ("model.layers.2.",))
-    assert all(placed.section.outputs[0].requires_grad for placed in middle.placed)
+    assert all(placed.section.outputs[0].requires_grad for placed in middle.sections)

@@ -16,8 +16,20 @@ from vramcast.forecast import Forecast
 from vramcast.job import job_from
 from vramcast.units import GiB
 
-TITAN = {"framework": "torchtitan", "strategy": "fsdp2", "alloc-conf": "expandable_segments:True", "gpu": "95.04GiB"}
-LLAMA = {**TITAN, "model": "llama-3.1-8b", "gpus": 8, "seq": 8192, "checkpointing": "selective", "torch-version": "2.7"}
+TITAN = {
+    "framework": "torchtitan",
+    "strategy": "fsdp2",
+    "alloc-conf": "expandable_segments:True",
+    "gpu": "95.04GiB",
+}
+LLAMA = {
+    **TITAN,
+    "model": "llama-3.1-8b",
+    "gpus": 8,
+    "seq": 8192,
+    "checkpointing": "selective",
+    "torch-version": "2.7",
+}
 QWEN = {**TITAN, "model": "qwen3-32b", "seq": 4096, "checkpointing": "full", "torch-version": "2.9"}
 GPT = {
     "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "hidden_size": 512, "num_hidden_layers": 12,
@@ -35,7 +47,9 @@ def close(forecast: Forecast, reserved_gib: float, rel: float) -> None:
     reserved = forecast.verdict().reserved_bytes
     assert reserved is not None
     error = reserved / (reserved_gib * GiB) - 1
-    assert abs(error) <= rel, f"predicted {reserved / GiB:.2f}, measured {reserved_gib} ({error:+.1%})"
+    assert abs(error) <= rel, (
+        f"predicted {reserved / GiB:.2f}, measured {reserved_gib} ({error:+.1%})"
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +75,9 @@ def test_torchtitan_fsdp2(values: dict[str, object], reserved_gib: float) -> Non
         ({"gpus": 32, "tp": 8, "batch": 32}, 70.79),
     ],
 )
-def test_torchtitan_tensor_parallel_with_loss_parallel(values: dict[str, object], reserved_gib: float) -> None:
+def test_torchtitan_tensor_parallel_with_loss_parallel(
+    values: dict[str, object], reserved_gib: float
+) -> None:
     close(estimate(job_from({**QWEN, **values})), reserved_gib, 0.05)
 
 
@@ -91,7 +107,11 @@ VP = {"pp": 4, "schedule": "interleaved", "virtual-stages": 3, "accumulate": 16}
     ],
 )  # fmt: skip
 def test_megatron_goldens(
-    tmp_path: Path, config: dict[str, object], values: dict[str, object], allocated_bytes: int, rel: float
+    tmp_path: Path,
+    config: dict[str, object],
+    values: dict[str, object],
+    allocated_bytes: int,
+    rel: float,
 ) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))

@@ -24,6 +24,7 @@ from vramcast.models.families import record
 from vramcast.models.read.config import Config
 from vramcast.models.record.program import Sizes
 from vramcast.models.record.tape import Regime, Section
+from vramcast.setup import resolve
 from vramcast.units import MiB
 
 MIXTRAL = {
@@ -45,14 +46,16 @@ JOB = {
 
 
 def rank(config: dict[str, Any], stage: int = 0, **values: object) -> Rank:
-    job = job_from({"model": "m", **JOB, **{name.replace("_", "-"): value for name, value in values.items()}})
-    topology, gpu, c = topology_of(job), find_gpu("h100-80gb"), Config(config)
-    program = rank_program(job, c, gpu, topology, sizes_of(job, c))
-    return rank_of_stage(job, gpu, topology, program, stage)
+    job = job_from(
+        {"model": "m", **JOB, **{name.replace("_", "-"): value for name, value in values.items()}}
+    )
+    topology, gpu, c = topology_of(resolve(job)), find_gpu("h100-80gb"), Config(config)
+    program = rank_program(resolve(job), c, gpu, topology, sizes_of(resolve(job).data, c))
+    return rank_of_stage(resolve(job), gpu, topology, program, stage)
 
 
 def layer(of: Rank, index: int = -1) -> Section:
-    return [placed.section for placed in of.step.program.placed if placed.section.is_block][index]
+    return [placed.section for placed in of.step.program.sections if placed.section.is_block][index]
 
 
 def kept(section: Section) -> dict[str, int]:
@@ -109,13 +112,24 @@ def test_an_uneven_load_adds_rows() -> None:
 
 def test_the_deterministic_way_back_keeps_the_rows() -> None:
     """torch's index_add needs its source in backward, scatter_add does not."""
-    fast, slow = (sum(kept(layer(rank(MIXTRAL, ep=4, deterministic=way))).values()) for way in (False, True))
+    fast, slow = (
+        sum(kept(layer(rank(MIXTRAL, ep=4, deterministic=way))).values()) for way in (False, True)
+    )
     assert slow - fast == 2048 * 2 * 1024 * 2
 
 
 def test_recomputed_parts_are_not_kept() -> None:
     full = kept(layer(rank(DEEPSEEK, tp=2, sequence_parallel=True)))
-    less = kept(layer(rank(DEEPSEEK, tp=2, sequence_parallel=True, recompute=["moe_act", "mla_up_proj", "layernorm"])))
+    less = kept(
+        layer(
+            rank(
+                DEEPSEEK,
+                tp=2,
+                sequence_parallel=True,
+                recompute=["moe_act", "mla_up_proj", "layernorm"],
+            )
+        )
+    )
     gone = {"activated rows", "q", "k", "v", "q_layernorm", "input_layernorm", "pre_mlp_layernorm"}
     assert gone <= full.keys()
     assert not gone & less.keys()
@@ -126,7 +140,7 @@ def test_what_is_recomputed_comes_back_in_backward() -> None:
     """A whole mixture computed again: its rows are gone after forward, and there at its backward."""
     plain, again = rank(MIXTRAL, ep=4), rank(MIXTRAL, ep=4, recompute=["moe"])
     gone = sum(kept(layer(plain)).values()) - sum(kept(layer(again)).values())
-    back = sum(int(value.nbytes) for op in layer(again).ops for value in op.returning)
+    back = sum(int(value.nbytes) for op in layer(again).ops for value in op.restored_here)
     assert gone == back > 2048 * 2 * (1024 + 3 * 4096) * 2
     assert again.passes()["forward"] < plain.passes()["forward"] - 3 * gone
 
@@ -138,9 +152,14 @@ def test_offloaded_parts_are_on_the_host_and_come_back(tmp_path: Path) -> None:
     gone = sum(kept(layer(plain)).values()) - sum(kept(layer(away)).values())
     assert gone == 2048 * 2 * (1024 + 2 * 4096) * 2
     assert plain.passes()["forward"] - away.passes()["forward"] > 2 * gone
-    assert sum(int(value.nbytes) for op in layer(away).ops for value in op.returning) == gone
-    lines = {entry.component: entry for entry in bill(tmp_path, MIXTRAL, ep=4, offload_modules=parts).ledger.entries}
-    pinned = 8 * 4 * (8 * MiB + 64 * MiB)  # ranks, layers, rows and wide rows; powers of two already
+    assert sum(int(value.nbytes) for op in layer(away).ops for value in op.restored_here) == gone
+    lines = {
+        entry.component: entry
+        for entry in bill(tmp_path, MIXTRAL, ep=4, offload_modules=parts).ledger.entries
+    }
+    pinned = (
+        8 * 4 * (8 * MiB + 64 * MiB)
+    )  # ranks, layers, rows and wide rows; powers of two already
     assert lines["saved tensors of offload-modules"].nbytes == pinned
 
 
@@ -150,22 +169,28 @@ def test_an_overlapped_forward_is_there_in_backward() -> None:
     values: dict[str, Any] = {"ep": 4, "pp": 2, "accumulate": 4}
     apart, beside = rank(small, **values), rank(small, overlap_experts=True, **values)
     assert beside.step.others() == apart.step.others()
-    more = {phase: beside.passes()[phase] - apart.passes()[phase] for phase in ("forward", "backward")}
+    more = {
+        phase: beside.passes()[phase] - apart.passes()[phase] for phase in ("forward", "backward")
+    }
     assert more["forward"] == 0
     assert more["backward"] > sum(kept(layer(apart)).values())
     wide = {**MIXTRAL, "vocab_size": 256_000}
-    last, overlapped = (rank(wide, 1, overlap_experts=overlap, **values).passes() for overlap in (False, True))
+    last, overlapped = (
+        rank(wide, 1, overlap_experts=overlap, **values).passes() for overlap in (False, True)
+    )
     assert overlapped["backward"] == last["backward"]
 
 
 def test_stages_with_as_many_sections_have_their_own_parameters() -> None:
     """Embedding and three layers; what was received, one layer, head and loss: four sections each."""
     first, last = (rank(MIXTRAL, stage, pp=2, stage_layers=["3", "1"]) for stage in (0, 1))
-    job = last.step.job
-    assert len(first.step.program.placed) == len(last.step.program.placed)
-    topology, gpu, c = topology_of(job), find_gpu("h100-80gb"), Config(MIXTRAL)
-    whole = rank_program(job, c, gpu, topology, sizes_of(job, c))
-    both = [rank_of_stage(job, gpu, topology, whole, stage) for stage in (0, 1)]  # from one recording
+    setup = last.step.setup
+    assert len(first.step.program.sections) == len(last.step.program.sections)
+    topology, gpu, c = topology_of(setup), find_gpu("h100-80gb"), Config(MIXTRAL)
+    whole = rank_program(setup, c, gpu, topology, sizes_of(setup.data, c))
+    both = [
+        rank_of_stage(setup, gpu, topology, whole, stage) for stage in (0, 1)
+    ]  # from one recording
     held = [sum(param.numel for param in each.states.weights) for each in both]
     assert held == [sum(param.numel for param in each.states.weights) for each in (first, last)]
 
@@ -183,7 +208,7 @@ def test_prediction_ahead_has_a_layer_a_loss_and_the_tables_on_the_last_stage() 
     assert sum(name.endswith("output_layer.weight") for name in names) == 1
     assert not any("mtp" in param.name for param in first.states.weights)
     logits = 2048 * 32000 * 4
-    mtp = next(placed.section for placed in last.step.program.placed if placed.name == "mtp")
+    mtp = next(placed.section for placed in last.step.program.sections if placed.name == "mtp")
     assert kept(mtp)["logits fp32"] == logits
     without = rank({**DEEPSEEK, "num_nextn_predict_layers": 0}, 1, pp=2)
     assert last.passes()["loss"] - without.passes()["loss"] > logits
@@ -191,7 +216,7 @@ def test_prediction_ahead_has_a_layer_a_loss_and_the_tables_on_the_last_stage() 
 
 def test_given_stages_hold_their_layers() -> None:
     for stage, layers in ((0, 3), (1, 1)):
-        placed = rank(MIXTRAL, stage, pp=2, stage_layers=["3", "1"]).step.program.placed
+        placed = rank(MIXTRAL, stage, pp=2, stage_layers=["3", "1"]).step.program.sections
         assert sum(place.section.is_block for place in placed) == layers
 
 
@@ -236,7 +261,10 @@ def test_engine_workspaces_and_stand_ins_are_lines() -> None:
     assert entries["Transformer Engine's workspaces"] == 5 * (32 * MiB + 1024)
     shapes = 1536 * 1024 + 1024 * 1024 + 8192 * 1024 + 1024 * 4096 + 32000 * 1024
     assert entries["stand-ins for weight gradients"] == 2 * shapes
-    apart = {entry.component for entry in rank(MIXTRAL, ep=4, grad_fusion=False, expert_gemm="loop").lying}
+    apart = {
+        entry.component
+        for entry in rank(MIXTRAL, ep=4, grad_fusion=False, expert_gemm="loop").lying
+    }
     assert "stand-ins for weight gradients" not in apart
 
 
@@ -245,7 +273,9 @@ def test_gathered_tokens_have_a_buffer_of_their_own() -> None:
 
     def buffer(**values: object) -> int:
         name = "Megatron's buffer for gathered tokens"
-        return sum(entry.nbytes for entry in rank(MIXTRAL, **values).lying if entry.component == name)
+        return sum(
+            entry.nbytes for entry in rank(MIXTRAL, **values).lying if entry.component == name
+        )
 
     assert buffer(ep=4, expert_dispatch="allgather") == 4 * 2048 * 1024 * 2
     assert buffer(ep=4) == 0
@@ -254,7 +284,10 @@ def test_gathered_tokens_have_a_buffer_of_their_own() -> None:
 
 def test_without_fusion_a_weight_gradient_passes_by() -> None:
     small = {**MIXTRAL, "vocab_size": 1024}
-    fused, apart = (rank(small, ep=8, seq=256, grad_fusion=fusion, accumulate=2).passes() for fusion in (True, False))
+    fused, apart = (
+        rank(small, ep=8, seq=256, grad_fusion=fusion, accumulate=2).passes()
+        for fusion in (True, False)
+    )
     assert apart["backward"] - fused["backward"] > MiB
     assert fused["forward"] == apart["forward"]
 
@@ -264,7 +297,9 @@ def test_megatron_fsdp_shards_everything_and_gathers_two_units_ahead() -> None:
     numel = sum(param.numel for param in rank(MIXTRAL, strategy="ddp", ep=4).states.weights)
     experts = 4 * 2 * 3 * 1024 * 4096
     share = sum(param.numel for param in sharded.states.weights)
-    assert share == pytest.approx((numel - experts) / 8 + experts / 2, abs=20)  # with padding of units
+    assert share == pytest.approx(
+        (numel - experts) / 8 + experts / 2, abs=20
+    )  # with padding of units
     assert sharded.states.gradient_bytes == 4 * share
     unit = sum(param.numel for param in layer(sharded).params)
     root = numel - 4 * unit
@@ -272,7 +307,9 @@ def test_megatron_fsdp_shards_everything_and_gathers_two_units_ahead() -> None:
     assert max(gathered) == 2 * (root + 3 * unit)
     assert gathered[-1] == 0
     stage = rank({**MIXTRAL, "num_hidden_layers": 16}, 1, strategy="zero3", pp=2)
-    assert max(gathered_bytes(stage)) <= 2 * 3 * max(sum(p.numel for p in layer(stage).params), 1024 * 32000)
+    assert max(gathered_bytes(stage)) <= 2 * 3 * max(
+        sum(p.numel for p in layer(stage).params), 1024 * 32000
+    )
 
 
 def gathered_bytes(of: Rank) -> Iterator[int]:
@@ -298,13 +335,31 @@ def test_the_fused_cross_entropy_works_on_the_logits() -> None:
 
 @pytest.mark.parametrize("dispatch", ["allgather", "alltoall", "flex"])
 def test_a_grid_of_sizes_gives_what_each_job_gives(dispatch: str) -> None:
-    values = {"expert-dispatch": dispatch, "ep": 4, "tp": 2, "sequence-parallel": True, "recompute": ["moe_act"]}
+    values = {
+        "expert-dispatch": dispatch,
+        "ep": 4,
+        "tp": 2,
+        "sequence-parallel": True,
+        "recompute": ["moe_act"],
+    }
     job = job_from({"model": "m", **JOB, **values, "offload-modules": ["expert_fc1"]})
     c, gpu, lengths = Config(DEEPSEEK), find_gpu("h100-80gb"), (1024, 2048, 4096)
-    grid = rank_peaks(job, c, gpu, replace(sizes_of(job, c), seq=numpy.array(lengths)))
-    each = [rank_peaks(replace(job, seq=length), c, gpu, sizes_of(replace(job, seq=length), c)) for length in lengths]
+    grid = rank_peaks(
+        resolve(job), c, gpu, replace(sizes_of(resolve(job).data, c), seq=numpy.array(lengths))
+    )
+    each = [
+        rank_peaks(
+            resolve(replace(job, seq=length)),
+            c,
+            gpu,
+            sizes_of(resolve(replace(job, seq=length)).data, c),
+        )
+        for length in lengths
+    ]
     large = [peak for length, peak in zip(lengths, each, strict=True) if length > 1024]
-    assert list(grid)[1:] == large  # the shortest has tensors too small to be offloaded, which a grid does not see
+    assert (
+        list(grid)[1:] == large
+    )  # the shortest has tensors too small to be offloaded, which a grid does not see
     assert grid[0] <= each[0]
 
 
@@ -330,8 +385,12 @@ def test_normed_heads_of_qwen3_are_kept() -> None:
 )  # fmt: skip
 def test_megatron_has_the_parameters_that_transformers_has(config: dict[str, Any]) -> None:
     """The same model in other tensors: qkv and gate/up joined, experts one by one."""
-    own, other = (record(Config(config), Regime(code=code), Sizes()) for code in ("megatron", "transformers"))
-    assert sum(param.numel for param in own.params()) == sum(param.numel for param in other.params())
+    own, other = (
+        record(Config(config), Regime(code=code), Sizes()) for code in ("megatron", "transformers")
+    )
+    assert sum(param.numel for param in own.params()) == sum(
+        param.numel for param in other.params()
+    )
 
 
 def test_a_mixture_of_a_gpt_counts_its_experts(tmp_path: Path) -> None:
@@ -339,6 +398,8 @@ def test_a_mixture_of_a_gpt_counts_its_experts(tmp_path: Path) -> None:
         "model_type": "gpt2", "n_embd": 256, "n_layer": 2, "n_head": 4, "n_positions": 512, "vocab_size": 1024,
         "num_experts": 4, "num_experts_per_tok": 1, "add_bias_linear": False,
     }  # fmt: skip
-    few, many = (bill(tmp_path, {**gpt, "num_experts": number}, seq=512, gpus=4, ep=2) for number in (4, 8))
+    few, many = (
+        bill(tmp_path, {**gpt, "num_experts": number}, seq=512, gpus=4, ep=2) for number in (4, 8)
+    )
     more = 2 * 4 * (2 * 256 * 1024 + 256)
     assert many.model.params_total - few.model.params_total == more

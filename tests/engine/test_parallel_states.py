@@ -43,7 +43,9 @@ def test_one_gpu_is_the_job_without_the_keys(tmp_path: Path) -> None:
 
 
 def test_a_strategy_on_one_gpu_is_priced_and_not_ignored(tmp_path: Path) -> None:
-    result = forecast(tmp_path, gpus=1, offload="optimizer", precision="bf16-master", framework="deepspeed")
+    result = forecast(
+        tmp_path, gpus=1, offload="optimizer", precision="bf16-master", framework="deepspeed"
+    )
     assert held(result, Category.OPTIMIZER) == held(result, Category.MASTER) == 0
     assert held(result, Category.WEIGHTS) == 2 * WHOLE
     with pytest.raises(InputError, match="does not divide the 1 GPUs"):
@@ -51,9 +53,13 @@ def test_a_strategy_on_one_gpu_is_priced_and_not_ignored(tmp_path: Path) -> None
 
 
 def test_offloaded_activations_are_block_inputs_on_every_rank(tmp_path: Path) -> None:
-    result = forecast(tmp_path, gpus=4, strategy="fsdp2", offload="activations", precision="bf16-true")
+    result = forecast(
+        tmp_path, gpus=4, strategy="fsdp2", offload="activations", precision="bf16-true"
+    )
     lines = [entry for entry in result.ledger.entries if "offloaded" in entry.component]
-    assert sum(entry.nbytes for entry in lines) == 4 * 2 * 16 * 64 * 2  # ranks, blocks, tokens, width, bytes
+    assert (
+        sum(entry.nbytes for entry in lines) == 4 * 2 * 16 * 64 * 2
+    )  # ranks, blocks, tokens, width, bytes
 
 
 def test_fsdp2_rounds_rows_up_for_every_parameter(tmp_path: Path) -> None:
@@ -76,8 +82,12 @@ def test_fsdp1_pads_flat_units(tmp_path: Path) -> None:
     ("strategy", "weights", "gradients"),
     [("zero1", 2 * WHOLE, 2 * WHOLE), ("zero2", 2 * WHOLE, 2 * -(-WHOLE // 4))],
 )
-def test_zero_shards_stage_by_stage(tmp_path: Path, strategy: str, weights: int, gradients: int) -> None:
-    result = forecast(tmp_path, gpus=4, strategy=strategy, precision="bf16-master", framework="deepspeed")
+def test_zero_shards_stage_by_stage(
+    tmp_path: Path, strategy: str, weights: int, gradients: int
+) -> None:
+    result = forecast(
+        tmp_path, gpus=4, strategy=strategy, precision="bf16-master", framework="deepspeed"
+    )
     share = -(-WHOLE // 4)
     assert held(result, Category.WEIGHTS) == weights
     assert held(result, Category.GRADIENTS) == gradients
@@ -97,9 +107,15 @@ def test_zero1_keeps_whole_gradients_between_micro_batches_with_the_optimizer_on
 
 def test_zero3_keeps_small_parameters_whole_beside_their_shares(tmp_path: Path) -> None:
     """All parameters of the tiny model have fewer than 100,000 elements."""
-    names = [130 * 64] * 2 + [64 * 64, 64 * 32, 64 * 32, 64 * 64, 64 * 96, 64 * 96, 64 * 96, 64, 64] * 2 + [64]
+    names = (
+        [130 * 64] * 2
+        + [64 * 64, 64 * 32, 64 * 32, 64 * 64, 64 * 96, 64 * 96, 64 * 96, 64, 64] * 2
+        + [64]
+    )
     share = sum(-(-numel // 4) for numel in names)
-    result = forecast(tmp_path, gpus=4, strategy="zero3", precision="bf16-master", framework="deepspeed")
+    result = forecast(
+        tmp_path, gpus=4, strategy="zero3", precision="bf16-master", framework="deepspeed"
+    )
     assert held(result, Category.WEIGHTS) == 2 * share + 2 * WHOLE
     assert held(result, Category.OPTIMIZER) == 8 * share
 
@@ -107,10 +123,15 @@ def test_zero3_keeps_small_parameters_whole_beside_their_shares(tmp_path: Path) 
 def test_ddp_holds_gradients_twice_unless_they_are_views(tmp_path: Path) -> None:
     buckets = held(forecast(tmp_path, gpus=2, strategy="ddp"), Category.COMMUNICATION)
     assert buckets == 4 * WHOLE
-    assert held(forecast(tmp_path, gpus=2, strategy="ddp", bucket_view=True), Category.COMMUNICATION) == 0
+    assert (
+        held(forecast(tmp_path, gpus=2, strategy="ddp", bucket_view=True), Category.COMMUNICATION)
+        == 0
+    )
 
 
-def test_tensor_parallel_ranks_together_hold_the_model_once_and_the_norms_each(tmp_path: Path) -> None:
+def test_tensor_parallel_ranks_together_hold_the_model_once_and_the_norms_each(
+    tmp_path: Path,
+) -> None:
     result = forecast(tmp_path, gpus=2, tp=2)
     assert 2 * held(result, Category.WEIGHTS) == 4 * (WHOLE + NORMS)
 
@@ -155,7 +176,11 @@ def test_published_sharding_of_the_optimizer_to_the_byte(tmp_path: Path) -> None
         assert round(held(result, Category.WEIGHTS) / GiB, 3) == 12.691
         assert round(held(result, Category.GRADIENTS) / GiB, 3) == 12.691
         assert round(held(result, Category.OPTIMIZER) / GiB, 3) == states
-    assert held(sharded, Category.OPTIMIZER) * 2 == held(plain, Category.OPTIMIZER) == 8 * 3_406_809_600
+    assert (
+        held(sharded, Category.OPTIMIZER) * 2
+        == held(plain, Category.OPTIMIZER)
+        == 8 * 3_406_809_600
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,26 +210,45 @@ def test_zero2_estimator_is_that_of_the_code_and_not_of_the_older_documentation(
 
 def test_states_agree_with_deepspeeds_estimator_where_it_is_right(tmp_path: Path) -> None:
     """18 bytes per parameter over all ranks; ours holds 16-bit gradients beside their fp32 copy in the step."""
-    config = {**TINY, "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "vocab_size": 32000}
-    result = forecast(tmp_path, config, gpus=8, strategy="zero3", precision="bf16-master", framework="deepspeed")
+    config = {
+        **TINY,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_attention_heads": 16,
+        "vocab_size": 32000,
+    }
+    result = forecast(
+        tmp_path, config, gpus=8, strategy="zero3", precision="bf16-master", framework="deepspeed"
+    )
     assert result.model is not None
     params = result.model.params_total
     lines = result.ledger.alive(NEXT_STEP, "cuda:0")
     states = sum(
         entry.nbytes
         for entry in lines
-        if entry.category in (Category.WEIGHTS, Category.GRADIENTS, Category.OPTIMIZER, Category.MASTER)
+        if entry.category
+        in (Category.WEIGHTS, Category.GRADIENTS, Category.OPTIMIZER, Category.MASTER)
         or "fp32" in entry.component
     )
     whole = 5 * 1024 * 2  # norms, kept whole in bf16
-    theirs = zero3_needs(params, largest_layer=0, gpus_per_node=8, offload_optimizer=False).gpu_bytes
+    theirs = zero3_needs(
+        params, largest_layer=0, gpus_per_node=8, offload_optimizer=False
+    ).gpu_bytes
     assert states - whole - 2 * params // 8 == pytest.approx(theirs, rel=1e-3)
 
 
-@pytest.mark.parametrize(("strategy", "each"), [("zero1", 2 + 2 + 12 / 8), ("zero2", 2 + 14 / 8), ("zero3", 16 / 8)])
+@pytest.mark.parametrize(
+    ("strategy", "each"), [("zero1", 2 + 2 + 12 / 8), ("zero2", 2 + 14 / 8), ("zero3", 16 / 8)]
+)
 def test_a_bare_count_of_parameters_is_sharded_too(strategy: str, each: float) -> None:
     """The ZeRO paper's rows (arXiv 1910.02054): 16 bytes per parameter, of which stages divide 12, 14 and all."""
-    values = {"params": "8B", "gpus": 8, "strategy": strategy, "precision": "bf16-master", "framework": "deepspeed"}
+    values = {
+        "params": "8B",
+        "gpus": 8,
+        "strategy": strategy,
+        "precision": "bf16-master",
+        "framework": "deepspeed",
+    }
     result = estimate(job_from(values))
     kinds = (Category.WEIGHTS, Category.GRADIENTS, Category.OPTIMIZER, Category.MASTER)
     assert sum(held(result, kind) for kind in kinds) == each * 8_000_000_000
@@ -213,7 +257,10 @@ def test_a_bare_count_of_parameters_is_sharded_too(strategy: str, each: float) -
 def test_torchtitan_cuts_few_experts_along_their_second_axis(tmp_path: Path) -> None:
     config = {**TINY, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
     whole = held(forecast(tmp_path, config, gpus=2), Category.WEIGHTS)
-    share = held(forecast(tmp_path, config, gpus=8, strategy="fsdp2", framework="torchtitan"), Category.WEIGHTS)
+    share = held(
+        forecast(tmp_path, config, gpus=8, strategy="fsdp2", framework="torchtitan"),
+        Category.WEIGHTS,
+    )
     assert share < whole / 7
 
 
@@ -234,8 +281,18 @@ def test_saving_a_full_state_dict_needs_the_whole_model_on_the_host(tmp_path: Pa
 
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
 def test_experts_are_divided_over_the_ranks_once(tp: int) -> None:
-    job = job_from({"model": "mixtral-8x7b", "gpus": 8, "strategy": "fsdp2", "tp": tp, "precision": "bf16-true"})
+    job = job_from(
+        {
+            "model": "mixtral-8x7b",
+            "gpus": 8,
+            "strategy": "fsdp2",
+            "tp": tp,
+            "precision": "bf16-true",
+        }
+    )
     weights = sum(
-        e.nbytes for e in estimate(job).ledger.entries if str(e.category) == "weights" and e.place == "cuda:0"
+        e.nbytes
+        for e in estimate(job).ledger.entries
+        if str(e.category) == "weights" and e.place == "cuda:0"
     )
     assert weights == pytest.approx(2 * 46_702_792_704 / 8, rel=0.01)

@@ -19,6 +19,7 @@ from vramcast.engine.stream.timeline import Stamped
 from vramcast.job import job_from
 from vramcast.ledger import HOST
 from vramcast.models.read.model import read_model
+from vramcast.setup import resolve
 from vramcast.units import MiB
 
 SIZE = 100 * MiB
@@ -30,16 +31,28 @@ OFFLOADED = {
 
 def offloaded_rank(**values: object) -> Rank:
     job = job_from({**OFFLOADED, **values})
-    config, topology, gpu = read_model("llama-3.2-1b").config, topology_of(job), find_gpu("rtx4090")
+    config, topology, gpu = (
+        read_model("llama-3.2-1b").config,
+        topology_of(resolve(job)),
+        find_gpu("rtx4090"),
+    )
     assert config is not None
-    return rank_of_stage(job, gpu, topology, rank_program(job, config, gpu, topology, sizes_of(job, config)), 0)
+    return rank_of_stage(
+        resolve(job),
+        gpu,
+        topology,
+        rank_program(resolve(job), config, gpu, topology, sizes_of(resolve(job).data, config)),
+        0,
+    )
 
 
 def event(sign: int, kind: str, name: str) -> Stamped:
     return Stamped("forward", 0, Event(sign, name, SIZE, kind, name), name)
 
 
-def run_of(strategy: str, wrapping: tuple[Wrapping, ...] = (), buckets: tuple[int, ...] = ()) -> RankRun:
+def run_of(
+    strategy: str, wrapping: tuple[Wrapping, ...] = (), buckets: tuple[int, ...] = ()
+) -> RankRun:
     script = RankScript(
         weights=(), first=[], later=[], states=(), step_temporaries=(), zero_grad_first=True, strategy=strategy,
         wrapping=wrapping, broadcast=buckets, buckets=buckets, rebuilt=(SIZE,),
@@ -107,7 +120,9 @@ def test_wrapping_leaves_holes_of_the_size_of_parameters() -> None:
 
 def test_fully_shard_makes_no_vector() -> None:
     """Two parameters and the shard of each, which go in the moved ones' place from the second unit on."""
-    run = run_of("fsdp2", (Wrapping(params=(SIZE, SIZE), shards=(SIZE // 2, SIZE // 2), joins=False),) * 3)
+    run = run_of(
+        "fsdp2", (Wrapping(params=(SIZE, SIZE), shards=(SIZE // 2, SIZE // 2), joins=False),) * 3
+    )
     run.wrap()
     assert run.allocator.allocated_bytes == 3 * SIZE
     assert run.allocator.peak_allocated_bytes == 5 * SIZE
@@ -124,7 +139,11 @@ def test_ddp_sends_two_vectors_at_once_and_makes_its_buckets_anew_after_one_back
 
 def test_a_bucket_is_closed_by_the_gradient_that_fills_it() -> None:
     """1 MiB for the first, 25 MiB for the others; a large gradient does not get a bucket of its own."""
-    assert list(filled([MiB, 10 * MiB, 125 * MiB, 20 * MiB], (MiB, 25 * MiB))) == [MiB, 135 * MiB, 20 * MiB]
+    assert list(filled([MiB, 10 * MiB, 125 * MiB, 20 * MiB], (MiB, 25 * MiB))) == [
+        MiB,
+        135 * MiB,
+        20 * MiB,
+    ]
 
 
 def test_statistics_of_4_bit_weights_stay_whole_on_every_rank() -> None:
@@ -143,24 +162,37 @@ def test_statistics_of_4_bit_weights_stay_whole_on_every_rank() -> None:
 
 
 def test_an_optimizer_with_nothing_to_update_on_the_gpu_makes_nothing_there() -> None:
-    found = estimate(job_from({**OFFLOADED, "strategy": "fsdp1", "optimizer": "adafactor"}), with_scaling=False)
-    assert not [entry for entry in found.ledger.entries if "adafactor" in entry.component and entry.place != HOST]
+    found = estimate(
+        job_from({**OFFLOADED, "strategy": "fsdp1", "optimizer": "adafactor"}), with_scaling=False
+    )
+    assert not [
+        entry
+        for entry in found.ledger.entries
+        if "adafactor" in entry.component and entry.place != HOST
+    ]
 
 
 @pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2"])
 @pytest.mark.parametrize("lora_rank", [None, 8])
-def test_gradients_that_leave_for_the_host_are_found_by_no_micro_batch(strategy: str, lora_rank: int | None) -> None:
+def test_gradients_that_leave_for_the_host_are_found_by_no_micro_batch(
+    strategy: str, lora_rank: int | None
+) -> None:
     step = offloaded_rank(strategy=strategy, **{"lora-rank": lora_rank}).step
     assert step.repeats
     assert step.stream(fresh=False) == step.stream()
-    assert not replace(step, job=replace(step.job, offload="none")).repeats
+    kept = replace(step.setup, offload=replace(step.setup.offload, what="none"))
+    assert not replace(step, setup=kept).repeats
 
 
-def test_a_micro_batch_that_begins_as_an_earlier_one_did_is_not_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_micro_batch_that_begins_as_an_earlier_one_did_is_not_played_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     job = job_from({**OFFLOADED, "strategy": "fsdp2", "lora-rank": 8})
     played: list[int] = []
     play = RankRun.play
-    monkeypatch.setattr(RankRun, "play", lambda run, *args, **how: (played.append(1), play(run, *args, **how))[1])
+    monkeypatch.setattr(
+        RankRun, "play", lambda run, *args, **how: (played.append(1), play(run, *args, **how))[1]
+    )
     short = estimate(job, with_scaling=False)
     assert len(played) == 3
     monkeypatch.setattr(RankRun, "state", lambda run: object())

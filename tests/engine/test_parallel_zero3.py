@@ -48,12 +48,18 @@ def test_liger_before_0_8_1_adds_to_the_heads_gradient_through_two_copies() -> N
         return bill(**{"liger-version": version}).ledger.moment("forward", "cuda:0").allocated_bytes
 
     copies = VOCABULARY * HIDDEN * (2 + 4)
-    assert forward("0.8.0") - forward("0.8.1") == pytest.approx(copies, rel=0.001)  # blocks are rounded
+    assert forward("0.8.0") - forward("0.8.1") == pytest.approx(
+        copies, rel=0.001
+    )  # blocks are rounded
 
 
 def test_a_fused_gate_leaves_its_gradients_where_its_inputs_were() -> None:
     """gate, up and their product are there with one gradient, not with three."""
     long = {"seq": 65536, "kernels": ["mlp"], "attention": "flash"}
     wide = 65536 * 14336 * 2
-    line = next(e for e in bill(**long).ledger.entries if e.component.startswith("working memory of backward"))
+    line = next(
+        e
+        for e in bill(**long).ledger.entries
+        if e.component.startswith("working memory of backward")
+    )
     assert line.nbytes < 2 * wide

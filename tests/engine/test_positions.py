@@ -20,7 +20,9 @@ def test_the_longest_sequence_is_the_tables(model: str, longest: int) -> None:
 
 
 def test_rotary_positions_have_no_table() -> None:
-    short, long = (estimate(Job(model="smollm2-135m", seq=seq)).ledger.peak("cuda:0") for seq in (8192, 16384))
+    short, long = (
+        estimate(Job(model="smollm2-135m", seq=seq)).ledger.peak("cuda:0") for seq in (8192, 16384)
+    )
     assert long.allocated_bytes > short.allocated_bytes
 
 

@@ -9,7 +9,9 @@ from vramcast.units import GiB
 
 
 def played(*weights: int, most_bytes: int | None = None) -> Replayed:
-    script = Script(weights=weights, first=[], later=[], states=(), step_temporaries=(), zero_grad_first=True)
+    script = Script(
+        weights=weights, first=[], later=[], states=(), step_temporaries=(), zero_grad_first=True
+    )
     return replay(script, capacity_bytes=8 * GiB, conf="", most_bytes=most_bytes)
 
 

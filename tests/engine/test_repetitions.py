@@ -23,4 +23,8 @@ def test_runs_put_together_are_the_list(keys: list[tuple[str, int]]) -> None:
 
 def test_layers_of_several_chunks_are_one_run() -> None:
     layer = [("backward", number) for number in (1, 2, 3)]
-    assert list(repetitions([("backward", 0), *layer * 80, ("backward", 4)])) == [(0, 1, 1), (1, 3, 80), (241, 1, 1)]
+    assert list(repetitions([("backward", 0), *layer * 80, ("backward", 4)])) == [
+        (0, 1, 1),
+        (1, 3, 80),
+        (241, 1, 1),
+    ]

@@ -9,10 +9,10 @@ import pytest
 
 from vramcast.cli import main
 from vramcast.engine.estimate import estimate
-from vramcast.engine.prices.observed_line import fit, parse_points
 from vramcast.errors import InputError
 from vramcast.job import Job, job_from
 from vramcast.ledger import Category, Entry, Ledger
+from vramcast.plan.observed_line import fit, parse_points
 from vramcast.units import GiB, format_gib_and_gb
 
 PHI = 3_821_079_552
@@ -50,8 +50,12 @@ def peak(job: Job) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "fp32"])
-@pytest.mark.parametrize(("place", "bytes_each", "gib"), [("cpu", 20, "71.17"), ("same", 24, "85.41")])
-def test_the_peak_is_in_the_first_optimizer_step(precision: str, place: str, bytes_each: int, gib: str) -> None:
+@pytest.mark.parametrize(
+    ("place", "bytes_each", "gib"), [("cpu", 20, "71.17"), ("same", 24, "85.41")]
+)
+def test_the_peak_is_in_the_first_optimizer_step(
+    precision: str, place: str, bytes_each: int, gib: str
+) -> None:
     phase, nbytes = peak(npo(reference=place, precision=precision))
     assert (phase, nbytes) == ("step", bytes_each * PHI)
     assert f"{nbytes / GiB:.2f}" == gib
@@ -59,8 +63,14 @@ def test_the_peak_is_in_the_first_optimizer_step(precision: str, place: str, byt
 
 def test_the_moments_of_that_run() -> None:
     """GB: loaded, end of forward, end of backward, states created, inside the step."""
-    found = Ledger(entries=tuple(filter(is_modelled, estimate(npo(precision="fp32", reference="same")).ledger.entries)))
-    moments = {phase: sum(lines(found, phase).values()) / 1e9 for phase in ("load", "backward", "step")}
+    found = Ledger(
+        entries=tuple(
+            filter(is_modelled, estimate(npo(precision="fp32", reference="same")).ledger.entries)
+        )
+    )
+    moments = {
+        phase: sum(lines(found, phase).values()) / 1e9 for phase in ("load", "backward", "step")
+    }
     assert moments["load"] == pytest.approx(30.57, rel=0.005)
     assert moments["backward"] == pytest.approx(45.85, rel=0.02)
     assert moments["step"] == pytest.approx(91.71, rel=0.005)
@@ -71,7 +81,9 @@ def test_a_fused_optimizer_moves_the_peak_to_the_next_forward() -> None:
     job = npo(reference="same", **{"optimizer-impl": "fused"})
     assert peak(job)[0] in ("next forward", "next loss")
     found = Ledger(entries=tuple(filter(is_modelled, estimate(job).ledger.entries)))
-    assert found.moment("next forward", "cuda:0").allocated_bytes / GiB == pytest.approx(80.8, rel=0.005)
+    assert found.moment("next forward", "cuda:0").allocated_bytes / GiB == pytest.approx(
+        80.8, rel=0.005
+    )
 
 
 def test_a_reference_on_the_host_is_paid_for_there() -> None:
@@ -91,7 +103,15 @@ def test_what_the_log_said_in_both_units() -> None:
     ("values", "gb"),
     [
         ({"reference": "cpu", "checkpointing": "full", "precision": "fp32"}, 76.4),
-        ({"reference": "cpu", "checkpointing": "full", "precision": "fp32", "optimizer-impl": "fused"}, 61.6),
+        (
+            {
+                "reference": "cpu",
+                "checkpointing": "full",
+                "precision": "fp32",
+                "optimizer-impl": "fused",
+            },
+            61.6,
+        ),
         ({"reference": "cpu", "checkpointing": "full", "optimizer-impl": "fused"}, 69.0),
     ],
 )
@@ -120,7 +140,11 @@ def test_a_frozen_encoder_has_no_activations_gradients_or_states() -> None:
     forecast = estimate(t5())
     assert forecast.model is not None
     assert forecast.model.params_trainable == 94_396_032
-    components = {entry.component for entry in forecast.ledger.entries if entry.category == Category.ACTIVATIONS}
+    components = {
+        entry.component
+        for entry in forecast.ledger.entries
+        if entry.category == Category.ACTIVATIONS
+    }
     assert any(name.startswith("decoder.block") for name in components)
     assert not any(name.startswith("encoder.block") for name in components)
     found = lines(forecast.ledger, "step")
@@ -134,17 +158,26 @@ def test_adafactor_states_are_megabytes() -> None:
 
 def test_two_observed_points_make_a_line() -> None:
     line = fit(parse_points("8:8GB,24:19GB"))
-    assert (line.per_sample_bytes, line.fixed_bytes, line.residual_bytes) == (687_500_000, 2_500_000_000, 0)
+    assert (line.per_sample_bytes, line.fixed_bytes, line.residual_bytes) == (
+        687_500_000,
+        2_500_000_000,
+        0,
+    )
     assert line.largest_batch(20 * 10**9) == 25
 
 
 def test_the_slope_agrees_with_a_padded_length_of_about_420() -> None:
     """Per sample, allocated: 0.46 GB at 320 tokens and 0.92 at 512 were measured for the saved tensors."""
-    peaks = [sum(lines(estimate(t5(batch=batch, seq=420)).ledger, "next backward").values()) for batch in (8, 24)]
+    peaks = [
+        sum(lines(estimate(t5(batch=batch, seq=420)).ledger, "next backward").values())
+        for batch in (8, 24)
+    ]
     assert (peaks[1] - peaks[0]) / 16e9 == pytest.approx(0.6875, rel=0.1)
 
 
-@pytest.mark.parametrize("text", ["8:8GB", "8:8GB,8:9GB", "8:8GB,24:7GB", "8", "x:1GB,2:2GB", "0:1GB,2:2GB", "8:8,9:"])
+@pytest.mark.parametrize(
+    "text", ["8:8GB", "8:8GB,8:9GB", "8:8GB,24:7GB", "8", "x:1GB,2:2GB", "0:1GB,2:2GB", "8:8,9:"]
+)
 def test_points_that_make_no_line_are_refused(text: str) -> None:
     with pytest.raises(InputError):
         fit(parse_points(text))
@@ -182,7 +215,8 @@ def test_the_command_prints_the_line(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("precision", "gb"), [("fp32", 112), ("bf16-master", 112), ("megatron-bf16", 126), ("bf16-true", 56)]
+    ("precision", "gb"),
+    [("fp32", 112), ("bf16-master", 112), ("megatron-bf16", 126), ("bf16-true", 56)],
 )
 def test_bytes_per_parameter_of_recipes(precision: str, gb: int) -> None:
     found = ledger(params=7_000_000_000, precision=precision)

@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from vramcast.engine.estimate import estimate
-from vramcast.engine.lines.optimizers import implementation, state_bytes, temporaries
+from vramcast.engine.lines.optimizers import state_bytes, temporaries
 from vramcast.engine.lines.states import States, from_count, state_entries
 from vramcast.errors import InputError, UnsupportedError
 from vramcast.job import Job, Precision, job_from
 from vramcast.ledger import Category
 from vramcast.models.params import Params
 from vramcast.models.record.tape import BF16, F32, Param
+from vramcast.setup import resolve
 
 
 def totals(job: Job) -> dict[str, int]:
@@ -87,7 +88,7 @@ def test_states_are_what_torch_makes(name: str, dtype: torch.dtype) -> None:
     job = Job(params=1, optimizer=name)
     ours = BF16 if dtype == torch.bfloat16 else F32
     params = [Param(name="p", shape=shape, kind="linear", dtype=ours) for shape in SHAPES]
-    assert sum(state_bytes(param, job, None) for param in params) == made
+    assert sum(state_bytes(param, resolve(job), None) for param in params) == made
 
 
 def matrix(rows: int, columns: int, kind: str = "linear") -> Param:
@@ -109,18 +110,24 @@ def matrix(rows: int, columns: int, kind: str = "linear") -> Param:
     ],
 )
 def test_states_of_a_matrix_by_hand(optimizer: str, expected: int) -> None:
-    assert state_bytes(matrix(1000, 400), Job(params=1, optimizer=optimizer), None) == expected
+    assert (
+        state_bytes(matrix(1000, 400), resolve(Job(params=1, optimizer=optimizer)), None)
+        == expected
+    )
 
 
 def test_eight_bit_states_of_small_tensors_and_embeddings() -> None:
-    plain, hf = Job(params=1, optimizer="adamw-8bit"), Job(params=1, optimizer="adamw-8bit", framework="hf")
+    plain, hf = (
+        Job(params=1, optimizer="adamw-8bit"),
+        Job(params=1, optimizer="adamw-8bit", framework="hf"),
+    )
     small = Param(name="b", shape=(4095,), kind="bias", dtype=F32)
-    assert state_bytes(small, plain, None) == 8 * 4095
+    assert state_bytes(small, resolve(plain), None) == 8 * 4095
     table = matrix(1000, 400, "embedding")
-    assert state_bytes(table, hf, None) == 8 * 400_000
-    assert state_bytes(table, plain, None) == 2 * (400_000 + 4 * 1563)
+    assert state_bytes(table, resolve(hf), None) == 8 * 400_000
+    assert state_bytes(table, resolve(plain), None) == 2 * (400_000 + 4 * 1563)
     old = Job(params=1, optimizer="adamw-8bit", optimizer_block=2048)
-    assert state_bytes(table, old, None) == 2 * (400_000 + 4 * 196)
+    assert state_bytes(table, resolve(old), None) == 2 * (400_000 + 4 * 196)
 
 
 def test_phi_3_mini_with_eight_bit_adam_needs_7_76_gb_of_states() -> None:
@@ -129,7 +136,9 @@ def test_phi_3_mini_with_eight_bit_adam_needs_7_76_gb_of_states() -> None:
 
 
 def test_paged_states_lie_in_memory_that_the_driver_may_move() -> None:
-    entries = state_entries(from_count(10**9, Job(params=10**9, optimizer="paged-adamw-8bit")), "cuda:0")
+    entries = state_entries(
+        from_count(10**9, resolve(Job(params=10**9, optimizer="paged-adamw-8bit"))), "cuda:0"
+    )
     assert [entry.place for entry in entries if entry.category == Category.OPTIMIZER] == ["host"]
 
 
@@ -146,8 +155,10 @@ def test_paged_states_lie_in_memory_that_the_driver_may_move() -> None:
         ({"optimizer-impl": "loop"}, "loop"),
     ],
 )
-def test_how_the_step_runs_follows_framework_and_versions(changes: dict[str, str], expected: str) -> None:
-    assert implementation(job_from({"params": 1, **changes})) == expected
+def test_how_the_step_runs_follows_framework_and_versions(
+    changes: dict[str, str], expected: str
+) -> None:
+    assert resolve(job_from({"params": 1, **changes})).optimizer.implementation == expected
 
 
 @pytest.mark.parametrize("impl", ["foreach", "fused"])
@@ -161,8 +172,10 @@ def test_step_temporaries_against_a_real_step(impl: str) -> None:
         with torch.profiler.profile(profile_memory=True) as profile:
             optimizer.step()
         peaks.append(_peak(profile))
-    params = Params(Param(name="p", shape=tuple(t.shape), kind="linear", dtype=F32) for t in tensors)
-    expected, _ = temporaries(params, Job(params=1, optimizer_impl=impl), None)
+    params = Params(
+        Param(name="p", shape=tuple(t.shape), kind="linear", dtype=F32) for t in tensors
+    )
+    expected, _ = temporaries(params, resolve(Job(params=1, optimizer_impl=impl)), None)
     assert peaks[1] == pytest.approx(expected, abs=4096), "the second step makes no states any more"
     assert expected == (4 * sum(prod(t.shape) for t in tensors) if impl == "foreach" else 0)
 
@@ -194,8 +207,16 @@ def test_lora_trains_adapters_only() -> None:
 
 
 def test_nf4_stores_linear_weights_in_half_a_byte_and_a_scale() -> None:
-    job = Job(model="llama-2-7b", lora_rank=8, quantize="nf4", framework="litgpt", precision=Precision.BF16_TRUE)
-    linear = 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008) + 32_000 * 4096  # Fabric replaces every nn.Linear, the head too
+    job = Job(
+        model="llama-2-7b",
+        lora_rank=8,
+        quantize="nf4",
+        framework="litgpt",
+        precision=Precision.BF16_TRUE,
+    )
+    linear = (
+        32 * (4 * 4096 * 4096 + 3 * 4096 * 11008) + 32_000 * 4096
+    )  # Fabric replaces every nn.Linear, the head too
     rest = 6_738_415_616 - linear
     weights = totals(job)["weights"] - 2 * estimate(job).model.params_trainable  # type: ignore[union-attr]
     assert weights == linear // 2 + 4 * linear // 64 + 2 * rest
@@ -212,11 +233,13 @@ def test_nf4_stores_linear_weights_in_half_a_byte_and_a_scale() -> None:
         ({"model": "phi-3-mini", "dora": True}, "lora-rank"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_with_the_reason(job: dict[str, object], message: str) -> None:
+def test_what_cannot_be_trained_is_refused_with_the_reason(
+    job: dict[str, object], message: str
+) -> None:
     with pytest.raises((InputError, UnsupportedError), match=message):
         estimate(job_from(job))
 
 
 def test_states_of_a_table_add_up() -> None:
-    states = States(params=Params((matrix(10, 10), matrix(5, 5))), job=Job(params=1))
+    states = States(params=Params((matrix(10, 10), matrix(5, 5))), setup=resolve(Job(params=1)))
     assert states.gradient_bytes == 4 * 125

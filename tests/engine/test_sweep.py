@@ -16,7 +16,11 @@ from vramcast.models.read.model import read_model
 
 JOBS = {
     "plain": {"model": "llama-3.2-1b"},
-    "bf16 with checkpointing": {"model": "qwen2.5-0.5b", "precision": "bf16-true", "checkpointing": "full"},
+    "bf16 with checkpointing": {
+        "model": "qwen2.5-0.5b",
+        "precision": "bf16-true",
+        "checkpointing": "full",
+    },
     "accumulating": {"model": "gpt2", "accumulate": 4, "precision": "fp32"},
     "lightning": {"model": "gpt2", "framework": "lightning"},
     "trainer": {"model": "gpt2", "framework": "hf"},
@@ -40,16 +44,22 @@ def test_a_point_of_the_grid_is_what_an_estimate_says(name: str) -> None:
     grid = peak_grid(job, config, None, batches, seqs)
     for index in range(2):
         ledger = estimate(replace(job, batch=int(batches[index]), seq=int(seqs[index]))).ledger
-        rounding = sum(entry.nbytes for entry in ledger.entries if entry.component == "rounding inside blocks")
+        rounding = sum(
+            entry.nbytes for entry in ledger.entries if entry.component == "rounding inside blocks"
+        )
         inputs = sum(entry.nbytes for entry in ledger.entries if str(entry.category) == "inputs")
-        assert int(grid[index]) == pytest.approx(ledger.peak("cuda:0").allocated_bytes - rounding, abs=inputs)
+        assert int(grid[index]) == pytest.approx(
+            ledger.peak("cuda:0").allocated_bytes - rounding, abs=inputs
+        )
 
 
 def test_the_largest_batch_is_the_largest_that_fits() -> None:
     job = Job(model="llama-3.2-1b", gpu="rtx4090", checkpointing="full")
     found = sweep(job, (1, 2, 4, 8), (512, 2048)).largest
     for seq, best in zip((512, 2048), found, strict=True):
-        fitting = [b for b in (1, 2, 4, 8) if estimate(replace(job, batch=b, seq=seq)).verdict().fits]
+        fitting = [
+            b for b in (1, 2, 4, 8) if estimate(replace(job, batch=b, seq=seq)).verdict().fits
+        ]
         assert best == max(fitting, default=0)
 
 

@@ -14,6 +14,7 @@ from vramcast.job import Job
 from vramcast.models.families import record
 from vramcast.models.read.config import Config
 from vramcast.models.record.program import Sizes
+from vramcast.setup import resolve
 
 TP = 2
 FAMILIES = (
@@ -45,7 +46,9 @@ def planned(config: transformers.PretrainedConfig) -> dict[str, tuple[int, ...]]
 
 def _way(config: transformers.PretrainedConfig, name: str) -> str | None:
     for pattern, how in config.base_model_tp_plan.items():
-        if re.fullmatch(pattern.replace(".", r"\.").replace("*", r"\d+") + r"\.(weight|bias)", name):
+        if re.fullmatch(
+            pattern.replace(".", r"\.").replace("*", r"\d+") + r"\.(weight|bias)", name
+        ):
             return str(how)
     return None
 
@@ -55,9 +58,11 @@ def test_a_rank_holds_what_transformers_plan_gives_it(family: str) -> None:
     real = transformers.AutoConfig.for_model(family, **SMALL)
     config = Config({**real.to_dict(), "model_type": family}, family)
     job = Job(model="gpt2", gpus=TP, tp=TP)
-    topology = topology_of(job)
+    topology = topology_of(resolve(job))
     program = record(
-        rank_config(config, topology, job), rank_regime(job, config, None, topology), Sizes(batch=1, seq=16)
+        rank_config(config, topology, resolve(job)),
+        rank_regime(resolve(job), config, None, topology),
+        Sizes(batch=1, seq=16),
     )
     ours = {param.name: tuple(int(size) for size in param.shape) for param in program.params()}
     expected = planned(real)

@@ -14,7 +14,7 @@ from vramcast.models.read.config import Config
 from vramcast.models.record.dims import product_text, symbols_of
 from vramcast.models.record.loss import add_loss
 from vramcast.models.record.program import Program, Sizes
-from vramcast.models.record.tape import BF16, Placed, Regime
+from vramcast.models.record.tape import BF16, PlacedSection, Regime
 
 NAMES = [model.name for model in all_models()]
 SOME = [
@@ -37,7 +37,7 @@ def recorded(name: str, sizes: Sizes, regime: Regime | None = None) -> Program:
 
 
 def mode(how: str) -> Mode:
-    def rule(placed: Placed) -> str:
+    def rule(placed: PlacedSection) -> str:
         return how if placed.section.is_block else "none"
 
     return Mode(recompute=rule, keep_logits=True)
@@ -54,19 +54,30 @@ def test_every_birth_has_one_death_and_only_gradients_and_outputs_stay(name: str
             alive[item.key] = item
         else:
             assert alive.pop(item.key).event.nbytes == item.event.nbytes, item.event.label
-    gradients = sum(int(item.event.nbytes) for item in alive.values() if item.event.kind == "gradient")
+    gradients = sum(
+        int(item.event.nbytes) for item in alive.values() if item.event.kind == "gradient"
+    )
     used = {
-        id(v.param) for p in program.placed for op in p.section.ops for v in op.inputs if v.param and v.requires_grad
+        id(v.param)
+        for p in program.sections
+        for op in p.section.ops
+        for v in op.inputs
+        if v.param and v.requires_grad
     }
     expected = sum(
         param.nbytes
-        for place in program.placed
+        for place in program.sections
         for param, own in zip(place.params(), place.section.params, strict=True)
         if param.tied_to is None and id(own) in used
     )
     assert gradients == expected
     left = {item.event.label for item in alive.values() if item.event.kind != "gradient"}
-    assert left <= {program.output.label, program.output.storage.label, "loss", "gradient of loss"}, left
+    assert left <= {
+        program.output.label,
+        program.output.storage.label,
+        "loss",
+        "gradient of loss",
+    }, left
 
 
 @pytest.mark.parametrize("how", ["none", "full", "selective"])
@@ -74,8 +85,10 @@ def test_every_birth_has_one_death_and_only_gradients_and_outputs_stay(name: str
 def test_the_fold_and_the_stream_find_the_same_peaks(name: str, how: str) -> None:
     program = recorded(name, Sizes(batch=2, seq=64, target_seq=32))
     stream = list(step_events(program, mode(how)))
-    by_stream = {peak.phase: peak.nbytes for peak in phase_peaks(stream, program.placed)}
-    assert {phase: int(nbytes) for phase, nbytes in peak_by_phase(program, mode(how)).items()} == by_stream
+    by_stream = {peak.phase: peak.nbytes for peak in phase_peaks(stream, program.sections)}
+    assert {
+        phase: int(nbytes) for phase, nbytes in peak_by_phase(program, mode(how)).items()
+    } == by_stream
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -95,11 +108,13 @@ def test_the_text_of_every_kept_tensor_gives_its_bytes(name: str) -> None:
     program = recorded(name, Sizes.named(3, 96, 48, 1))
     symbols: dict[str, int] = {}
     texts = []
-    for placed in program.placed:
+    for placed in program.sections:
         for item in kept(placed.section):
             for dim in item.value.shape:
                 _collect(dim, symbols)
-            texts.append((product_text(item.value.shape, item.value.dtype.nbytes), int(item.value.nbytes)))
+            texts.append(
+                (product_text(item.value.shape, item.value.dtype.nbytes), int(item.value.nbytes))
+            )
     assert len(texts) > 10
     for text, nbytes in texts:
         assert _evaluated(text, symbols) == nbytes, text

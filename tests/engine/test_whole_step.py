@@ -37,7 +37,9 @@ WIDE_HEAD = {**LLAMA, "vocab_size": 20000, "num_hidden_layers": 2}
 MODELS = {"llama": LLAMA, "tied": TIED, "gpt2": GPT2, "wide head": WIDE_HEAD}
 
 
-def ours(data: dict[str, Any], precision: str, attention: str, checkpointing: bool) -> dict[str, int]:
+def ours(
+    data: dict[str, Any], precision: str, attention: str, checkpointing: bool
+) -> dict[str, int]:
     regime = Regime(
         weights=BF16 if precision == "bf16-true" else F32, autocast=BF16 if precision == "bf16-mixed" else None,
         attention="eager" if attention == "eager" else "flash", cuda=False,
@@ -45,19 +47,31 @@ def ours(data: dict[str, Any], precision: str, attention: str, checkpointing: bo
     program = record(Config(data), regime, Sizes(batch=BATCH, seq=SEQ))
     add_loss(program, transformers=(5, 0))
     how = "full" if checkpointing else "none"
-    mode = Mode(recompute=lambda placed: how if placed.section.is_block else "none", keep_logits=True)
+    mode = Mode(
+        recompute=lambda placed: how if placed.section.is_block else "none", keep_logits=True
+    )
     peaks = peak_by_phase(program, mode)
-    return {"forward": max(int(peaks["forward"]), int(peaks["loss"])), "backward": int(peaks["backward"])}
+    return {
+        "forward": max(int(peaks["forward"]), int(peaks["loss"])),
+        "backward": int(peaks["backward"]),
+    }
 
 
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16-true", "bf16-mixed"])
 @pytest.mark.parametrize("name", MODELS)
-def test_peaks_of_a_real_step(name: str, precision: str, attention: str, checkpointing: bool) -> None:
+def test_peaks_of_a_real_step(
+    name: str, precision: str, attention: str, checkpointing: bool
+) -> None:
     torch.manual_seed(0)
     real = real_step(
-        MODELS[name], precision=precision, attention=attention, batch=BATCH, seq=SEQ, checkpointing=checkpointing
+        MODELS[name],
+        precision=precision,
+        attention=attention,
+        batch=BATCH,
+        seq=SEQ,
+        checkpointing=checkpointing,
     )
     predicted = ours(MODELS[name], precision, attention, checkpointing)
     errors = {phase: predicted[phase] / real[phase] - 1 for phase in real}

@@ -8,7 +8,16 @@ from __future__ import annotations
 import json
 import sys
 
-from frozen_jobs import FILE, PLANS, TRACES, catalog_jobs, freeze_estimate, freeze_plan, freeze_trace, other_jobs
+from frozen_jobs import (
+    FILE,
+    PLANS,
+    TRACES,
+    catalog_jobs,
+    freeze_estimate,
+    freeze_plan,
+    freeze_trace,
+    other_jobs,
+)
 
 PARTS = {
     "catalog": lambda: {key: freeze_estimate(values) for key, values in catalog_jobs()},

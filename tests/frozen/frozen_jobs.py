@@ -34,7 +34,14 @@ LAYOUTS = {
     "one": {"gpu": "a100-80gb"},
     "fsdp2": {"gpu": "h100-80gb", "gpus": 8, "strategy": "fsdp2"},
     "zero3": {"gpu": "a100-40gb", "gpus": 8, "strategy": "zero3", "framework": "deepspeed"},
-    "tp-pp": {"gpu": "h100-80gb", "gpus": 8, "tp": 2, "pp": 2, "framework": "megatron", "accumulate": 4},
+    "tp-pp": {
+        "gpu": "h100-80gb",
+        "gpus": 8,
+        "tp": 2,
+        "pp": 2,
+        "framework": "megatron",
+        "accumulate": 4,
+    },
 }
 CARDS = "rtx3060 rtx4090 t4 v100-32gb l4 a100-40gb a100-80gb h100-80gb 8GiB 48GiB"
 # Of random jobs: with which probability an option is given, and one of which values.
@@ -77,8 +84,18 @@ ON_MANY = {
 INNER = "layers.2[567].mlp.up_proj,layers.2[567].mlp.down_proj"
 EDITS = [
     {"model": model, "gpu": "rtx4090", "seq": 420, "precision": "bf16-true", "edit": edit, **more}
-    for model, edit in (("qwen2-vl-7b", INNER), ("llama-3.1-8b", "layers.5.mlp.down_proj"), ("gpt2", "h.5.mlp.c_proj"))
-    for more in ({}, {"edit-graph": "cut"}, {"edit-gradients": "all-after"}, {"sub-device": "cuda:1"}, {"batch": 2})
+    for model, edit in (
+        ("qwen2-vl-7b", INNER),
+        ("llama-3.1-8b", "layers.5.mlp.down_proj"),
+        ("gpt2", "h.5.mlp.c_proj"),
+    )
+    for more in (
+        {},
+        {"edit-graph": "cut"},
+        {"edit-gradients": "all-after"},
+        {"sub-device": "cuda:1"},
+        {"batch": 2},
+    )
 ]
 RANDOM_JOBS = 400
 
@@ -87,7 +104,10 @@ def catalog_jobs() -> Iterator[tuple[str, dict[str, Any]]]:
     for model in all_models():
         for kind, how in KINDS.items():
             for layout, where in LAYOUTS.items():
-                yield f"{model.name} {kind} {layout}", {"model": model.name, "seq": 512, "batch": 2, **how, **where}
+                yield (
+                    f"{model.name} {kind} {layout}",
+                    {"model": model.name, "seq": 512, "batch": 2, **how, **where},
+                )
 
 
 def other_jobs() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -123,7 +143,10 @@ def freeze_estimate(values: dict[str, Any]) -> list[str]:
 
 def freeze_entries(entries: Iterable[Entry]) -> list[str]:
     rows = [
-        [[str(entry.category), str(entry.place), list(map(str, entry.phases)), entry.nbytes], entry.component]
+        [
+            [str(entry.category), str(entry.place), list(map(str, entry.phases)), entry.nbytes],
+            entry.component,
+        ]
         for entry in entries
     ]
     return [short_hash(sorted(row[0] for row in rows)), short_hash(sorted(rows))]
@@ -179,7 +202,10 @@ def freeze_plan(words: str) -> list[str]:
         for plan in plans
         if plan is not None
     ]
-    singles = [[each["key"], each["frees_bytes"], _rounded(each["slowdown"])] for each in found["single_changes"]]
+    singles = [
+        [each["key"], each["frees_bytes"], _rounded(each["slowdown"])]
+        for each in found["single_changes"]
+    ]
     return [short_hash([numbers, singles, found["reach"]]), f"{len(found['plans'])} plans"]
 
 
@@ -188,16 +214,26 @@ def _rounded(slowdown: list[float] | None) -> list[float] | None:
 
 
 def freeze_trace(words: str) -> list[str]:
-    """Sums by category, place and phase: which gradient a moment is told by differs from run to run."""
+    """Every entry, without and with its name; then the sums, which say whether bytes moved or only their names."""
     script, *options = words.split()
     found = _printed(["trace", "--json", str(EXAMPLES / script), *options])
+    cards = found if isinstance(found, list) else [found]
+    entries = [entry for card in cards for entry in card["entries"]]
+    rows = [
+        [[entry["category"], entry["place"], entry["phases"], entry["bytes"]], entry["component"]]
+        for entry in entries
+    ]
     sums: dict[str, int] = {}
-    for card in found if isinstance(found, list) else [found]:
-        for entry in card["entries"]:
-            for phase in entry["phases"]:
-                key = f"{entry['category']} {entry['place']} {phase}"
-                sums[key] = sums.get(key, 0) + entry["bytes"]
-    return [short_hash(sums), f"{sum(sums.values())} bytes"]
+    for entry in entries:
+        for phase in entry["phases"]:
+            key = f"{entry['category']} {entry['place']} {phase}"
+            sums[key] = sums.get(key, 0) + entry["bytes"]
+    return [
+        short_hash(sorted(row[0] for row in rows)),
+        short_hash(sorted(rows)),
+        short_hash(sums),
+        f"{sum(sums.values())} bytes",
+    ]
 
 
 def _printed(arguments: list[str]) -> Any:

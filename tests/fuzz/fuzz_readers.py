@@ -40,7 +40,9 @@ class TooLong(BaseException):
 
 def signature(error: BaseException) -> str:
     """What went wrong and where, for short."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "vramcast" in frame.filename]
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if "vramcast" in frame.filename
+    ]
     place = f"{Path(frames[-1].filename).stem}-{frames[-1].name}" if frames else "nowhere"
     return f"{type(error).__name__}-{place}".replace("<", "").replace(">", "")
 
@@ -48,7 +50,9 @@ def signature(error: BaseException) -> str:
 def outcome(target: Target, folder: Path, data: bytes) -> str:
     """Empty when all is well."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)  # of processor time: others may use the machine
+    signal.setitimer(
+        signal.ITIMER_PROF, MOST_SECONDS
+    )  # of processor time: others may use the machine
     try:
         target.run(folder, data)
     except (Exception, TooLong) as error:
@@ -91,7 +95,9 @@ def work(name: str, seed: int, beat: mmap.mmap, current: Path, seen: Path) -> No
             found = outcome(target, Path(folder), data)
             if found and _is_new(seen / f"{name}-{found}"):
                 if not found.startswith(("TooLong", "TooMuch")):
-                    data = smaller(data, lambda less, found=found: outcome(target, Path(folder), less) == found)
+                    data = smaller(
+                        data, lambda less, found=found: outcome(target, Path(folder), less) == found
+                    )
                 _store(name, found, data)
 
 
@@ -143,7 +149,11 @@ def turn(name: str, seed: int, seen: Path) -> tuple[int, float]:
                 os._exit(1)
         status, usage = _watched(child, beat)
         if status not in (0, 256):
-            _store(name, "Hang" if os.WTERMSIG(status) == signal.SIGKILL else f"Died-{status}", current.read_bytes())
+            _store(
+                name,
+                "Hang" if os.WTERMSIG(status) == signal.SIGKILL else f"Died-{status}",
+                current.read_bytes(),
+            )
     return struct.unpack("<Q", beat[:8])[0], usage.ru_utime + usage.ru_stime
 
 
@@ -163,11 +173,15 @@ def _watched(child: int, beat: mmap.mmap) -> tuple[int, resource.struct_rusage]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=20.0, help="of processor time, shared by the readers")
+    parser.add_argument(
+        "--minutes", type=float, default=20.0, help="of processor time, shared by the readers"
+    )
     parser.add_argument("--only", nargs="+", choices=sorted(TARGETS), default=list(TARGETS))
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one core: `plan` starts no second process
+    os.sched_setaffinity(
+        0, {min(os.sched_getaffinity(0))}
+    )  # one core: `plan` starts no second process
     counts, used = dict.fromkeys(args.only, 0), dict.fromkeys(args.only, 0.0)
     sys.modules["torch"] = None  # type: ignore[assignment]  # to build a model that no family describes takes too long
     for target in args.only:

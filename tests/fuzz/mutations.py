@@ -28,7 +28,9 @@ def odd_value(rng: random.Random) -> Any:
     if kind < 5:
         return rng.choice(ODD_TEXTS)
     if kind == 5:
-        return rng.choice([None, True, False, [], {}, [[]], {"a": {}}, [None], [1, "a"], {"": None}])
+        return rng.choice(
+            [None, True, False, [], {}, [[]], {"a": {}}, [None], [1, "a"], {"": None}]
+        )
     if kind == 6:
         return [rng.choice(ODD_NUMBERS) for _ in range(rng.randrange(1, 6))]
     return rng.choice([nested(3), nested(100), DEEP])
@@ -89,12 +91,21 @@ def near(value: Any, rng: random.Random) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
-        return rng.choice([value + 1, value - 1, -value, value * 2, value // 2, value * 1000, 0, 1, 3])
+        return rng.choice(
+            [value + 1, value - 1, -value, value * 2, value // 2, value * 1000, 0, 1, 3]
+        )
     if isinstance(value, float):
         return rng.choice([-value, value * 10, 0.0, math.nan, math.inf])
     if isinstance(value, str):
         return rng.choice(
-            [value[:-1], value + value, value.upper(), value[::-1], f" {value}\n", value.replace("_", "")]
+            [
+                value[:-1],
+                value + value,
+                value.upper(),
+                value[::-1],
+                f" {value}\n",
+                value.replace("_", ""),
+            ]
         )
     if isinstance(value, list):
         return rng.choice([value[:-1], value + value, value[::-1], value * 50, []])
@@ -157,3 +168,20 @@ _BYTE_CHANGES: tuple[Callable[[bytearray, int, int, random.Random], None], ...] 
 
 def spliced(first: bytes, second: bytes, rng: random.Random) -> bytes:
     return first[: rng.randrange(len(first) + 1)] + second[rng.randrange(len(second) + 1) :]
+
+
+def enlarged(data: bytes, power: float, rng: random.Random) -> bytes:
+    """About 2 ** power bytes: a piece of the input, or one of its lines, is repeated where it is."""
+    lines = data.split(b"\n")
+    at = rng.randrange(len(data) + 1)
+    piece = rng.choice(
+        [
+            data,
+            data[at : at + 16],
+            data[at : at + 4096],
+            rng.choice(lines),
+            rng.choice(lines) + b"\n",
+        ]
+    )
+    count = int(2**power) // max(len(piece), 1)
+    return data[:at] + piece * count + data[at:]

@@ -21,14 +21,27 @@ from typing import Any
 
 TESTS = Path(__file__).parents[1]
 MODELS = TESTS.parent / "src/vramcast/catalog/data/models"
-sys.path[:0] = [str(Path(__file__).parent), *(str(TESTS / name) for name in ("snapshot", "allocator", "models"))]
+sys.path[:0] = [
+    str(Path(__file__).parent),
+    *(str(TESTS / name) for name in ("snapshot", "allocator", "models")),
+]
 
-from mutations import ODD_NUMBERS, ODD_TEXTS, changed_bytes, changed_structure, near, spliced, with_depth  # noqa: E402
+from mutations import (  # noqa: E402
+    ODD_NUMBERS,
+    ODD_TEXTS,
+    changed_bytes,
+    changed_structure,
+    enlarged,
+    near,
+    spliced,
+    with_depth,
+)
 
 from vramcast.cli import main  # noqa: E402
 from vramcast.job import FIELDS, flag_of  # noqa: E402
 
-MOST_INPUT_BYTES = 2**20  # ten seconds are much for these, and little for a log of a gigabyte
+MAX_INPUT_BYTES = 2**27  # of which ten seconds are still asked
+LARGE_INPUTS = 0.01  # the share of inputs of a MiB and more
 Seeds = Callable[[], list[Any]]
 
 
@@ -50,21 +63,27 @@ class Target:
         seed = rng.choice(seeds)
         in_bytes = rng.random() < self.in_bytes
         try:
-            data = self.write(seed if in_bytes and rng.random() < 0.7 else self.mutate(seed, rng), rng)
+            data = self.write(
+                seed if in_bytes and rng.random() < 0.7 else self.mutate(seed, rng), rng
+            )
         except Exception:  # the change cannot be written in this form
             in_bytes, data = True, self.write(seed, rng)
-        if not in_bytes:
-            return data[:MOST_INPUT_BYTES]
-        if rng.random() < 0.1:
-            return spliced(data, self.write(rng.choice(seeds), rng), rng)[:MOST_INPUT_BYTES]
-        return changed_bytes(data[:MOST_INPUT_BYTES], rng)[:MOST_INPUT_BYTES]
+        if in_bytes and rng.random() < 0.1:
+            data = spliced(data, self.write(rng.choice(seeds), rng), rng)
+        elif in_bytes:
+            data = changed_bytes(data, rng)
+        if rng.random() < LARGE_INPUTS:
+            data = enlarged(data, rng.uniform(20, 27), rng)
+        return data[:MAX_INPUT_BYTES]
 
     def run(self, folder: Path, data: bytes) -> int:
         """The exit code of the command; whatever it raises is a finding."""
         self.beside(folder)
         path = folder / self.file
         path.write_bytes(data)
-        words = [word.replace("FILE", str(path)).replace("FOLDER", str(folder)) for word in self.command]
+        words = [
+            word.replace("FILE", str(path)).replace("FOLDER", str(folder)) for word in self.command
+        ]
         return run_command(words)
 
 
@@ -77,8 +96,12 @@ def run_command(words: list[str]) -> int:
             code = int(exit.code or 0)
     out.seek(0)
     said = out.read() + err.getvalue()
-    assert not any(ord(letter) < 32 and letter not in "\n\t" for letter in said), "control characters in the output"
-    assert code != 2 or words[0] == "diagnose" or err.getvalue().count("\n") == 1, f"not one line: {err.getvalue()!r}"
+    assert not any(ord(letter) < 32 and letter not in "\n\t" for letter in said), (
+        "control characters in the output"
+    )
+    assert code != 2 or words[0] == "diagnose" or err.getvalue().count("\n") == 1, (
+        f"not one line: {err.getvalue()!r}"
+    )
     assert code in (0, 1, 2), f"exit code {code}"
     return code
 
@@ -99,7 +122,9 @@ def _snapshots() -> list[Any]:
     from recordings import record
 
     plain = [record(seed=seed, steps=60).content() for seed in range(3)]
-    busy = record("expandable_segments:True", seed=7, steps=60, streams=(0, 1), private=True, delays=True).content()
+    busy = record(
+        "expandable_segments:True", seed=7, steps=60, streams=(0, 1), private=True, delays=True
+    ).content()
     return [*plain, busy, plain[0]["segments"]]
 
 
@@ -147,13 +172,17 @@ def _headers() -> list[Any]:
 
 def _safetensors(header: Any, rng: random.Random) -> bytes:
     text = _json_bytes(header, rng)
-    length = len(text) if rng.random() < 0.8 else rng.choice([len(text) - 1, len(text) + 1, 2**63, 0])
+    length = (
+        len(text) if rng.random() < 0.8 else rng.choice([len(text) - 1, len(text) + 1, 2**63, 0])
+    )
     return struct.pack("<Q", length) + text + bytes(_data_bytes(header))
 
 
 def _data_bytes(header: dict[str, Any]) -> int:
     """As much as the header describes, if that can be stored."""
-    ends = [entry.get("data_offsets", [0, 0])[1] for entry in header.values() if isinstance(entry, dict)]
+    ends = [
+        entry.get("data_offsets", [0, 0])[1] for entry in header.values() if isinstance(entry, dict)
+    ]
     return min(max((end for end in ends if type(end) is int), default=0), 100_000)
 
 
@@ -161,7 +190,10 @@ def _data_bytes(header: dict[str, Any]) -> int:
 def _indices() -> list[Any]:
     shards = [f"model-{number}.safetensors" for number in (1, 2)]
     names = [f"model.layers.{number}.mlp.weight" for number in range(3)]
-    return [{"metadata": {"total_size": 6144}, "weight_map": dict.fromkeys(names, shard)} for shard in shards]
+    return [
+        {"metadata": {"total_size": 6144}, "weight_map": dict.fromkeys(names, shard)}
+        for shard in shards
+    ]
 
 
 def _shards(folder: Path) -> None:
@@ -195,7 +227,15 @@ def _jobs() -> list[Any]:
     ]  # fmt: skip
 
 
-NAMES = ["gpt2", "t5-small", "pythia-14m", "mixtral-8x7b", "clip-vit-large-patch14", "llava-1.5-7b", "llama-3.1-405b"]
+NAMES = [
+    "gpt2",
+    "t5-small",
+    "pythia-14m",
+    "mixtral-8x7b",
+    "clip-vit-large-patch14",
+    "llava-1.5-7b",
+    "llama-3.1-405b",
+]
 WORDS = {
     "model": NAMES, "reward-model": NAMES, "critic-model": NAMES, "teacher-model": NAMES,
     "gpu": ["rtx4090", "a100-80gb", "t4", "24GiB", "1B", "64MiB", "1000TiB", "m2-ultra", "mi300x"],
@@ -224,7 +264,11 @@ def job_value(name: str, rng: random.Random) -> Any:
         chosen = rng.choice(facts["choices"])
         return [chosen] if facts["kind"] == "list" else chosen
     if name in WORDS:
-        return [rng.choice(WORDS[name])] * rng.choice([1, 1, 3]) if facts["kind"] == "list" else rng.choice(WORDS[name])
+        return (
+            [rng.choice(WORDS[name])] * rng.choice([1, 1, 3])
+            if facts["kind"] == "list"
+            else rng.choice(WORDS[name])
+        )
     if facts["kind"] == "flag":
         return rng.random() < 0.5
     if facts["kind"] in ("int", "count"):
@@ -271,7 +315,10 @@ class _Literal(str):
 def _yaml(job: Any, rng: random.Random) -> bytes:
     if not isinstance(job, dict):
         return _json_bytes(job, rng)
-    lines = (f"{key}: {value if isinstance(value, _Literal) else _yaml_value(value)}" for key, value in job.items())
+    lines = (
+        f"{key}: {value if isinstance(value, _Literal) else _yaml_value(value)}"
+        for key, value in job.items()
+    )
     return with_depth("\n".join(lines), rng).encode("utf-8", "surrogatepass")
 
 
@@ -296,7 +343,8 @@ def _lines(values: Any, rng: random.Random) -> bytes:
 
 def changed_lengths(values: list[Any], rng: random.Random) -> list[Any]:
     return [
-        value if rng.random() < 0.95 else rng.choice([near(value, rng), rng.choice(ODD_NUMBERS)]) for value in values
+        value if rng.random() < 0.95 else rng.choice([near(value, rng), rng.choice(ODD_NUMBERS)])
+        for value in values
     ]
 
 
@@ -310,7 +358,9 @@ def changed_log(data: bytes, rng: random.Random) -> bytes:
     other = rng.choice(_logs()).split(b"\n")
     for _ in range(rng.choice([1, 2, 5])):
         at = rng.randrange(len(lines))
-        piece = rng.choice([rng.choice(other), lines[at] * rng.choice([2, 40]), b"", lines[at][::-1]])
+        piece = rng.choice(
+            [rng.choice(other), lines[at] * rng.choice([2, 40]), b"", lines[at][::-1]]
+        )
         lines[at : at + rng.randrange(2)] = [piece] * rng.choice([1, 1, 30])
     return b"\n".join(lines)
 

@@ -18,15 +18,21 @@ MOST_CORPUS_BYTES = 200_000
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_what_was_found_stays_mended(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)  # to build a model that no family describes takes too long
+def test_what_was_found_stays_mended(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        sys.modules, "torch", None
+    )  # to build a model that no family describes takes too long
     TARGETS[path.parent.name].run(tmp_path, path.read_bytes())
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_seed_is_answered(name: str, tmp_path: Path) -> None:
     target = TARGETS[name]
-    written = [target.write(target.seeds()[0], random.Random(number)) for number in range(4)]  # in several forms
+    written = [
+        target.write(target.seeds()[0], random.Random(number)) for number in range(4)
+    ]  # in several forms
     assert any(target.run(tmp_path, data) in (0, 1) for data in written)
 
 

@@ -37,14 +37,18 @@ class Ids:
     def __call__(self, rows: list[dict[str, str]]) -> dict[str, torch.Tensor]:
         ids = torch.zeros(len(rows), self.seq, dtype=torch.int64)
         for place, row in enumerate(rows):
-            codes = torch.frombuffer(bytearray(row["prompt"].encode()[: self.seq]), dtype=torch.uint8)
+            codes = torch.frombuffer(
+                bytearray(row["prompt"].encode()[: self.seq]), dtype=torch.uint8
+            )
             ids[place, : len(codes)] = codes
         return {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": ids.clone()}
 
 
 def wait_for_queues(job: dict[str, Any], batch: int) -> None:
     """Until the workers have prepared what they may, or, should that never be, a minute."""
-    batches = job["workers"] * (job.get("prefetch") or 2) + 1 if job["workers"] else 0  # and the one in use
+    batches = (
+        job["workers"] * (job.get("prefetch") or 2) + 1 if job["workers"] else 0
+    )  # and the one in use
     pages = -(-batch * job["seq"] * 8 // mmap.PAGESIZE) * mmap.PAGESIZE
     deadline = time.monotonic() + 60
     while family_use().shm_bytes < batches * 3 * pages and time.monotonic() < deadline:
@@ -63,7 +67,9 @@ def looked_at(job: dict[str, Any], batch: int) -> HostUse:
 
 def measured(job: dict[str, Any], data: LowMemDataset[Any], batch_size: int) -> HostUse:
     # A table is read all over, so that its workers soon have their copies of the objects around every row group.
-    sampler = RowGroupSampler(data, batch_size=batch_size, shuffle="full" if data.mode == "table" else "groups")
+    sampler = RowGroupSampler(
+        data, batch_size=batch_size, shuffle="full" if data.mode == "table" else "groups"
+    )
     method = job.get("method", "fork") if job["workers"] else None
     loader = DataLoader(
         data, batch_sampler=sampler, num_workers=job["workers"], collate_fn=Ids(job["seq"]),

@@ -11,19 +11,29 @@ import pyarrow.parquet as pq
 import pytest
 
 from vramcast.host.footer import read_footer
-from vramcast.host.parquet import RECORD_BYTES, read_facts
+from vramcast.host.parquet import read_facts
+from vramcast.host.parquet_facts import RECORD_BYTES
 
 ROWS = 4000
 NUMBERS = pa.array(range(ROWS))
 TEXT = pa.array([f"{n:08}" for n in range(ROWS)])
-SCHEMAS: dict[str, tuple[dict[str, pa.Array], int, bool]] = {  # columns, rows of a row group, statistics
+SCHEMAS: dict[
+    str, tuple[dict[str, pa.Array], int, bool]
+] = {  # columns, rows of a row group, statistics
     "two numbers": ({"a": NUMBERS, "b": NUMBERS}, 1, True),
     "forty numbers": ({f"c{n}": NUMBERS for n in range(40)}, 20, True),
     "forty without statistics": ({f"c{n}": NUMBERS for n in range(40)}, 20, False),
     "long names": ({f"a_rather_long_column_name_{n}": NUMBERS for n in range(40)}, 20, True),
     "short text": ({"a": TEXT, "b": TEXT}, 1, True),
     "long text": ({"a": pa.array([f"{n:0300}" for n in range(ROWS)]), "b": TEXT}, 1, True),
-    "lists": ({"a": pa.array([[n, n] for n in range(ROWS)]), "b": pa.array([[str(n)] for n in range(ROWS)])}, 1, True),
+    "lists": (
+        {
+            "a": pa.array([[n, n] for n in range(ROWS)]),
+            "b": pa.array([[str(n)] for n in range(ROWS)]),
+        },
+        1,
+        True,
+    ),
     "structs": ({"a": pa.array([{"x": n, "y": str(n), "z": [n]} for n in range(ROWS)])}, 1, True),
 }
 

@@ -61,7 +61,10 @@ def test_version_1_and_a_container_that_sees_only_its_own_group(tmp_path: Path) 
 
 
 def test_no_limit_is_none_not_a_huge_number(tmp_path: Path) -> None:
-    files = {"proc/self/cgroup": "4:memory:/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": str(2**63 - 4096)}
+    files = {
+        "proc/self/cgroup": "4:memory:/\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": str(2**63 - 4096),
+    }
     limits = read_limits(tree(tmp_path, files))
     assert limits.cgroup_limit_bytes is None
     assert limits.capacity_bytes == 16 * GiB
@@ -70,7 +73,12 @@ def test_no_limit_is_none_not_a_huge_number(tmp_path: Path) -> None:
 
 def test_a_machine_that_says_nothing(tmp_path: Path) -> None:
     limits = read_limits(tmp_path)
-    assert (limits.ram_bytes, limits.free_bytes, limits.capacity_bytes, limits.shm_bytes) == (None, None, None, None)
+    assert (limits.ram_bytes, limits.free_bytes, limits.capacity_bytes, limits.shm_bytes) == (
+        None,
+        None,
+        None,
+        None,
+    )
     assert limits.cpus >= 1
 
 
@@ -82,7 +90,9 @@ def test_this_machine_has_plausible_limits() -> None:
     assert 0 < limits.free_bytes <= limits.ram_bytes
 
 
-@pytest.mark.parametrize(("limit", "used", "free"), [(10, 4, 6), (10, 14, 0), (None, None, 8), (10, None, 8)])
+@pytest.mark.parametrize(
+    ("limit", "used", "free"), [(10, 4, 6), (10, 14, 0), (None, None, 8), (10, None, 8)]
+)
 def test_free_memory_is_the_tighter_of_two(limit: int | None, used: int | None, free: int) -> None:
     limits = Limits(
         ram_bytes=20, available_bytes=8, cgroup_limit_bytes=limit, cgroup_used_bytes=used, shm_bytes=None,

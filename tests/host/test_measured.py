@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from vramcast.host.bill import HostData, HostJob, Loader, host_entries, token_batch
+from vramcast.host.entries import host_entries
+from vramcast.host.host_job import HostData, HostJob, Loader, token_batch
 from vramcast.host.parquet import read_facts
 from vramcast.host.processes import family_use
 from vramcast.ledger import FORWARD, Ledger
@@ -48,7 +49,10 @@ def measured(path: Path, mode: str, workers: int, batches: tuple[int, ...], rows
     }  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), json.dumps(job)], capture_output=True, text=True, env=environment
+        [sys.executable, str(SCRIPT), json.dumps(job)],
+        capture_output=True,
+        text=True,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr
     uses = json.loads(done.stdout.splitlines()[-1])
@@ -68,18 +72,29 @@ def predicted(path: Path, mode: str, workers: int, batch: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("mode", "workers"), [("row-groups", 0), ("row-groups", 2), ("table", 2), ("mmap", 2), ("ultra", 2)]
+    ("mode", "workers"),
+    [("row-groups", 0), ("row-groups", 2), ("table", 2), ("mmap", 2), ("ultra", 2)],
 )
-def test_the_prediction_is_within_ten_percent_or_100_mb(rows_file: Path, mode: str, workers: int) -> None:
-    (found,), expected = measured(rows_file, mode, workers, (24,), rows=15_000), predicted(rows_file, mode, workers, 24)
-    assert abs(found - expected) <= max(0.1 * found, 100e6), f"{mode}: predicted {expected}, measured {found}"
+def test_the_prediction_is_within_ten_percent_or_100_mb(
+    rows_file: Path, mode: str, workers: int
+) -> None:
+    (found,), expected = (
+        measured(rows_file, mode, workers, (24,), rows=15_000),
+        predicted(rows_file, mode, workers, 24),
+    )
+    assert abs(found - expected) <= max(0.1 * found, 100e6), (
+        f"{mode}: predicted {expected}, measured {found}"
+    )
 
 
 @pytest.fixture(scope="module")
 def wide_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Forty columns in row groups of a hundred rows: footers and objects outweigh the data."""
     path = tmp_path_factory.mktemp("wide") / "wide.parquet"
-    columns = {f"c{n}": [f"{row} text" for row in range(40_000)] if n % 2 else range(40_000) for n in range(39)}
+    columns = {
+        f"c{n}": [f"{row} text" for row in range(40_000)] if n % 2 else range(40_000)
+        for n in range(39)
+    }
     prompts = [f"{row}: prompt" for row in range(40_000)]
     pq.write_table(pa.table({"prompt": prompts, **columns}), path, row_group_size=100)
     return path
@@ -88,18 +103,29 @@ def wide_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["row-groups", "table", "mmap"])
 def test_many_columns_in_small_row_groups_are_predicted_too(wide_file: Path, mode: str) -> None:
-    (found,), expected = measured(wide_file, mode, 2, (24,), rows=60_000), predicted(wide_file, mode, 2, 24)
-    assert abs(found - expected) <= max(0.1 * found, 100e6), f"{mode}: predicted {expected}, measured {found}"
+    (found,), expected = (
+        measured(wide_file, mode, 2, (24,), rows=60_000),
+        predicted(wide_file, mode, 2, 24),
+    )
+    assert abs(found - expected) <= max(0.1 * found, 100e6), (
+        f"{mode}: predicted {expected}, measured {found}"
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "workers"), [("row-groups", 0), ("row-groups", 2), ("mmap", 2), ("ultra", 2)])
+@pytest.mark.parametrize(
+    ("mode", "workers"), [("row-groups", 0), ("row-groups", 2), ("mmap", 2), ("ultra", 2)]
+)
 def test_growth_with_the_batch_is_within_5_mb(short_rows: Path, mode: str, workers: int) -> None:
     """Batches 32 times as large, from as many rows. The first workers of a process are not those compared."""
     _, small, large = measured(short_rows, mode, workers, (8, 8, 256), rows=10_000)
-    expected_small, expected_large = (predicted(short_rows, mode, workers, batch) for batch in (8, 256))
+    expected_small, expected_large = (
+        predicted(short_rows, mode, workers, batch) for batch in (8, 256)
+    )
     growth, expected_growth = large - small, expected_large - expected_small
-    assert abs(growth - expected_growth) <= 5e6, f"{mode}: growth {growth}, predicted {expected_growth}"
+    assert abs(growth - expected_growth) <= 5e6, (
+        f"{mode}: growth {growth}, predicted {expected_growth}"
+    )
 
 
 def test_a_family_counts_shared_memory_that_only_a_descriptor_holds() -> None:

@@ -14,8 +14,8 @@ from vramcast.accuracy.rows import Row, Source
 from vramcast.accuracy.run import Outcome
 from vramcast.accuracy.tables import by_source_and_metric, figures, worst
 from vramcast.catalog.residuals import (
-    FEWEST,
-    FEWEST_SOURCES,
+    MIN_ROWS,
+    MIN_SOURCES,
     classes_of,
     range_from,
     residual_range,
@@ -31,12 +31,16 @@ from vramcast.units import GiB
 JOB = Job(model="gpt2", precision=Precision.FP32)
 
 
-def outcome(percent: float, source: str = "one", metric: str = "nvml", fits: bool | None = True) -> Outcome:
+def outcome(
+    percent: float, source: str = "one", metric: str = "nvml", fits: bool | None = True
+) -> Outcome:
     row = Row(
         id=f"{source}{percent}", source=source, job={}, peak_bytes=100 * GiB, metric=metric, confidence="high",
         tolerance=0.1,
     )  # fmt: skip
-    return Outcome(row=row, job=JOB, predicted_bytes=round((100 + percent) * GiB), fits=fits, seconds=0.5)
+    return Outcome(
+        row=row, job=JOB, predicted_bytes=round((100 + percent) * GiB), fits=fits, seconds=0.5
+    )
 
 
 TEN = [outcome(percent) for percent in (-10, -5, -1, 0, 1, 2, 3, 4, 20, 30)]
@@ -58,12 +62,17 @@ def test_a_job_that_ran_and_was_said_not_to_fit_is_a_wrong_verdict() -> None:
 
 
 def test_metrics_are_never_pooled() -> None:
-    groups = by_source_and_metric([outcome(1), outcome(2, metric="reserved"), outcome(3, source="two")])
+    groups = by_source_and_metric(
+        [outcome(1), outcome(2, metric="reserved"), outcome(3, source="two")]
+    )
     assert list(groups) == [("one", "nvml"), ("one", "reserved"), ("two", "nvml")]
 
 
 def test_the_worst_rows_come_first_whatever_their_sign() -> None:
-    assert [each.row.id for each in worst([outcome(5), outcome(-9), outcome(7)], 2)] == ["one-9", "one7"]
+    assert [each.row.id for each in worst([outcome(5), outcome(-9), outcome(7)], 2)] == [
+        "one-9",
+        "one7",
+    ]
 
 
 def test_a_range_holds_nine_of_ten_rows_and_the_prediction() -> None:
@@ -76,12 +85,16 @@ def test_a_range_holds_nine_of_ten_rows_and_the_prediction() -> None:
 def test_every_source_weighs_the_same() -> None:
     crowd = [outcome(percent / 100) for percent in range(100)]
     made = classes([*crowd, *(outcome(25, source="two") for _ in range(2))])["process"]
-    assert made["low"] == pytest.approx(0.8**1.5, abs=1e-4)  # of two draws the farthest lies at two thirds
+    assert made["low"] == pytest.approx(
+        0.8**1.5, abs=1e-4
+    )  # of two draws the farthest lies at two thirds
     assert made["sources"] == 2
 
 
 def test_of_a_large_source_the_outliers_do_not_count() -> None:
-    made = classes([*(outcome(percent / 100) for percent in range(38)), outcome(-50), outcome(90)])["process"]
+    made = classes([*(outcome(percent / 100) for percent in range(38)), outcome(-50), outcome(90)])[
+        "process"
+    ]
     assert (made["low"], made["high"]) == (pytest.approx(1 / 1.0037**2, abs=1e-4), 1.0)
 
 
@@ -90,21 +103,26 @@ def test_coverage_leaves_the_judged_source_out() -> None:
     far = [outcome(50 + p, source="far") for p in range(10)]
     found = {each.source: each for each in coverage([*near, *far])}
     assert (found["far"].with_range, found["far"].inside) == (10, 0)
-    assert (found["one"].with_range, found["one"].inside) == (10, 10)  # far's range reaches up to the prediction
+    assert (found["one"].with_range, found["one"].inside) == (
+        10,
+        10,
+    )  # far's range reaches up to the prediction
 
 
 def test_few_rows_give_no_range_and_wider_classes_answer() -> None:
     few = {
-        "a": {"rows": FEWEST - 1, "sources": 9, "low": 0.5, "high": 2.0},
-        "b": {"rows": 50, "sources": FEWEST_SOURCES - 1, "low": 0.6, "high": 1.9},
-        "c": {"rows": FEWEST, "sources": FEWEST_SOURCES, "low": 0.9, "high": 1.2},
+        "a": {"rows": MIN_ROWS - 1, "sources": 9, "low": 0.5, "high": 2.0},
+        "b": {"rows": 50, "sources": MIN_SOURCES - 1, "low": 0.6, "high": 1.9},
+        "c": {"rows": MIN_ROWS, "sources": MIN_SOURCES, "low": 0.9, "high": 1.2},
     }
     assert range_from(few, ("a", "b"), 100) is None
     assert range_from(few, ("a", "b", "c"), 100) == (90, 120)
 
 
 def test_where_no_class_of_a_level_answers_the_same_shape_at_other_levels_does() -> None:
-    reserved = classes([outcome(p, source=name, metric="reserved") for p in (-5, 5) for name in ("a", "b", "c")])
+    reserved = classes(
+        [outcome(p, source=name, metric="reserved") for p in (-5, 5) for name in ("a", "b", "c")]
+    )
     assert range_from(reserved, classes_of(JOB, Level.PROCESS), 1000) == (
         round(1000 / 1.05 ** (4 / 3)),
         round(1000 / 0.95 ** (4 / 3)),
@@ -131,13 +149,20 @@ def test_many_lengths_are_a_class_of_their_own() -> None:
 
 
 def test_before_and_after_show_what_moved_worst_first() -> None:
-    last = Written(written="then", predicted_bytes={each.row.id: each.predicted_bytes for each in TEN})
+    last = Written(
+        written="then", predicted_bytes={each.row.id: each.predicted_bytes for each in TEN}
+    )
     assert changes_markdown(TEN, last) == "No prediction moved since then.\n"
-    better, worse = replace(TEN[0], predicted_bytes=99 * GiB), replace(TEN[3], predicted_bytes=112 * GiB)
+    better, worse = (
+        replace(TEN[0], predicted_bytes=99 * GiB),
+        replace(TEN[3], predicted_bytes=112 * GiB),
+    )
     text = changes_markdown([better, *TEN[1:3], worse, *TEN[4:]], last)
     assert "2 of 10 predictions moved since then: 1 worse, 1 better." in text
     assert "| one | nvml | 2 | 5.0% → 6.5% | 10.0% → 12.0% |" in text
-    assert text.index("| one0 | nvml | +0.00% | +12.00% | +12.00% | 10% exceeded |") < text.index("| one-10 | nvml |")
+    assert text.index("| one0 | nvml | +0.00% | +12.00% | +12.00% | 10% exceeded |") < text.index(
+        "| one-10 | nvml |"
+    )
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -160,9 +185,15 @@ def test_lengths_that_are_assumed_stand_apart() -> None:
 
 
 def page() -> Accuracy:
-    source = Source(name="one", published="somewhere", license="MIT", rows=tuple(each.row for each in TEN))
+    source = Source(
+        name="one", published="somewhere", license="MIT", rows=tuple(each.row for each in TEN)
+    )
     return Accuracy(
-        written="today", sources=(source,), not_expressed={"x": "no key"}, outcomes=TEN, coverage=coverage(TEN)
+        written="today",
+        sources=(source,),
+        not_expressed={"x": "no key"},
+        outcomes=TEN,
+        coverage=coverage(TEN),
     )
 
 
@@ -180,5 +211,7 @@ def test_the_json_has_every_row() -> None:
 
 def test_the_plot_is_xml_with_a_dot_per_row() -> None:
     root = ElementTree.fromstring(accuracy_svg(TEN))
-    dots = [node for node in root.iter("{http://www.w3.org/2000/svg}circle") if node.get("r") == "4"]
+    dots = [
+        node for node in root.iter("{http://www.w3.org/2000/svg}circle") if node.get("r") == "4"
+    ]
     assert len(dots) == len(TEN)

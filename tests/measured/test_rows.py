@@ -53,7 +53,9 @@ def test_a_mean_of_lengths_is_no_publication_of_lengths() -> None:
 
 
 def test_wide_tolerances_have_an_explanation() -> None:
-    assert [row.id for row in ROWS if not row.pending and row.tolerance >= 0.16 and not row.explanation] == []
+    assert [
+        row.id for row in ROWS if not row.pending and row.tolerance >= 0.16 and not row.explanation
+    ] == []
 
 
 def test_a_row_of_the_last_stage_is_held_against_that_stage() -> None:
@@ -67,16 +69,33 @@ def test_a_row_of_the_last_stage_is_held_against_that_stage() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{id: a, job: {}, peak_bytes: 1, metric: rss, confidence: high, tolerance: 0.1}", "metric"),
-        ("{id: a, job: {}, peak_bytes: 1, metric: nvml, confidence: high, tolerance: 2}", "tolerance"),
-        ("{id: a, job: {}, peak_bytes: 1.5, metric: nvml, confidence: high, tolerance: 0.1}", "peak_bytes"),
-        ("{id: a, job: {}, peak_bytes: 1, metric: allocated, confidence: high, tolerance: 0.1, rank: 3}", "rank 3"),
-        ("{id: a, job: {}, peak_bytes: 1, metric: nvml, confidence: high, tolerance: 0.1, rank: last}", "allocated"),
+        (
+            "{id: a, job: {}, peak_bytes: 1, metric: rss, confidence: high, tolerance: 0.1}",
+            "metric",
+        ),
+        (
+            "{id: a, job: {}, peak_bytes: 1, metric: nvml, confidence: high, tolerance: 2}",
+            "tolerance",
+        ),
+        (
+            "{id: a, job: {}, peak_bytes: 1.5, metric: nvml, confidence: high, tolerance: 0.1}",
+            "peak_bytes",
+        ),
+        (
+            "{id: a, job: {}, peak_bytes: 1, metric: allocated, confidence: high, tolerance: 0.1, rank: 3}",
+            "rank 3",
+        ),
+        (
+            "{id: a, job: {}, peak_bytes: 1, metric: nvml, confidence: high, tolerance: 0.1, rank: last}",
+            "allocated",
+        ),
         ("{id: a, peak: 1}", "row a"),
         ("[", "not YAML"),
     ],
 )
 def test_a_malformed_file_is_named(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "bad.yaml").write_text(f"source: x\nlicense: y\nrows:\n- {text}\n", encoding="utf-8")
+    (tmp_path / "bad.yaml").write_text(
+        f"source: x\nlicense: y\nrows:\n- {text}\n", encoding="utf-8"
+    )
     with pytest.raises(InputError, match=message):
         load_sources(tmp_path)

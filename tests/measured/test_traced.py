@@ -88,7 +88,12 @@ def test_rows_are_told_as_they_end_and_come_in_order(monkeypatch: pytest.MonkeyP
             raise TraceError("the script\nwas not followed")
         peak = row.peak_bytes
         return TraceOutcome(
-            row=row, predicted_bytes=peak, range_bytes=(peak, peak), fits=True, environment="", seconds=1.0
+            row=row,
+            predicted_bytes=peak,
+            range_bytes=(peak, peak),
+            fits=True,
+            environment="",
+            seconds=1.0,
         )
 
     monkeypatch.setattr("vramcast.accuracy.traced.run_trace_row", ended)
@@ -107,7 +112,9 @@ def test_rows_apart_follow_their_rule() -> None:
     for row in [row for row in ROWS.values() if row.script.startswith("xmem_")]:
         batch = int(row.arguments[row.arguments.index("--batch") + 1])
         plain_images = row.script == "xmem_cnn.py" and not row.arguments[0].startswith("ConvNeXt")
-        padded = row.arguments[0].startswith(("configs/qwen3", "configs/deepseek-r1"))  # all lines alike
+        padded = row.arguments[0].startswith(
+            ("configs/qwen3", "configs/deepseek-r1")
+        )  # all lines alike
         few = row.script == "xmem_transformer.py" and batch < 10 and not padded
         assert row.unknown == ("kernels" if plain_images else "lengths" if few else ""), row.id
 
@@ -119,12 +126,20 @@ def test_figures_by_hand() -> None:
     )  # fmt: skip
     outcomes = [
         TraceOutcome(
-            row=row, predicted_bytes=value, range_bytes=(1010, high), fits=value < 1040, environment="", seconds=1.0
+            row=row,
+            predicted_bytes=value,
+            range_bytes=(1010, high),
+            fits=value < 1040,
+            environment="",
+            seconds=1.0,
         )
         for value, high in ((1010, 1010), (1020, 1050), (1040, 1050))
     ]
     table = traced_table(
-        [*outcomes[:2], replace(outcomes[2], range_bytes=(990, 1050), row=replace(row, unknown="kernels"))]
+        [
+            *outcomes[:2],
+            replace(outcomes[2], range_bytes=(990, 1050), row=replace(row, unknown="kernels")),
+        ]
     )
     assert "| reserved | s.py | 3 | 2.00% | 4.00% | +2.33% | 1 | 1 of 2 | 3 |" in table
     assert "| reserved | nothing unknown | 2 | 1.50% | 2.00% | +1.50% | 0 | 0 of 1 | 2 |" in table
@@ -141,7 +156,14 @@ def test_metrics_are_not_pooled_and_the_formula_stands_beside() -> None:
         for metric in ("reserved", "allocated")
     ]  # fmt: skip
     outcomes = [
-        TraceOutcome(row=row, predicted_bytes=value, range_bytes=(value, value), fits=True, environment="", seconds=1.0)
+        TraceOutcome(
+            row=row,
+            predicted_bytes=value,
+            range_bytes=(value, value),
+            fits=True,
+            environment="",
+            seconds=1.0,
+        )
         for row, value in zip(rows, (1010, 1030), strict=True)
     ]
     table = traced_table(outcomes, {"allocated": 990})

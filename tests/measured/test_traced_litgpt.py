@@ -19,19 +19,27 @@ def _given(row: TraceRow, name: str, default: str = "") -> str:
 
 
 def test_every_published_row_is_traced_or_says_why_not() -> None:
-    assert set(PUBLISHED) == set(TRACED) | {each.id for each in load_not_traced(FOLDER) if each.id in PUBLISHED}
+    assert set(PUBLISHED) == set(TRACED) | {
+        each.id for each in load_not_traced(FOLDER) if each.id in PUBLISHED
+    }
 
 
 def test_traced_and_estimated_is_the_same_job() -> None:
     for id, row in TRACED.items():
         job, gpus = PUBLISHED[id]["job"], PUBLISHED[id].get("parallel", {}).get("gpus", 1)
-        assert (row.gpu, row.peak_bytes, row.metric) == (job["gpu"], PUBLISHED[id]["peak_bytes"], "allocated"), id
+        assert (row.gpu, row.peak_bytes, row.metric) == (
+            job["gpu"],
+            PUBLISHED[id]["peak_bytes"],
+            "allocated",
+        ), id
         assert int(_given(row, "--tokens")) == job["seq"], id
         assert int(_given(row, "--train.micro_batch_size")) == job["batch"], id
         assert int(_given(row, "--devices", "1")) == gpus, id
         assert row.arguments[0] == ("lora" if "lora-rank" in job else "full"), id
         assert int(_given(row, "--lora_r", "0")) == job.get("lora-rank", 0), id
-        quantized = {"": "none", "bnb.nf4": "nf4", "bnb.nf4-dq": "nf4-double"}[_given(row, "--quantize")]
+        quantized = {"": "none", "bnb.nf4": "nf4", "bnb.nf4-dq": "nf4-double"}[
+            _given(row, "--quantize")
+        ]
         assert quantized == job.get("quantize", "none"), id
 
 

@@ -118,7 +118,9 @@ OTHERS.update(FURTHER)
 
 
 def config(name: str, **changes: Any) -> dict[str, Any]:
-    data: Mapping[str, Any] = OTHERS.get(name) or json.loads((CATALOG / f"{name}.json").read_text(encoding="utf-8"))
+    data: Mapping[str, Any] = OTHERS.get(name) or json.loads(
+        (CATALOG / f"{name}.json").read_text(encoding="utf-8")
+    )
     return {**data, **changes}
 
 
@@ -130,6 +132,10 @@ def shallow(data: Mapping[str, Any], layers: int = 1) -> dict[str, Any]:
     tokens = {key: 1 for key in data if key.endswith("_token_id") and isinstance(data[key], int)}
     if "attention_types" in data:  # GPT-Neo counts its layers twice
         small["attention_types"] = [[["global"], layers]]
-    nested = {key: shallow(value, layers) for key, value in data.items() if key in ("text_config", "vision_config")}
+    nested = {
+        key: shallow(value, layers)
+        for key, value in data.items()
+        if key in ("text_config", "vision_config")
+    }
     vocab = {"vocab_size": 1000} if "vocab_size" in data else {}
     return {**data, **small, **tokens, **vocab, **nested}

@@ -44,7 +44,9 @@ def _watched(layer: torch.nn.Module) -> Iterator[tuple[list[Any], list[torch.Ten
     hooks: list[Any] = []
 
     def pack(tensor: torch.Tensor) -> Holder:
-        holder = Holder(tensor.detach())  # the tensor itself would hold its graph, and the graph the holder
+        holder = Holder(
+            tensor.detach()
+        )  # the tensor itself would hold its graph, and the graph the holder
         references.append(weakref.ref(holder))
         return holder
 
@@ -57,14 +59,19 @@ def _watched(layer: torch.nn.Module) -> Iterator[tuple[list[Any], list[torch.Ten
     def after(*ignored: Any) -> None:
         hooks.pop().__exit__(None, None, None)
 
-    handles = [layer.register_forward_pre_hook(before, with_kwargs=True), layer.register_forward_hook(after)]
+    handles = [
+        layer.register_forward_pre_hook(before, with_kwargs=True),
+        layer.register_forward_hook(after),
+    ]
     yield references, outside
     for handle in handles:
         handle.remove()
 
 
 def _sum(module: torch.nn.Module, references: list[Any], outside: list[torch.Tensor]) -> int:
-    known = {x.untyped_storage().data_ptr() for x in (*module.parameters(), *module.buffers(), *outside)}
+    known = {
+        x.untyped_storage().data_ptr() for x in (*module.parameters(), *module.buffers(), *outside)
+    }
     shapes = {tuple(p.shape) for p in module.parameters()}
     shapes |= {shape[1:] for shape in shapes if len(shape) == 3}  # one expert's slice
     shapes |= {shape[::-1] for shape in shapes}

@@ -16,8 +16,12 @@ class Savings:
     and the tensors that exist anyway."""
 
     def __init__(self, module: torch.nn.Module, outside: tuple[torch.Tensor, ...] = ()) -> None:
-        self._known = {_pointer(tensor) for tensor in (*module.parameters(), *module.buffers(), *outside)}
-        self._weights = {shape for p in module.parameters() for shape in (tuple(p.shape), tuple(p.shape[::-1]))}
+        self._known = {
+            _pointer(tensor) for tensor in (*module.parameters(), *module.buffers(), *outside)
+        }
+        self._weights = {
+            shape for p in module.parameters() for shape in (tuple(p.shape), tuple(p.shape[::-1]))
+        }
         self._alive: list[Any] = []  # a freed storage's address could be given out again
         self.found: dict[int, torch.Tensor] = {}
 
@@ -37,7 +41,9 @@ def _pointer(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage().data_ptr())
 
 
-def saved_bytes(module: torch.nn.Module, run: Callable[[], Any], outside: tuple[torch.Tensor, ...] = ()) -> int:
+def saved_bytes(
+    module: torch.nn.Module, run: Callable[[], Any], outside: tuple[torch.Tensor, ...] = ()
+) -> int:
     """Bytes saved for backward while `run` runs."""
     savings = Savings(module, outside)
     with torch.autograd.graph.saved_tensors_hooks(savings.pack, lambda tensor: tensor):
@@ -63,7 +69,10 @@ def savings_of(layer: torch.nn.Module) -> Iterator[list[Savings]]:
     def after(*ignored: Any) -> None:
         hooks.pop().__exit__(None, None, None)
 
-    handles = [layer.register_forward_pre_hook(before, with_kwargs=True), layer.register_forward_hook(after)]
+    handles = [
+        layer.register_forward_pre_hook(before, with_kwargs=True),
+        layer.register_forward_hook(after),
+    ]
     yield made
     for handle in handles:
         handle.remove()
@@ -99,11 +108,15 @@ def meta_model(data: Mapping[str, Any]) -> torch.nn.Module:
     return model
 
 
-def real_model(data: Mapping[str, Any], *, precision: str, attention: str, use_cache: bool = False) -> torch.nn.Module:
+def real_model(
+    data: Mapping[str, Any], *, precision: str, attention: str, use_cache: bool = False
+) -> torch.nn.Module:
     """The model of a config.json in memory, in training mode; its values do not matter."""
     dtype = torch.bfloat16 if precision == "bf16-true" else torch.float32
     kind, config = model_class(data), hf_config(data, use_cache=use_cache)
-    attention = "eager" if attention == "sdpa" and not kind._supports_sdpa else attention  # as transformers chooses
+    attention = (
+        "eager" if attention == "sdpa" and not kind._supports_sdpa else attention
+    )  # as transformers chooses
     with initialization.no_init_weights():
         model = kind._from_config(config, dtype=dtype, attn_implementation=attention)
     training: torch.nn.Module = model.train()

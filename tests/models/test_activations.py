@@ -12,13 +12,15 @@ from vramcast.errors import UnsupportedError
 from vramcast.models.record.activations import EXPRESSIONS, KEEP_INPUT, KEEP_OUTPUT
 from vramcast.models.record.tape import BF16, F32, Regime, Section, Tape, Value
 
-KNOWN = sorted({*KEEP_INPUT, *KEEP_OUTPUT, *EXPRESSIONS} - {"bloom_gelu"})  # BLOOM brings its own, in its layer's test
+KNOWN = sorted(
+    {*KEEP_INPUT, *KEEP_OUTPUT, *EXPRESSIONS} - {"bloom_gelu"}
+)  # BLOOM brings its own, in its layer's test
 
 
 def described(kind: str, regime: Regime) -> Section:
     tape = Tape(regime)
     x = Value((3, 5), regime.autocast or regime.weights, requires_grad=True)
-    with tape.part("activation", x) as section:
+    with tape.section("activation", x) as section:
         section.outputs = (tape.activation(x, kind),)
     return section
 
@@ -26,7 +28,9 @@ def described(kind: str, regime: Regime) -> Section:
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=lambda dtype: str(dtype.name))
 @pytest.mark.parametrize("kind", KNOWN)
 def test_an_activation_saves_what_its_expression_says(kind: str, dtype: object) -> None:
-    x = torch.randn(3, 5, dtype=torch.float32 if dtype is F32 else torch.bfloat16, requires_grad=True)
+    x = torch.randn(
+        3, 5, dtype=torch.float32 if dtype is F32 else torch.bfloat16, requires_grad=True
+    )
     act = ACT2FN[kind]
     ours = kept_bytes(described(kind, Regime(weights=F32 if dtype is F32 else BF16, cuda=False)))
     assert ours == saved_bytes(act, lambda: act(x))

@@ -21,7 +21,9 @@ from vramcast.models.read.checkpoint import read_checkpoint, read_header
 
 def write(path: Path, header: Any, data_bytes: int = 0, length: int | None = None) -> Path:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes((len(text) if length is None else length).to_bytes(8, "little") + text + bytes(data_bytes))
+    path.write_bytes(
+        (len(text) if length is None else length).to_bytes(8, "little") + text + bytes(data_bytes)
+    )
     return path
 
 
@@ -36,8 +38,12 @@ def test_names_shapes_and_dtypes_are_those_the_library_wrote(tmp_path: Path) -> 
     }
     save_file(tensors, tmp_path / "model.safetensors")
     params = {param.name: param for param in read_header(tmp_path / "model.safetensors")}
-    assert {name: param.shape for name, param in params.items()} == {k: tuple(v.shape) for k, v in tensors.items()}
-    assert {name: param.nbytes for name, param in params.items()} == {k: v.nbytes for k, v in tensors.items()}
+    assert {name: param.shape for name, param in params.items()} == {
+        k: tuple(v.shape) for k, v in tensors.items()
+    }
+    assert {name: param.nbytes for name, param in params.items()} == {
+        k: v.nbytes for k, v in tensors.items()
+    }
     assert not params["ids"].trainable
     assert params["a.weight"].dtype.name == "bf16"
 
@@ -136,7 +142,9 @@ def test_a_header_that_claims_terabytes_allocates_nothing(tmp_path: Path) -> Non
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 entries = st.fixed_dictionaries(
@@ -150,7 +158,10 @@ entries = st.fixed_dictionaries(
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(header=st.dictionaries(st.text(max_size=6), entries, max_size=3) | json_values, data_bytes=st.integers(0, 64))
+@given(
+    header=st.dictionaries(st.text(max_size=6), entries, max_size=3) | json_values,
+    data_bytes=st.integers(0, 64),
+)
 def test_any_json_header_is_read_or_refused(tmp_path: Path, header: Any, data_bytes: int) -> None:
     path = write(tmp_path / "x.safetensors", header, data_bytes)
     try:
@@ -201,9 +212,11 @@ def test_an_index_names_the_shards_that_are_missing(tmp_path: Path) -> None:
         read_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["../x.safetensors", "/etc/passwd", "sub/x.safetensors", "", 5, None, "x.bin"])
+@pytest.mark.parametrize(
+    "name", ["../x.safetensors", "/etc/passwd", "sub/x.safetensors", "", 5, None, "x.bin"]
+)
 def test_an_index_cannot_point_outside_of_its_folder(tmp_path: Path, name: Any) -> None:
-    with pytest.raises(InputError, match="is not the name of a safetensors file beside the index"):
+    with pytest.raises(InputError, match="is not the name of a safetensors file next to the index"):
         read_checkpoint(write_index(tmp_path, {"a": name}))
 
 

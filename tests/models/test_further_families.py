@@ -41,7 +41,9 @@ CLASSES = [
 
 @pytest.mark.parametrize(("name", "architecture"), CLASSES)
 def test_the_head_follows_the_class_in_architectures(name: str, architecture: str) -> None:
-    data = config(name, architectures=[architecture], num_labels=2 if "Question" in architecture else 5)
+    data = config(
+        name, architectures=[architecture], num_labels=2 if "Question" in architecture else 5
+    )
     assert ours(data) == theirs(data)
 
 
@@ -85,10 +87,17 @@ HUB_CODE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("data", "total", "tensor", "stand_in"), HUB_CODE, ids=[row[3] for row in HUB_CODE])
-def test_code_on_the_hub(data: dict[str, Any], total: int, tensor: tuple[str, Any], stand_in: str) -> None:
+@pytest.mark.parametrize(
+    ("data", "total", "tensor", "stand_in"), HUB_CODE, ids=[row[3] for row in HUB_CODE]
+)
+def test_code_on_the_hub(
+    data: dict[str, Any], total: int, tensor: tuple[str, Any], stand_in: str
+) -> None:
     """The published totals; and as many elements as the catalog's stand-in in a form transformers can build."""
-    table = {p.name: tuple(int(n) for n in p.shape) for p in record(Config(data), Regime(), Sizes()).params()}
+    table = {
+        p.name: tuple(int(n) for n in p.shape)
+        for p in record(Config(data), Regime(), Sizes()).params()
+    }
     assert table[tensor[0]] == tensor[1]
     for config_data in (data, config(stand_in)):
         program = record(Config(config_data), Regime(), Sizes())
@@ -102,7 +111,10 @@ REFUSED = [
     (config("vit-base-patch16-224", patch_size=500), "holds no patch"),
     (config("vit-base-patch16-224", image_size=[1, 2, 3]), "one size or two"),
     (config("resnet-50", depths=[1, 2]), "depths has 2 stages and hidden_sizes 4"),
-    (config("llava-1.5-7b", vision_feature_layer=99), "vision_feature_layer must be one layer of 24, not 99"),
+    (
+        config("llava-1.5-7b", vision_feature_layer=99),
+        "vision_feature_layer must be one layer of 24, not 99",
+    ),
     (config("gemma-3-12b", text_config=7), "text_config must be an object"),
     (config("qwen2-vl-2b", vision_config={"num_heads": 7}), "does not divide by 7"),
 ]
@@ -127,12 +139,15 @@ def test_a_grid_of_sizes_gives_what_each_size_gives(name: str) -> None:
     regime = Regime(autocast=BF16, attention="eager")
     batches, lengths = numpy.array([1, 3]), numpy.array([32, 64])
     sizes = Sizes(batch=batches, seq=lengths, target_seq=lengths)
-    grid = sum(kept_bytes(placed.section) for placed in record(Config(config(name)), regime, sizes).placed)
-    one = record(Config(config(name)), regime, Sizes.named(3, 64, 64, 1)).placed
+    grid = sum(
+        kept_bytes(placed.section)
+        for placed in record(Config(config(name)), regime, sizes).sections
+    )
+    one = record(Config(config(name)), regime, Sizes.named(3, 64, 64, 1)).sections
     assert numpy.broadcast_to(grid, 2)[1] == sum(int(kept_bytes(placed.section)) for placed in one)
 
 
 @pytest.mark.parametrize("name", FAMILY_OF.values(), ids=FAMILY_OF)
 def test_without_autograd_nothing_is_kept(name: str) -> None:
     program = record(Config(config(name)), Regime(grad=False), Sizes())
-    assert sum(int(kept_bytes(placed.section)) for placed in program.placed) == 0
+    assert sum(int(kept_bytes(placed.section)) for placed in program.sections) == 0

@@ -23,7 +23,7 @@ NAMES = (
 
 def kept_by_section(name: str, regime: Regime, sizes: Sizes) -> list[object]:
     program = record(Config(shallow(config(name), 2)), regime, sizes)
-    return [kept_bytes(placed.section, weight_copies=True) for placed in program.placed]
+    return [kept_bytes(placed.section, weight_copies=True) for placed in program.sections]
 
 
 @pytest.mark.parametrize("attention", ["eager", "math", "efficient", "flash"])
@@ -31,6 +31,8 @@ def kept_by_section(name: str, regime: Regime, sizes: Sizes) -> list[object]:
 def test_a_grid_gives_what_its_points_give(name: str, attention: str) -> None:
     regime = Regime(autocast=BF16, attention=attention, mask=True)
     grid = kept_by_section(name, regime, Sizes(batch=BATCHES, seq=LENGTHS, target_seq=TARGETS))
-    for i, (b, s, t) in enumerate(zip(BATCHES.tolist(), LENGTHS.tolist(), TARGETS.tolist(), strict=True)):
+    for i, (b, s, t) in enumerate(
+        zip(BATCHES.tolist(), LENGTHS.tolist(), TARGETS.tolist(), strict=True)
+    ):
         point = kept_by_section(name, regime, Sizes.named(batch=b, seq=s, target_seq=t, images=1))
         assert [int(np.broadcast_to(kept, 3)[i]) for kept in grid] == point

@@ -35,14 +35,20 @@ class Row:
     @property
     def data(self) -> dict[str, Any]:
         data = shallow(config(self.config), self.depth)
-        nested = {key: {**data[key], **value} for key, value in self.changes.items() if isinstance(value, dict)}
+        nested = {
+            key: {**data[key], **value}
+            for key, value in self.changes.items()
+            if isinstance(value, dict)
+        }
         return {**data, **self.changes, **nested}
 
     def __str__(self) -> str:
         return self.config
 
 
-def check(row: Row, precision: str, attention: str, experts: str = "grouped", inputs: Any = None) -> None:
+def check(
+    row: Row, precision: str, attention: str, experts: str = "grouped", inputs: Any = None
+) -> None:
     regime = Regime(
         weights=BF16 if precision == "bf16-true" else F32, autocast=BF16 if precision == "bf16-mixed" else None,
         attention="eager" if attention == "eager" else "flash", experts=experts, cuda=False,
@@ -52,12 +58,20 @@ def check(row: Row, precision: str, attention: str, experts: str = "grouped", in
         model.set_experts_implementation("grouped_mm" if experts == "grouped" else "eager")
     given = inputs or {"input_ids": torch.ones(BATCH, SEQ, dtype=torch.long)}
     given = {key: x.to(model.dtype) if x.is_floating_point() else x for key, x in given.items()}
-    sections = {placed.name: placed.section for placed in record(Config(row.data), regime, row.sizes).placed}
+    sections = {
+        placed.name: placed.section
+        for placed in record(Config(row.data), regime, row.sizes).sections
+    }
     ours = {name: int(kept_bytes(sections[name])) for name in row.layers}
     assert ours == held_bytes(model, row.layers, given, precision)
 
 
-NARROW = {"hidden_size": 1024, "intermediate_size": 1536, "num_attention_heads": 8, "num_key_value_heads": 2}
+NARROW = {
+    "hidden_size": 1024,
+    "intermediate_size": 1536,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+}
 DENSE = (
     Row("gemma-2b"),
     Row("gemma-3-270m"),
@@ -70,7 +84,12 @@ DENSE = (
     Row("granite-3.0-2b"),
     Row("smollm3-3b", ("model.layers.0", "model.layers.1"), {"no_rope_layers": [1, 0]}, depth=2),
     Row("command-r-plus", changes=NARROW),
-    Row("command-r7b", ("model.layers.0", "model.layers.1"), {**NARROW, "sliding_window_pattern": 2}, depth=2),
+    Row(
+        "command-r7b",
+        ("model.layers.0", "model.layers.1"),
+        {**NARROW, "sliding_window_pattern": 2},
+        depth=2,
+    ),
     Row("ministral", changes=NARROW),
 )
 
@@ -111,7 +130,9 @@ ROUTED = (
 @pytest.mark.parametrize("experts", ["grouped", "loop"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("row", ROUTED, ids=str)
-def test_a_layer_with_routed_experts(row: Row, attention: str, experts: str, precision: str) -> None:
+def test_a_layer_with_routed_experts(
+    row: Row, attention: str, experts: str, precision: str
+) -> None:
     torch.manual_seed(0)
     check(row, precision, attention, experts)
 
@@ -122,7 +143,9 @@ def test_what_one_layer_turns_to_fp32_the_next_one_is_given(experts: str) -> Non
     row = Row("phi-3.5-moe", changes={**NARROW, "num_local_experts": 4}, depth=4)
     regime = Regime(weights=BF16, autocast=BF16, attention="flash", experts=experts)
     layers = [
-        placed.section for placed in record(Config(row.data), regime, row.sizes).placed if placed.section.is_block
+        placed.section
+        for placed in record(Config(row.data), regime, row.sizes).sections
+        if placed.section.is_block
     ]
     assert [layer.inputs[0].dtype for layer in layers] == [BF16, F32, F32, F32]
     assert len(set(map(id, layers))) == 2
@@ -162,11 +185,18 @@ def test_a_layer_of_a_vision_tower(row: Row, attention: str, precision: str) -> 
     check(row, precision, attention, inputs=inputs)
 
 
-STAGES = ("resnet.encoder.stages.0.layers.0", "resnet.encoder.stages.1.layers.0", "resnet.encoder.stages.1.layers.1")
+STAGES = (
+    "resnet.encoder.stages.0.layers.0",
+    "resnet.encoder.stages.1.layers.0",
+    "resnet.encoder.stages.1.layers.1",
+)
 CONVOLUTIONS = (
     Row("resnet-18", STAGES),
     Row("resnet-50", STAGES),
-    Row("convnext-tiny", ("convnext.encoder.stages.0.layers.0", "convnext.encoder.stages.3.layers.1")),
+    Row(
+        "convnext-tiny",
+        ("convnext.encoder.stages.0.layers.0", "convnext.encoder.stages.3.layers.1"),
+    ),
 )
 
 
@@ -177,9 +207,19 @@ def test_a_layer_of_convolutions(row: Row, precision: str) -> None:
     check(row, precision, "eager", inputs={"pixel_values": torch.ones(BATCH, 3, 224, 224)})
 
 
-TEXT = {"hidden_size": 256, "intermediate_size": 304, "num_attention_heads": 4, "num_key_value_heads": 2}
+TEXT = {
+    "hidden_size": 256,
+    "intermediate_size": 304,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
 ROPE = {"rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}}
-IDS = {"image_token_id": 99, "video_token_id": 98, "vision_start_token_id": 97, "vision_end_token_id": 96}
+IDS = {
+    "image_token_id": 99,
+    "video_token_id": 98,
+    "vision_start_token_id": 97,
+    "vision_end_token_id": 96,
+}
 SEEING = (
     Row(
         "gemma-3-12b", ("model.vision_tower.encoder.layers.0", "model.language_model.layers.0"),
@@ -193,7 +233,12 @@ SEEING = (
          "image_token_index": 99, "pad_token_id": 0, "vision_feature_layer": -1}, side=56,
     ),
 )  # fmt: skip
-BLOCKS = ("model.visual.blocks.0", "model.visual.blocks.1", "model.visual.merger", "model.language_model.layers.0")
+BLOCKS = (
+    "model.visual.blocks.0",
+    "model.visual.blocks.1",
+    "model.visual.merger",
+    "model.language_model.layers.0",
+)
 PACKED = (
     Row(
         "qwen2-vl-2b", BLOCKS, {**TEXT, **ROPE, **IDS, "vision_config": {"depth": 2, "hidden_size": 256}},
@@ -217,8 +262,13 @@ def prompt(image_tokens: int, total: int) -> torch.Tensor:
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("row", SEEING, ids=str)
 def test_a_language_model_with_a_fixed_picture(row: Row, attention: str, precision: str) -> None:
-    inputs = {"input_ids": prompt(16, SEQ), "pixel_values": torch.ones(BATCH, 3, row.side, row.side)}
-    if row.config == "gemma-3-12b":  # its processor tells pictures from text, and training asks for it
+    inputs = {
+        "input_ids": prompt(16, SEQ),
+        "pixel_values": torch.ones(BATCH, 3, row.side, row.side),
+    }
+    if (
+        row.config == "gemma-3-12b"
+    ):  # its processor tells pictures from text, and training asks for it
         inputs["token_type_ids"] = (inputs["input_ids"] == 99).long()
     check(row, precision, attention, inputs=inputs)
 
@@ -238,6 +288,10 @@ def test_a_language_model_with_packed_patches(row: Row, attention: str, precisio
 def test_layers_behind_the_features_llava_reads_keep_nothing() -> None:
     row = replace(SEEING[1], changes={**SEEING[1].changes, "vision_feature_layer": -2}, depth=2)
     program = record(Config(row.data), Regime(), row.sizes)
-    kept = {placed.name: int(kept_bytes(placed.section)) for placed in program.placed if "vision_tower" in placed.name}
+    kept = {
+        placed.name: int(kept_bytes(placed.section))
+        for placed in program.sections
+        if "vision_tower" in placed.name
+    }
     assert kept["model.vision_tower.encoder.layers.0"] > 0
     assert kept["model.vision_tower.encoder.layers.1"] == kept["model.vision_tower.norm"] == 0

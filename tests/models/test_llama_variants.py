@@ -66,7 +66,7 @@ def test_layers_and_a_step(kind: str, attention: str, precision: str) -> None:
     model = real_model(data, precision=precision, attention=attention)
     program = described(data, precision, model.config._attn_implementation)
     ids = torch.ones(BATCH, SEQ, dtype=torch.long)
-    blocks = [placed for placed in program.placed if placed.section.is_block]
+    blocks = [placed for placed in program.sections if placed.section.is_block]
     for index in (0, 3):
         with savings_of(model.model.layers[index]) as made, autocast(precision):
             model(input_ids=ids)
@@ -91,7 +91,9 @@ def described(data: dict[str, Any], precision: str, attention: str) -> Program:
     return program
 
 
-@pytest.mark.parametrize("kind", ["mpt", "albert", "deberta-v2", "mamba", "segformer", "granitemoe", "modernbert"])
+@pytest.mark.parametrize(
+    "kind", ["mpt", "albert", "deberta-v2", "mamba", "segformer", "granitemoe", "modernbert"]
+)
 def test_what_is_not_described_names_what_is_and_the_way_forward(kind: str) -> None:
     with pytest.raises(UnsupportedError, match=rf"{kind}.*Known: .*arcee.*llama.*vramcast trace"):
         family_of(Config({"model_type": kind}))

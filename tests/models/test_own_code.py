@@ -31,12 +31,20 @@ SOME = ("query", "value")
 ALL = ("query", "key", "value", "projection", "mlp")
 
 
-def block_bytes(code: str, config: dict[str, Any], targets: tuple[str, ...], dropout: float = 0.0) -> int:
-    lora = Lora(rank=4, matches=lora_matches(targets), dtype=BF16, dropout=dropout) if targets else None
+def block_bytes(
+    code: str, config: dict[str, Any], targets: tuple[str, ...], dropout: float = 0.0
+) -> int:
+    lora = (
+        Lora(rank=4, matches=lora_matches(targets), dtype=BF16, dropout=dropout)
+        if targets
+        else None
+    )
     regime = Regime(weights=BF16, attention="flash", cuda=False, lora=lora, code=code)
     program = record(Config(config), regime, Sizes(batch=2, seq=64))
-    block = [placed.section for placed in program.placed if placed.section.is_block][-1]
-    return sum(int(k.value.nbytes) for k in kept(block) if not k.is_input and k.value.label != "cos, sin")
+    block = [placed.section for placed in program.sections if placed.section.is_block][-1]
+    return sum(
+        int(k.value.nbytes) for k in kept(block) if not k.is_input and k.value.label != "cos, sin"
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,9 +63,15 @@ def test_litgpt_keeps_these_bytes(
 
 @pytest.mark.parametrize(
     ("config", "targets", "nbytes"),
-    [(LLAMA, (), 412_672), (GROUPED, (), 412_672), (GROUPED, ("q_proj", "v_proj", "output_proj", "mlp"), 353_280)],
+    [
+        (LLAMA, (), 412_672),
+        (GROUPED, (), 412_672),
+        (GROUPED, ("q_proj", "v_proj", "output_proj", "mlp"), 353_280),
+    ],
 )
-def test_torchtune_keeps_these_bytes(config: dict[str, Any], targets: tuple[str, ...], nbytes: int) -> None:
+def test_torchtune_keeps_these_bytes(
+    config: dict[str, Any], targets: tuple[str, ...], nbytes: int
+) -> None:
     assert block_bytes("torchtune", config, targets) == nbytes
 
 
@@ -69,9 +83,11 @@ def test_a_model_whose_code_is_not_described_is_refused(code: str) -> None:
 
 def test_compiled_blocks_keep_what_products_need_and_recompute_the_rest() -> None:
     """Per token: eight hidden-size tensors, three of the MLP's width, and fp32 row statistics (see `compiled`)."""
-    regime = Regime(weights=BF16, attention="flash", cuda=False, code="torchtune", compiled="blocks")
+    regime = Regime(
+        weights=BF16, attention="flash", cuda=False, code="torchtune", compiled="blocks"
+    )
     program = record(Config(GROUPED), regime, Sizes(batch=2, seq=64))
-    block = [placed.section for placed in program.placed if placed.section.is_block][-1]
+    block = [placed.section for placed in program.sections if placed.section.is_block][-1]
     total = sum(int(k.value.nbytes) for k in kept(block) if k.value.label != "cos, sin")
     per_token = 2 * (8 * 64 + 3 * 176) + 4 * (2 + 4)  # bf16; two rstd and four logsumexp
     assert total == 2 * 64 * per_token

@@ -37,7 +37,10 @@ def table(names: Iterable[tuple[str, tuple[int, ...], Any]]) -> Table:
 
 def ours(data: Mapping[str, Any]) -> Table:
     program = record(Config(data), Regime(), Sizes())
-    return table((param.name, param.shape, param.tied_to or param.name) for param in program.params(tied=True))
+    return table(
+        (param.name, param.shape, param.tied_to or param.name)
+        for param in program.params(tied=True)
+    )
 
 
 def theirs(data: Mapping[str, Any]) -> Table:
@@ -90,13 +93,18 @@ CLASSES = [
 
 @pytest.mark.parametrize(("name", "architecture"), CLASSES)
 def test_the_head_follows_the_class_in_architectures(name: str, architecture: str) -> None:
-    data = config(name, architectures=[architecture], num_labels=2 if "Question" in architecture else 5)
+    data = config(
+        name, architectures=[architecture], num_labels=2 if "Question" in architecture else 5
+    )
     assert ours(data) == theirs(data)
 
 
 def test_an_untied_t5_checkpoint_stores_its_head_apart() -> None:
     """google/flan-t5-small and google/mt5-small: parameters as published, and as transformers 5 builds them."""
-    for name, built, published in (("flan-t5-small", 60511616, 76961152), ("mt5-small", 172119424, 300176768)):
+    for name, built, published in (
+        ("flan-t5-small", 60511616, 76961152),
+        ("mt5-small", 172119424, 300176768),
+    ):
         program = record(Config(config(name)), Regime(), Sizes())
         assert sum(param.numel for param in program.params()) == built
         assert program.checkpoint_elements == published
@@ -138,7 +146,9 @@ SWITCHES = [
 
 
 @pytest.mark.parametrize(("name", "changes"), SWITCHES)
-def test_switches_of_a_config_change_the_table_as_in_transformers(name: str, changes: dict[str, Any]) -> None:
+def test_switches_of_a_config_change_the_table_as_in_transformers(
+    name: str, changes: dict[str, Any]
+) -> None:
     data = config(name, **changes)
     assert ours(data) == theirs(data)
 

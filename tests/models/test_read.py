@@ -41,13 +41,19 @@ def write_config(folder: Path, **changes: Any) -> Path:
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as save_pretrained leaves it."""
     folder = tmp_path_factory.mktemp("llama")
-    keys = {key: value for key, value in LLAMA.items() if key not in ("model_type", "architectures")}
+    keys = {
+        key: value for key, value in LLAMA.items() if key not in ("model_type", "architectures")
+    }
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**keys)).save_pretrained(folder)
     return folder
 
 
 def test_a_catalog_name_and_its_hub_id_are_the_same_model() -> None:
-    assert count(read_model("phi-3-mini")) == count(read_model("microsoft/Phi-3-mini-4k-instruct")) == 3_821_079_552
+    assert (
+        count(read_model("phi-3-mini"))
+        == count(read_model("microsoft/Phi-3-mini-4k-instruct"))
+        == 3_821_079_552
+    )
 
 
 def test_another_organisation_is_mentioned_not_hidden() -> None:
@@ -75,7 +81,9 @@ def test_weights_beside_a_config_confirm_it_silently(llama: Path) -> None:
         assert count(source) == LLAMA_PARAMS
 
 
-def test_weights_that_disagree_with_their_config_are_a_warning_that_says_how(llama: Path, tmp_path: Path) -> None:
+def test_weights_that_disagree_with_their_config_are_a_warning_that_says_how(
+    llama: Path, tmp_path: Path
+) -> None:
     (tmp_path / "model.safetensors").write_bytes((llama / "model.safetensors").read_bytes())
     write_config(tmp_path, num_hidden_layers=1)
     (warning,) = read_model(str(tmp_path)).warnings
@@ -99,7 +107,9 @@ def test_broken_weights_beside_a_good_config_do_not_hide_the_model(tmp_path: Pat
     assert "could not confirm" in source.warnings[0]
 
 
-def test_a_bare_checkpoint_gives_a_table_and_says_what_it_cannot(llama: Path, tmp_path: Path) -> None:
+def test_a_bare_checkpoint_gives_a_table_and_says_what_it_cannot(
+    llama: Path, tmp_path: Path
+) -> None:
     (tmp_path / "w.safetensors").write_bytes((llama / "model.safetensors").read_bytes())
     for text in (tmp_path, tmp_path / "w.safetensors"):
         source = read_model(str(text))
@@ -110,7 +120,9 @@ def test_a_bare_checkpoint_gives_a_table_and_says_what_it_cannot(llama: Path, tm
 
 def test_integers_in_a_checkpoint_are_pointed_out(tmp_path: Path) -> None:
     save_file({"w": torch.zeros(4, dtype=torch.uint8)}, tmp_path / "w.safetensors")
-    assert any("1 tensors are not floating point" in line for line in read_model(str(tmp_path)).warnings)
+    assert any(
+        "1 tensors are not floating point" in line for line in read_model(str(tmp_path)).warnings
+    )
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "last.ckpt"])
@@ -126,7 +138,9 @@ def test_an_adapter_folder_names_its_base_model(tmp_path: Path) -> None:
         read_model(str(tmp_path))
 
 
-def test_a_local_model_folder_wins_over_a_catalog_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_model_folder_wins_over_a_catalog_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "phi-2").mkdir()
     assert read_model("phi-2").config is not None  # an empty folder of that name is no model
@@ -158,13 +172,17 @@ def test_without_transformers_an_unknown_family_is_refused_with_what_is_known(
 ) -> None:
     monkeypatch.setattr(read, "find_spec", lambda name: None)
     write_config(tmp_path, model_type="mamba")
-    with pytest.raises(UnsupportedError, match=r"'mamba' has no description here. Known: .*llama"):
+    with pytest.raises(
+        UnsupportedError, match=r"'mamba' is not supported by the formula engine. Known: .*llama"
+    ):
         read_model(str(tmp_path))
 
 
 def test_a_type_nobody_knows_is_refused_with_what_is_known(tmp_path: Path) -> None:
     write_config(tmp_path, model_type="no_such_thing")
-    with pytest.raises(UnsupportedError, match=r"'no_such_thing' is known neither here nor to transformers.*llama"):
+    with pytest.raises(
+        UnsupportedError, match=r"'no_such_thing' is known neither here nor to transformers.*llama"
+    ):
         read_model(str(tmp_path))
 
 
@@ -208,7 +226,10 @@ def test_any_module_is_read_with_ties_dtypes_and_what_is_frozen(device: str) -> 
 
 def test_layers_of_a_module_become_sections_with_numbers() -> None:
     sections = read_module(Tied()).sections()
-    assert [placed.name for placed in sections if placed.index is not None] == ["blocks.0", "blocks.1"]
+    assert [placed.name for placed in sections if placed.index is not None] == [
+        "blocks.0",
+        "blocks.1",
+    ]
 
 
 def test_what_is_not_a_module_is_refused() -> None:
@@ -264,11 +285,17 @@ values = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() 
 )  # fmt: skip
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200)
-@given(
-    changes=st.dictionaries(st.sampled_from([*LLAMA, "head_dim", "num_key_value_heads", "tie_word_embeddings"]), values)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=200
 )
-def test_any_value_under_any_key_gives_a_table_or_one_clear_line(tmp_path: Path, changes: dict[str, Any]) -> None:
+@given(
+    changes=st.dictionaries(
+        st.sampled_from([*LLAMA, "head_dim", "num_key_value_heads", "tie_word_embeddings"]), values
+    )
+)
+def test_any_value_under_any_key_gives_a_table_or_one_clear_line(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
     changes.pop("model_type", None)
     write_config(tmp_path, **changes)
     try:

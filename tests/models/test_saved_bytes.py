@@ -84,7 +84,11 @@ def inputs(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     ids = {"input_ids": torch.ones(BATCH, SEQ, dtype=torch.long)}
     if model.main_input_name == "input_features":
         frames = 2 * model.config.max_source_positions
-        ids = {"input_features": torch.ones(BATCH, model.config.num_mel_bins, frames, dtype=model.dtype)}
+        ids = {
+            "input_features": torch.ones(
+                BATCH, model.config.num_mel_bins, frames, dtype=model.dtype
+            )
+        }
     if model.config.is_encoder_decoder:
         ids["decoder_input_ids"] = torch.ones(BATCH, TARGET_SEQ, dtype=torch.long)
     return ids
@@ -100,14 +104,16 @@ def described(row: Row, precision: str, attention: str, kv_cache: str = "none") 
 
 def saved(row: Row, model: torch.nn.Module, precision: str) -> dict[str, int]:
     with ExitStack() as stack:
-        savings = {name: stack.enter_context(savings_of(model.get_submodule(name))) for name in row.layers}
+        savings = {
+            name: stack.enter_context(savings_of(model.get_submodule(name))) for name in row.layers
+        }
         stack.enter_context(autocast(precision))
         model(**inputs(model))
     return {name: savings[name][0].nbytes for name in row.layers}
 
 
 def predicted(row: Row, program: Program) -> dict[str, int]:
-    sections = {placed.name: placed.section for placed in program.placed}
+    sections = {placed.name: placed.section for placed in program.sections}
     return {name: int(kept_bytes(sections[name])) for name in row.layers}
 
 
@@ -119,11 +125,22 @@ def test_a_layer_saves_what_the_description_says(row: Row, attention: str, preci
     assert predicted(row, described(row, precision, attention)) == saved(row, model, precision)
 
 
-CACHED = ("llama-3.2-1b", "gpt2", "pythia-410m", "falcon-7b", "bloom-560m", "t5-small", "bart-large", "whisper-tiny")
+CACHED = (
+    "llama-3.2-1b",
+    "gpt2",
+    "pythia-410m",
+    "falcon-7b",
+    "bloom-560m",
+    "t5-small",
+    "bart-large",
+    "whisper-tiny",
+)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
-@pytest.mark.parametrize("row", [next(row for row in ROWS if row.config == name) for name in CACHED], ids=str)
+@pytest.mark.parametrize(
+    "row", [next(row for row in ROWS if row.config == name) for name in CACHED], ids=str
+)
 def test_a_key_value_cache_in_training_changes_what_is_saved(row: Row, precision: str) -> None:
     model = real_model(row.data, precision=precision, attention="sdpa", use_cache=True)
     assert predicted(row, described(row, precision, "sdpa", "copy")) == saved(row, model, precision)

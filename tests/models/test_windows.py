@@ -31,8 +31,19 @@ ALTERNATING = ("gemma2", "gemma3_text", "cohere2", "olmo3", "gpt_oss")
 
 def model_of(kind: str, **changes: Any) -> dict[str, Any]:
     asked = {"use_sliding_window": True, "max_window_layers": 3} if kind == "qwen2" else {}
-    quiet = {"attention_dropout": 0.0, "residual_dropout": 0.0, "embedding_dropout": 0.0} if "coder" in kind else {}
-    return {"model_type": kind, "architectures": [f"{CLASSES[kind]}ForCausalLM"], **SMALL, **asked, **quiet, **changes}
+    quiet = (
+        {"attention_dropout": 0.0, "residual_dropout": 0.0, "embedding_dropout": 0.0}
+        if "coder" in kind
+        else {}
+    )
+    return {
+        "model_type": kind,
+        "architectures": [f"{CLASSES[kind]}ForCausalLM"],
+        **SMALL,
+        **asked,
+        **quiet,
+        **changes,
+    }
 
 
 @pytest.mark.parametrize(
@@ -55,7 +66,9 @@ def test_the_layers_that_slide_are_those_of_the_config_class(data: dict[str, Any
     assert not any(listed) or window_of(Config(data)) == theirs.sliding_window
 
 
-@pytest.mark.parametrize("kind", ["mistral", "mixtral", "starcoder2", "phi3", "phimoe", "qwen3_moe"])
+@pytest.mark.parametrize(
+    "kind", ["mistral", "mixtral", "starcoder2", "phi3", "phimoe", "qwen3_moe"]
+)
 def test_windows_for_all_layers(kind: str) -> None:
     theirs = transformers.AutoConfig.for_model(kind)
     assert window_of(Config({"model_type": kind})) == theirs.sliding_window
@@ -75,7 +88,7 @@ def test_what_a_layer_keeps_beyond_its_window(kind: str, attention: str, precisi
         attention="eager" if eager else "flash", cuda=False,
     )  # fmt: skip
     program = record(Config(data), regime, Sizes(batch=BATCH, seq=SEQ))
-    blocks = [placed for placed in program.placed if placed.section.is_block]
+    blocks = [placed for placed in program.sections if placed.section.is_block]
     for index in (0, 5):
         with savings_of(model.model.layers[index]) as made, autocast(precision):
             output = model(input_ids=torch.ones(BATCH, SEQ, dtype=torch.long))
@@ -90,8 +103,10 @@ def test_the_mask_itself_by_version() -> None:
 
     assert (mask().mask.dtype, mask().mask.shape) == (BOOL, (BATCH, 1, SEQ, SEQ))
     assert mask(attention="eager").mask.shape == (BATCH, 2, SEQ, SEQ)
-    assert mask(knows_windows=True).mask is None
+    assert mask(kernel_has_windows=True).mask is None
     old = mask(boolean_masks=False, masks_always=True)
     assert set(old.masks.layers) == {"own", "shared"}
     assert old.mask_is_saved
-    assert record(Config(model_of("gemma3_text")), Regime(), Sizes(batch=BATCH, seq=39)).mask is None
+    assert (
+        record(Config(model_of("gemma3_text")), Regime(), Sizes(batch=BATCH, seq=39)).mask is None
+    )

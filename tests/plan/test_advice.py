@@ -39,18 +39,30 @@ def test_each_line_of_the_authors_advice_has_its_price(capsys: pytest.CaptureFix
     for line in (batch, checkpointing):
         assert not line["fits"]
         assert gib(line["frees_bytes"]) == pytest.approx(0, abs=0.05)
-        assert gib(line["peak"]["allocated_bytes"]) == pytest.approx(6 * PARAMETERS_GIB, rel=0.001)  # 85.41
+        assert gib(line["peak"]["allocated_bytes"]) == pytest.approx(
+            6 * PARAMETERS_GIB, rel=0.001
+        )  # 85.41
     assert zero["fits"]
 
 
-def test_corrected_scenarios_come_out_as_computed_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+def test_corrected_scenarios_come_out_as_computed_by_hand(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     host, fused, small = advice(
         capsys, "reference=cpu,checkpointing=full", "+fused optimizer", "precision=bf16-true"
     )  # fmt: skip
-    assert gib(host["peak"]["allocated_bytes"]) == pytest.approx(5 * PARAMETERS_GIB, rel=0.002)  # 71.17
+    assert gib(host["peak"]["allocated_bytes"]) == pytest.approx(
+        5 * PARAMETERS_GIB, rel=0.002
+    )  # 71.17
     assert gib(fused["peak"]["allocated_bytes"]) == pytest.approx(57.4, rel=0.01)
-    assert fused["changes"] == {"reference": "cpu", "checkpointing": "full", "optimizer-impl": "fused"}
-    assert gib(small["peak"]["allocated_bytes"]) == pytest.approx(3 * PARAMETERS_GIB, rel=0.002)  # 45.9 GB
+    assert fused["changes"] == {
+        "reference": "cpu",
+        "checkpointing": "full",
+        "optimizer-impl": "fused",
+    }
+    assert gib(small["peak"]["allocated_bytes"]) == pytest.approx(
+        3 * PARAMETERS_GIB, rel=0.002
+    )  # 45.9 GB
 
 
 def test_advice_in_a_table(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
@@ -58,11 +70,11 @@ def test_advice_in_a_table(capsys: pytest.CaptureFixture[str], tmp_path: Any) ->
     assert main([*JOB, "--try", "batch=1", "--try", "fused optimizer", "--write", str(target)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("DOES NOT FIT")
-    assert "advice, priced line by line" in out
+    assert "advice, evaluated one by one" in out
     assert "optimizer-impl: fused" in target.read_text(encoding="utf-8")
     main([*JOB, "--try", "batch=1", "--lang", "zh", "--markdown"])
     out = capsys.readouterr().out
-    assert "逐条计价的建议" in out
+    assert "逐条评估的建议" in out
     assert "|---" in out
 
 

@@ -19,7 +19,9 @@ BIG = {"model": "llama-3.2-1b", "batch": 8, "seq": 1024, "gpu": "16GiB"}
 
 def allocated(values: dict[str, object]) -> int:
     ledger = estimate(job_from(values)).ledger
-    rounding = sum(entry.nbytes for entry in ledger.entries if entry.component == "rounding inside blocks")
+    rounding = sum(
+        entry.nbytes for entry in ledger.entries if entry.component == "rounding inside blocks"
+    )
     return ledger.peak("cuda:0").allocated_bytes - rounding
 
 
@@ -32,24 +34,32 @@ def test_each_price_is_an_estimates() -> None:
         changed = applied(job, hint.moves)
         assert changed is not None
         ledger = estimate(changed).ledger
-        rounding = sum(entry.nbytes for entry in ledger.entries if entry.component == "rounding inside blocks")
-        assert allocated(BIG) - (ledger.peak("cuda:0").allocated_bytes - rounding) == hint.frees_bytes
+        rounding = sum(
+            entry.nbytes for entry in ledger.entries if entry.component == "rounding inside blocks"
+        )
+        assert (
+            allocated(BIG) - (ledger.peak("cuda:0").allocated_bytes - rounding) == hint.frees_bytes
+        )
 
 
 def test_something_that_fits_is_among_them() -> None:
     assert any(hint.fits for hint in hints(estimate(job_from(BIG))))
 
 
-@pytest.mark.parametrize("values", [{**BIG, "gpu": "a100-80gb"}, {"params": "70B", "gpu": "rtx4090"}])
+@pytest.mark.parametrize(
+    "values", [{**BIG, "gpu": "a100-80gb"}, {"params": "70B", "gpu": "rtx4090"}]
+)
 def test_no_hints_where_none_are_due(values: dict[str, object]) -> None:
     assert hints(estimate(job_from(values))) == ()
 
 
 def test_estimate_ends_with_them_and_points_to_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["estimate", "llama-3.2-1b", "--batch", "8", "--seq", "1024", "--gpu", "16GiB"]) == 1
+    assert (
+        main(["estimate", "llama-3.2-1b", "--batch", "8", "--seq", "1024", "--gpu", "16GiB"]) == 1
+    )
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1].endswith("vramcast plan")
-    assert any("slower: " in line or "free: " in line for line in lines[-6:])
+    assert lines[-1].endswith("vramcast plan …")
+    assert any("slower: " in line or "no cost: " in line for line in lines[-6:])
 
 
 def test_they_load_no_numpy() -> None:

@@ -21,8 +21,20 @@ JOBS: dict[str, dict[str, Any]] = {
     "accumulating": {"model": "gpt2", "batch": 2, "seq": 512, "accumulate": 4},
     "a reference": {"model": "smollm2-135m", "seq": 512, "reference": "same"},
     "sharded": {"model": "gpt2-medium", "batch": 2, "seq": 512, "gpus": 4, "strategy": "fsdp2"},
-    "stages": {"model": "gpt2-medium", "batch": 2, "seq": 512, "gpus": 4, "strategy": "ddp", "pp": 2},
-    "edited": {"model": "qwen2-vl-2b", "seq": 128, "precision": "bf16-true", "edit": "layers.27.mlp.up_proj"},
+    "stages": {
+        "model": "gpt2-medium",
+        "batch": 2,
+        "seq": 512,
+        "gpus": 4,
+        "strategy": "ddp",
+        "pp": 2,
+    },
+    "edited": {
+        "model": "qwen2-vl-2b",
+        "seq": 128,
+        "precision": "bf16-true",
+        "edit": "layers.27.mlp.up_proj",
+    },
 }
 
 
@@ -55,9 +67,16 @@ def test_what_a_search_shares_between_its_jobs_changes_no_answer(name: str) -> N
         for conf in ("", "expandable_segments:True"):
             for optimizer in ("adamw", "sgd", "adamw-8bit", "adagrad"):
                 for checkpointing in ("none", "full"):
-                    changed = {"optimizer": optimizer, "alloc-conf": conf, "checkpointing": checkpointing}
+                    changed = {
+                        "optimizer": optimizer,
+                        "alloc-conf": conf,
+                        "checkpointing": checkpointing,
+                    }
                     job = job_from({**JOBS[name], **card, **changed})
-                    alone, together = estimate_if_it_may_fit(job), estimate_if_it_may_fit(job, drafts=drafts)
+                    alone, together = (
+                        estimate_if_it_may_fit(job),
+                        estimate_if_it_may_fit(job, drafts=drafts),
+                    )
                     kinds.add(type(together))
                     assert alone == together
     assert kinds == {Forecast, TooLarge}
@@ -71,7 +90,11 @@ def test_a_job_that_runs_out_while_states_are_made_says_nothing_of_another_optim
     assert config is not None
     drafts = Drafts(config, find_gpu(card["gpu"]))
     found = [
-        type(estimate_if_it_may_fit(job_from({**small, **card, "optimizer": optimizer}), drafts=drafts))
+        type(
+            estimate_if_it_may_fit(
+                job_from({**small, **card, "optimizer": optimizer}), drafts=drafts
+            )
+        )
         for optimizer in ("adamw", "sgd")
     ]
     assert found == [TooLarge, Forecast]

@@ -16,11 +16,17 @@ from vramcast.plan.search import Plans, about, plan
 from vramcast.plan.table import Table
 
 SMALL = {"model": "pythia-14m", "seq": 512, "batch": 8}
-KEPT = frozenset({"precision", "lora-rank", "freeze", "attention", "seq", "checkpointing", "optimizer"})
+KEPT = frozenset(
+    {"precision", "lora-rank", "freeze", "attention", "seq", "checkpointing", "optimizer"}
+)
 
 
 def order(table: Table, flat: int) -> tuple[int, float, int]:
-    return (int(table.kind.ravel()[flat]), float(table.effort.ravel()[flat]), int(table.allocated.ravel()[flat]))
+    return (
+        int(table.kind.ravel()[flat]),
+        float(table.effort.ravel()[flat]),
+        int(table.allocated.ravel()[flat]),
+    )
 
 
 @pytest.mark.slow
@@ -56,7 +62,9 @@ def test_a_reference_model_on_80_gb() -> None:
     })  # fmt: skip
     plans = plan(job)
     assert not plans.base.verdict().fits
-    assert any("fused optimizer" in found for found in names(plans)[:3])  # alone it leaves less than its range free
+    assert any(
+        "fused optimizer" in found for found in names(plans)[:3]
+    )  # alone it leaves less than its range free
     assert {"reference log-probabilities precomputed"} in names(plans)
     assert [found.kind for found in plans.fitting][:2] == ["free", "free"]
     freed = {single.move.name: single.frees_bytes / 2**30 for single in plans.singles}
@@ -64,7 +72,10 @@ def test_a_reference_model_on_80_gb() -> None:
     assert freed["reference model on the CPU"] == pytest.approx(14.23, abs=0.1)
     # the list of foreach goes, but last step's gradients in the next forward and loss are then the peak
     ledger = plans.base.ledger
-    peaks = {phase: ledger.moment(phase, "cuda:0").allocated_bytes / 2**30 for phase in ledger.phases("cuda:0")}
+    peaks = {
+        phase: ledger.moment(phase, "cuda:0").allocated_bytes / 2**30
+        for phase in ledger.phases("cuda:0")
+    }
     assert peaks["next step"] == pytest.approx(85.41, abs=0.05)
     passes = max(peaks[phase] for phase in ("next forward", "next loss", "next backward"))
     assert freed["fused optimizer"] == pytest.approx(peaks["next step"] - passes, abs=0.02)
@@ -88,7 +99,9 @@ def test_seven_billion_on_24_gb() -> None:
 
 @pytest.mark.slow
 def test_t5_of_three_billion_on_16_gb() -> None:
-    plans = plan(job_from({"model": "flan-t5-xl", "seq": 512, "target-seq": 128, "gpu": "16GiB", "batch": 4}))
+    plans = plan(
+        job_from({"model": "flan-t5-xl", "seq": 512, "target-seq": 128, "gpu": "16GiB", "batch": 4})
+    )
     found = names(plans)
     assert any("LoRA" in plan for plan in found)
     assert any("Adafactor" in plan or "8-bit AdamW" in plan for plan in found)
@@ -97,7 +110,9 @@ def test_t5_of_three_billion_on_16_gb() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("gpu", ["8GiB", "14GiB"])
 def test_every_plan_is_estimated_and_its_job_says_the_same(gpu: str) -> None:
-    for found in plan(job_from({"model": "llama-3.2-1b", "seq": 1024, "batch": 4, "gpu": gpu})).fitting:
+    for found in plan(
+        job_from({"model": "llama-3.2-1b", "seq": 1024, "batch": 4, "gpu": gpu})
+    ).fitting:
         again = estimate(found.job).verdict()
         assert again.fits
         assert again.process_bytes == found.forecast.verdict().process_bytes
@@ -112,7 +127,10 @@ def test_redundant_changes_are_left_out() -> None:
         for left_out in found.moves:
             rest = applied(job, tuple(move for move in found.moves if move is not left_out))
             if rest is not None and left_out.kind != "free":
-                assert not fits_surely(estimate(rest)), (left_out.name, [move.name for move in found.moves])
+                assert not fits_surely(estimate(rest)), (
+                    left_out.name,
+                    [move.name for move in found.moves],
+                )
 
 
 def test_a_job_that_fits_needs_no_plan_and_is_told_how_far_it_goes() -> None:

@@ -27,8 +27,18 @@ GPT2 = {
     "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 256, "n_head": 8, "n_layer": 4,
     "vocab_size": 6000, "n_positions": 1024, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
 }  # fmt: skip
-QWEN = {**LLAMA, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "tie_word_embeddings": True}
-MISTRAL = {**LLAMA, "model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": None}
+QWEN = {
+    **LLAMA,
+    "model_type": "qwen2",
+    "architectures": ["Qwen2ForCausalLM"],
+    "tie_word_embeddings": True,
+}
+MISTRAL = {
+    **LLAMA,
+    "model_type": "mistral",
+    "architectures": ["MistralForCausalLM"],
+    "sliding_window": None,
+}
 PHI3 = {
     **LLAMA, "model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "num_key_value_heads": 8, "pad_token_id": 0,
     "original_max_position_embeddings": 2048,
@@ -55,7 +65,13 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "experts": (MIXTRAL, {"precision": "bf16-true"}),
     "two stacks": (T5, {"target-seq": 128}),
 }
-WIDE = {**LLAMA, "hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 16, "vocab_size": 32000}
+WIDE = {
+    **LLAMA,
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_attention_heads": 16,
+    "vocab_size": 32000,
+}
 RANKS: dict[str, dict[str, Any]] = {
     "two": {"gpus": 2},
     "eight": {"gpus": 8, "precision": "fp32"},
@@ -70,11 +86,15 @@ def tight_plans(job: Job) -> list[Job]:
     """Plans that surely fit and leave the card full, each with changes of its own beside the free ones."""
     gpu, config = about(job)
     found = [
-        candidate for candidate in Table(job, config, gpu, Limits()).ranked(gpu.capacity_bytes()) if candidate.moves
+        candidate
+        for candidate in Table(job, config, gpu, Limits()).ranked(gpu.capacity_bytes())
+        if candidate.moves
     ]
     random.Random(str(job.gpu)).shuffle(found)
     found.sort(key=lambda candidate: candidate.allocated_bytes // 2**24)
-    fullest = bisect.bisect_left(range(len(found)), True, key=lambda index: not _fits(job, found[index].moves))
+    fullest = bisect.bisect_left(
+        range(len(found)), True, key=lambda index: not _fits(job, found[index].moves)
+    )
     chosen: dict[frozenset[str], Job] = {}
     for candidate in reversed(found[: fullest + 1]):
         costly = frozenset(move.name for move in candidate.moves if move.kind != Kind.FREE)
@@ -109,7 +129,9 @@ def test_no_fitting_plan_is_refused(name: str, tmp_path: Path) -> None:
             seen = trace(estimate(job))
             assert seen.fits is not False, (job, seen.reason)
             tried += seen.fits is True
-    assert tried >= (len(SHARES) - 1) * EACH  # on the smallest card little may fit beside the context
+    assert (
+        tried >= (len(SHARES) - 1) * EACH
+    )  # on the smallest card little may fit beside the context
 
 
 @pytest.mark.slow
@@ -121,14 +143,18 @@ def test_no_fitting_plan_of_many_gpus_is_refused(name: str, tmp_path: Path) -> N
     for share in SHARES[::2]:
         for found in plan(job_from({**given, "gpu": card(given, share)})).fitting:
             seen = trace(found.forecast)
-            untraced = found.job.tp > 1 or (found.job.optimizer == "adamw-8bit" and found.job.strategy == "fsdp2")
+            untraced = found.job.tp > 1 or (
+                found.job.optimizer == "adamw-8bit" and found.job.strategy == "fsdp2"
+            )
             assert seen.fits or untraced, (found.job, seen.reason)
             tried += bool(seen.fits)
     assert tried >= 4
 
 
 def test_what_cannot_be_traced_is_named() -> None:
-    job = job_from({"model": "gpt2", "batch": 8, "seq": 512, "gpu": "24GiB", "gpus": 2, "strategy": "zero3"})
+    job = job_from(
+        {"model": "gpt2", "batch": 8, "seq": 512, "gpu": "24GiB", "gpus": 2, "strategy": "zero3"}
+    )
     seen = trace(estimate(job))
     assert seen.fits is None
     assert "strategy zero3 cannot be traced from a job" in seen.reason

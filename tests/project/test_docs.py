@@ -32,7 +32,9 @@ SESSIONS = [shown for page in GENERATE.pages() for shown in GENERATE.sessions(pa
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_for_every_option(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help_for_every_option(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])
     assert ended.value.code == 0
@@ -42,11 +44,15 @@ def test_every_command_has_help_for_every_option(name: str, capsys: pytest.Captu
 
 
 def test_the_page_of_commands_is_what_the_commands_are() -> None:
-    assert GENERATE.COMMANDS_PAGE.read_text(encoding="utf-8") == GENERATE.commands_page(), "run make docs"
+    assert GENERATE.COMMANDS_PAGE.read_text(encoding="utf-8") == GENERATE.commands_page(), (
+        "run make docs"
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shown", SESSIONS, ids=lambda shown: f"{shown.page.name}: {shown.command[:60]}")
+@pytest.mark.parametrize(
+    "shown", SESSIONS, ids=lambda shown: f"{shown.page.name}: {shown.command[:60]}"
+)
 def test_pages_show_what_commands_print(shown: object) -> None:
     printed = GENERATE.run(shown.command)  # type: ignore[attr-defined]
     assert GENERATE.agrees(shown.output, printed), f"run make docs. Printed:\n{printed}"  # type: ignore[attr-defined]
@@ -65,7 +71,9 @@ def test_pages_show_what_commands_print(shown: object) -> None:
         ("a.b\n", "axb\n", False),
     ],
 )
-def test_three_dots_stand_for_lines_and_nothing_else_does(shown: str, printed: str, same: bool) -> None:
+def test_three_dots_stand_for_lines_and_nothing_else_does(
+    shown: str, printed: str, same: bool
+) -> None:
     assert GENERATE.agrees(shown, printed) is same
 
 
@@ -86,16 +94,22 @@ WORDS = {
 
 def test_every_word_of_the_reports_is_explained() -> None:
     text = (ROOT / "docs" / "words.md").read_text(encoding="utf-8").lower()
-    missing = sorted(word for word in WORDS if f"**{word}**" not in text and f"`{word}`" not in text)
+    missing = sorted(
+        word for word in WORDS if f"**{word}**" not in text and f"`{word}`" not in text
+    )
     assert missing == []
 
 
 def test_the_map_names_what_exists() -> None:
     """docs/architecture.md is read by newcomers: every path in it leads somewhere."""
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:tests/|[a-z_]+/)[\w/]+\.?\w*)`", text)) | set(re.findall(r"`(\w+\.py)`", text))
+    named = set(re.findall(r"`((?:tests/|[a-z_]+/)[\w/]+\.?\w*)`", text)) | set(
+        re.findall(r"`(\w+\.py)`", text)
+    )
     missing = [
-        path for path in sorted(named) if not (ROOT / "src" / "vramcast" / path).exists() and not (ROOT / path).exists()
+        path
+        for path in sorted(named)
+        if not (ROOT / "src" / "vramcast" / path).exists() and not (ROOT / path).exists()
     ]
     assert len(named) > 60
     assert missing == []

@@ -19,12 +19,13 @@ LAYER = {
     "errors": 0, "patches": 0, "units": 1, "files": 2, "ledger": 2,
     "sample_lengths": 3, "sandbox": 3, "job": 4,
     "jobfile": 5, "catalog": 5, "allocator": 5, "host": 5,
-    "runtime": 6, "models": 6, "snapshot": 6, "forecast": 7,
+    "runtime": 6, "models": 6, "snapshot": 6, "forecast": 7, "setup": 7,
     "engine": 8, "virtual": 9,
-    "accuracy": 10, "configs": 10, "diagnose": 10, "plan": 10,
-    "report": 11,
-    "web": 12, "__init__": 12,
-    "cli": 13, "__main__": 14,
+    "accuracy": 10, "plan": 10,
+    "diagnose": 11,
+    "report": 12,
+    "cli": 13,
+    "__init__": 14, "__main__": 14,
 }  # fmt: skip
 # The vocabulary, and `host`, which needs nothing else: a training job does not pay for the planner.
 RUNTIME_MAY_IMPORT = {"errors", "units", "ledger", "job", "host", "runtime"}
@@ -72,17 +73,55 @@ def test_imports_point_down(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
 def test_only_the_virtual_gpu_and_the_runtime_import_torch(path: Path) -> None:
-    named = {name.partition(".")[0] for name in imports(ast.parse(path.read_text(encoding="utf-8")), lazy=True)}
+    named = {
+        name.partition(".")[0]
+        for name in imports(ast.parse(path.read_text(encoding="utf-8")), lazy=True)
+    }
     assert package_of(path) in MAY_IMPORT_TORCH or not named.intersection(HEAVY)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
 def test_only_the_command_line_prints(path: Path) -> None:
-    # The runtime is a guest in a training job and its monitor may be asked to print; a web server logs.
-    if package_of(path) in ("cli", "runtime", "web", "__main__"):
+    # The runtime is a guest in a training job, and its monitor may be asked to print.
+    if package_of(path) in ("cli", "runtime", "__main__"):
         return
-    calls = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
-    assert [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"] == []
+    calls = (
+        node
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+    )
+    assert [call.lineno for call in calls if ast.unparse(call.func) in PRINTING] == []
+
+
+PRINTING = ("print", "sys.stdout.write", "sys.stderr.write")
+# Packages that compute: reports take their records (classes), never their functions or constants.
+COMPUTING = ("engine", "plan", "virtual", "sandbox")
+
+
+@pytest.mark.parametrize(
+    "path", sorted((SRC / "report").rglob("*.py")), ids=lambda path: str(path.relative_to(SRC))
+)
+def test_reports_compute_nothing(path: Path) -> None:
+    functions = [f"{module}.{name}" for module, name in imported_names(path) if not _is_class(name)]
+    assert functions == [], "compute it in cli, plan, diagnose or engine, and pass a record"
+
+
+def imported_names(path: Path) -> Iterator[tuple[str, str]]:
+    """What a file takes from packages that compute: module and name."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names if _computes(alias.name))
+        elif isinstance(node, ast.ImportFrom) and _computes(node.module or ""):
+            yield from ((node.module or "", alias.name) for alias in node.names)
+
+
+def _computes(module: str) -> bool:
+    top, _, inner = module.partition(".")
+    return top == "vramcast" and inner.partition(".")[0] in COMPUTING
+
+
+def _is_class(name: str) -> bool:
+    return name[:1].isupper() and not name.isupper()
 
 
 LIGHT = {
@@ -99,7 +138,9 @@ TOO_HEAVY = (*HEAVY, "numpy", "pandas", "pyarrow", "fastapi", "starlette", "uvic
 @pytest.mark.parametrize("code", LIGHT.values(), ids=LIGHT.keys())
 def test_the_light_paths_load_nothing_heavy(code: str) -> None:
     script = f"import sys, json\n{code}\nprint(json.dumps(sorted(sys.modules)), file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     loaded = set(json.loads(done.stderr.splitlines()[-1]))
     assert loaded.intersection(TOO_HEAVY) == set()
     assert "vramcast" in loaded
@@ -107,5 +148,7 @@ def test_the_light_paths_load_nothing_heavy(code: str) -> None:
 
 def test_test_files_have_names_of_their_own() -> None:
     """pytest imports them by bare name; two of one name hide each other."""
-    names = [path.name for path in (SRC.parents[1] / "tests").rglob("*.py") if path.name != "conftest.py"]
+    names = [
+        path.name for path in (SRC.parents[1] / "tests").rglob("*.py") if path.name != "conftest.py"
+    ]
     assert sorted(name for name in set(names) if names.count(name) > 1) == []

@@ -12,7 +12,9 @@ import pytest
 
 from vramcast.cli import COMMANDS, main
 
-SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads(
+    (Path(__file__).parents[2] / "docs" / "schema.json").read_text(encoding="utf-8")
+)
 OOM = (
     "CUDA out of memory. Tried to allocate 96.00 MiB. GPU 0 has a total capacity of 79.15 GiB of which 12.75 MiB is "
     "free. Of the allocated memory 76.72 GiB is allocated by PyTorch, and 1.81 GiB is reserved by PyTorch but "
@@ -37,8 +39,20 @@ ELSEWHERE = {"trace": "tests/virtual", "accuracy": "tests/measured"}
 
 
 def segment() -> dict[str, Any]:
-    block = {"address": 4096, "size": 512, "requested_size": 500, "state": "active_allocated", "frames": []}
-    free = {"address": 4608, "size": 2 * 2**20 - 512, "requested_size": 0, "state": "inactive", "frames": []}
+    block = {
+        "address": 4096,
+        "size": 512,
+        "requested_size": 500,
+        "state": "active_allocated",
+        "frames": [],
+    }
+    free = {
+        "address": 4608,
+        "size": 2 * 2**20 - 512,
+        "requested_size": 0,
+        "state": "inactive",
+        "frames": [],
+    }
     return {
         "device": 0, "address": 4096, "total_size": 2 * 2**20, "allocated_size": 512, "active_size": 512,
         "requested_size": 500, "stream": 0, "segment_type": "small", "is_expandable": False, "frames": [],
@@ -51,7 +65,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("inputs")
     (path / "oom.txt").write_text(OOM, encoding="utf-8")
     event = {"action": "alloc", "addr": 4096, "size": 500, "stream": 0, "time_us": 1, "frames": []}
-    made = {"action": "segment_alloc", "addr": 4096, "size": 2 * 2**20, "stream": 0, "time_us": 0, "frames": []}
+    made = {
+        "action": "segment_alloc",
+        "addr": 4096,
+        "size": 2 * 2**20,
+        "stream": 0,
+        "time_us": 0,
+        "frames": [],
+    }
     snapshot = {"segments": [segment()], "device_traces": [[made, event]], "allocator_settings": {}}
     (path / "snapshot.pickle").write_bytes(pickle.dumps(snapshot))
     return path
@@ -63,7 +84,9 @@ def test_every_command_is_held_against_the_schema() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", PRINTED)
-def test_json_is_as_documented(command: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_as_documented(
+    command: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     name, line = PRINTED[command]
     assert main([*line.format(folder=folder).split(), "--json"]) in (0, 1)
     printed = json.loads(capsys.readouterr().out)

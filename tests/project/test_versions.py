@@ -27,12 +27,19 @@ def test_torch_is_the_same_everywhere() -> None:
     assert f"torch=={pinned}" in text("Makefile")
     assert f"torch {pinned}" in text("CONTRIBUTING.md")
     floors = {
-        each for extra in ("trace", "runtime") for each in PROJECT["optional-dependencies"][extra] if "torch" in each
+        each
+        for extra in ("trace", "runtime")
+        for each in PROJECT["optional-dependencies"][extra]
+        if "torch" in each
     }
     assert len(floors) == 1
     assert f"`{floors.pop()}`" in text("CONTRIBUTING.md")
 
 
 def test_transformers_is_the_declared_one_in_the_documents() -> None:
-    (declared,) = [each for each in PROJECT["optional-dependencies"]["trace"] if each.startswith("transformers")]
+    (declared,) = [
+        each
+        for each in PROJECT["optional-dependencies"]["trace"]
+        if each.startswith("transformers")
+    ]
     assert f"`{declared}`" in text("CONTRIBUTING.md")

@@ -53,7 +53,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("venv")
     venv.create(home, with_pip=True)
     python = home / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel], check=True)
+    subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel], check=True
+    )
     (packages,) = home.glob("lib/python*/site-packages")
     (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()), encoding="utf-8")
     return home
@@ -67,7 +69,9 @@ def run(home: Path, *arguments: str) -> str:
 
 def test_the_wheel_carries_every_file_of_the_package(wheel: Path) -> None:
     carried = set(zipfile.ZipFile(wheel).namelist())
-    files = {path.relative_to(ROOT / "src").as_posix() for path in PACKAGE.rglob("*") if path.is_file()}
+    files = {
+        path.relative_to(ROOT / "src").as_posix() for path in PACKAGE.rglob("*") if path.is_file()
+    }
     files = {name for name in files if "__pycache__" not in name}
     assert files.difference(carried) == set()
 

@@ -19,7 +19,13 @@ import torch
 from torch import nn
 
 from vramcast.errors import VramcastError
-from vramcast.runtime import LowMemDataset, ReferenceCache, ReferenceModel, precompute_reference, rewrite_row_groups
+from vramcast.runtime import (
+    LowMemDataset,
+    ReferenceCache,
+    ReferenceModel,
+    precompute_reference,
+    rewrite_row_groups,
+)
 
 
 class Tiny(nn.Module):
@@ -76,7 +82,9 @@ def main(place: Path, way: str, source: Path) -> None:
         found["not all"] = said(lambda: ReferenceCache(place / "cache", model=model).require(data))
         found["rewrite"] = said(rewrite)
         found["left by rewrite"] = names(place)
-        found["map"] = said(lambda: LowMemDataset(source, mode="mmap", cache_dir=place / "arrow")[0])
+        found["map"] = said(
+            lambda: LowMemDataset(source, mode="mmap", cache_dir=place / "arrow")[0]
+        )
         found["left by map"] = names(place)
     computed = []
     model.register_forward_hook(lambda *_: computed.append(1))

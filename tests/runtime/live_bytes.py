@@ -65,12 +65,18 @@ class LiveBytes(TorchDispatchMode):
         explicit = kwargs.get("device")
         if explicit is not None and explicit.index is not None:
             return str(explicit)
-        tagged = {self._key(tensor): self._device_of.get(self._key(tensor)) for tensor in inputs if tensor.dim() > 0}
+        tagged = {
+            self._key(tensor): self._device_of.get(self._key(tensor))
+            for tensor in inputs
+            if tensor.dim() > 0
+        }
         known = {device for device in tagged.values() if device is not None}
         if len(known) > 1 and inside_backward():
             # Autograd moves gradients by tensor.device, which has lost the index. The operation runs where the
             # tensors that the forward saved are.
-            known = {device for key, device in tagged.items() if device and key not in self._backward} or known
+            known = {
+                device for key, device in tagged.items() if device and key not in self._backward
+            } or known
         if len(known) > 1 and func not in TRANSFERS and not (self.may_mix or inside_backward()):
             raise AssertionError(f"{func} mixes {sorted(known)}")
         return min(known, default=None)

@@ -77,10 +77,15 @@ def two_phase(how: str, ids: torch.Tensor) -> dict[str, torch.Tensor]:
         step.main_phase(lambda: next_token_loss(model(ids), ids))
         step.gate_phase()
         found = {name: p.grad for name, p in plain.named_parameters()}
-        found = {name: g.full_tensor() if hasattr(g, "full_tensor") else g.clone() for name, g in found.items()}
+        found = {
+            name: g.full_tensor() if hasattr(g, "full_tensor") else g.clone()
+            for name, g in found.items()
+        }
         step.main_optimizer.step()
         step.gate_optimizer.step()
-        step(lambda: next_token_loss(model(ids), ids))  # a whole step more, optimizer between the phases
+        step(
+            lambda: next_token_loss(model(ids), ids)
+        )  # a whole step more, optimizer between the phases
     return found
 
 
@@ -88,7 +93,9 @@ def one_pass(how: str, ids: torch.Tensor) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     plain = DynamicMoe()
     model = wrapped(plain, how)
-    with OnePassStep(model, optimizers=[], layer_loss=lambda r: gating_loss([r]), routers=ROUTERS) as step:
+    with OnePassStep(
+        model, optimizers=[], layer_loss=lambda r: gating_loss([r]), routers=ROUTERS
+    ) as step:
         step.backward(lambda: next_token_loss(model(ids), ids))
     found = {name: p.grad for name, p in plain.named_parameters()}
     return {name: g.full_tensor() if hasattr(g, "full_tensor") else g for name, g in found.items()}
@@ -133,11 +140,15 @@ def reference_loss(how: str, ids: torch.Tensor, path: Path) -> torch.Tensor:
     reference = ReferenceModel(cache, "precomputed")
     model = wrapped(policy, how)
     if how == "ddp":
-        assert torch.equal(ReferenceModel.copy_of(model).logprobs(batch).total, reference.logprobs(batch).total)
+        assert torch.equal(
+            ReferenceModel.copy_of(model).logprobs(batch).total, reference.logprobs(batch).total
+        )
     if how == "fsdp2":
         with pytest.raises(InputError, match="shards"):
             ReferenceModel.copy_of(model)
-    loss = npo_loss(sequence_logprobs(model(ids), ids).total, reference.logprobs(batch).total, beta=0.1)
+    loss = npo_loss(
+        sequence_logprobs(model(ids), ids).total, reference.logprobs(batch).total, beta=0.1
+    )
     loss.backward()
     assert not any("reference" in name for name in model.state_dict())
     average = loss.detach().clone()
@@ -171,7 +182,10 @@ def edit_gradients(how: str, ids: torch.Tensor) -> torch.Tensor:
         batch = {"input_ids": row[None]}
         mask, labels = label_positions(row[None])
         prefix = edit.prefix(batch)
-        loss_of = lambda logits, mask=mask, labels=labels: nn.functional.cross_entropy(logits[mask], labels)  # noqa: E731
+
+        def loss_of(logits, mask=mask, labels=labels):
+            return nn.functional.cross_entropy(logits[mask], labels)
+
         sync = mend.no_sync() if how == "ddp" and index < len(ids) - 1 else torch.enable_grad()
         with sync, GraphCut(edit.edited(mend(edit.factors(prefix, loss_of)))) as cut:
             (loss_of(edit(prefix, cut.leaves)) / len(ids)).backward()
@@ -192,7 +206,9 @@ def agreed_batch(rank: int) -> list[int]:
         if rank == 0 and batch > 5:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    choice = find_batch_size(step, Job(1), predict=lambda b: b * (rank + 1), budget_bytes=16, device="cpu")
+    choice = find_batch_size(
+        step, Job(1), predict=lambda b: b * (rank + 1), budget_bytes=16, device="cpu"
+    )
     return [choice.batch, choice.job.batch]
 
 
@@ -213,7 +229,9 @@ def monitored(rank: int, path: Path) -> dict[str, float]:
     """The largest rank is reported, rank 0 writes, and a rank whose monitor broke does not stop the others."""
     written = []
     counters = Fixed(0 if rank == 1 else 100 * (rank + 1))
-    monitor = MemoryMonitor("cpu:1", counters=counters, writers=[lambda step, m: written.append(step)])
+    monitor = MemoryMonitor(
+        "cpu:1", counters=counters, writers=[lambda step, m: written.append(step)]
+    )
     with monitor:
         for _ in range(3):
             monitor.end_step()
@@ -222,7 +240,9 @@ def monitored(rank: int, path: Path) -> dict[str, float]:
 
 
 def worst(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
-    return max(((found[n] - e).norm() / e.norm().clamp(min=1e-12)).item() for n, e in expected.items())
+    return max(
+        ((found[n] - e).norm() / e.norm().clamp(min=1e-12)).item() for n, e in expected.items()
+    )
 
 
 def main() -> None:

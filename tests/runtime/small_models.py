@@ -35,7 +35,9 @@ def moe_model(family: str, **changes: Any) -> Any:
         "q_lora_rank": None, "kv_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
     }  # fmt: skip
     torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**sizes, **changes})).train()
+    return AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(family, **{**sizes, **changes})
+    ).train()
 
 
 def language_model(family: str = "llama", **changes: Any) -> Any:
@@ -72,7 +74,10 @@ class DynamicGate(nn.Module):
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         logits = x @ self.weight.T
         scores = torch.relu(torch.sigmoid(logits) - torch.sigmoid(self.threshold))
-        return {"logits": logits, "weights": scores / scores.sum(dim=-1, keepdim=True).clamp(min=1e-6)}
+        return {
+            "logits": logits,
+            "weights": scores / scores.sum(dim=-1, keepdim=True).clamp(min=1e-6),
+        }
 
 
 class DynamicBlock(nn.Module):
@@ -97,7 +102,9 @@ class DynamicBlock(nn.Module):
             (tokens,) = torch.where(weights[:, index] > 0)
             gathered = flat[tokens]
             if self.tracker is not None:
-                self.tracker.watch(f"{self.name}.gate", gathered, tokens=tokens, experts=index, shape=weights.shape)
+                self.tracker.watch(
+                    f"{self.name}.gate", gathered, tokens=tokens, experts=index, shape=weights.shape
+                )
             out = out.index_add(0, tokens, expert(gathered) * weights[tokens, index, None])
         return x + out.reshape(x.shape)
 
@@ -105,10 +112,14 @@ class DynamicBlock(nn.Module):
 class DynamicMoe(nn.Module):
     """Embedding, dynamic mixture blocks, head: small enough to spawn."""
 
-    def __init__(self, vocab: int = 64, hidden: int = 32, experts: int = 4, layers: int = 2) -> None:
+    def __init__(
+        self, vocab: int = 64, hidden: int = 32, experts: int = 4, layers: int = 2
+    ) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocab, hidden)
-        self.layers = nn.ModuleList(DynamicBlock(hidden, experts, f"layers.{index}") for index in range(layers))
+        self.layers = nn.ModuleList(
+            DynamicBlock(hidden, experts, f"layers.{index}") for index in range(layers)
+        )
         self.head = nn.Linear(hidden, vocab, bias=False)
 
     def forward(self, ids: Tensor) -> Tensor:

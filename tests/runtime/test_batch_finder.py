@@ -17,7 +17,9 @@ MiB = 1 << 20
 
 
 def step_of(live_bytes_per_sample):
-    return lambda batch: torch.zeros(batch * live_bytes_per_sample, dtype=torch.uint8, device="cpu:1")
+    return lambda batch: torch.zeros(
+        batch * live_bytes_per_sample, dtype=torch.uint8, device="cpu:1"
+    )
 
 
 def test_a_right_prediction_needs_one_probe():
@@ -38,7 +40,11 @@ def test_a_right_prediction_needs_one_probe():
 def test_a_prediction_that_is_too_low_is_corrected_by_what_was_measured():
     with LiveBytes() as live:
         choice = find_batch_size(
-            step_of(2 * MiB), predict=lambda b: b * MiB, budget_bytes=10 * MiB, device="cpu:1", counters=live
+            step_of(2 * MiB),
+            predict=lambda b: b * MiB,
+            budget_bytes=10 * MiB,
+            device="cpu:1",
+            counters=live,
         )
     assert choice.batch == 5
     assert [probe.batch for probe in choice.probes] == [10, 5]
@@ -51,7 +57,12 @@ def test_running_out_is_an_answer():
 
     choice = find_batch_size(step, predict=lambda b: b * MiB, budget_bytes=10 * MiB, device="cpu:1")
     assert choice.batch == 6
-    assert [(probe.batch, probe.fits) for probe in choice.probes] == [(10, False), (5, True), (7, False), (6, True)]
+    assert [(probe.batch, probe.fits) for probe in choice.probes] == [
+        (10, False),
+        (5, True),
+        (7, False),
+        (6, True),
+    ]
 
 
 def test_memory_that_only_the_second_step_needs_is_seen():
@@ -64,7 +75,9 @@ def test_memory_that_only_the_second_step_needs_is_seen():
         del activations
 
     with LiveBytes() as live:
-        choice = find_batch_size(step, predict=lambda b: b * MiB, budget_bytes=10 * MiB, device="cpu:1", counters=live)
+        choice = find_batch_size(
+            step, predict=lambda b: b * MiB, budget_bytes=10 * MiB, device="cpu:1", counters=live
+        )
     assert choice.probes[0].peak_bytes >= 13 * MiB
     assert choice.batch <= 7
 
@@ -78,8 +91,12 @@ def test_another_error_is_not_swallowed():
 
 
 def test_nothing_fits_says_so_with_figures():
-    with pytest.raises(InputError, match=r"no batch fits 1.00 GiB: one sample is predicted at 2.00 GiB"):
-        find_batch_size(lambda b: None, predict=lambda b: b << 31, budget_bytes=1 << 30, device="cpu")
+    with pytest.raises(
+        InputError, match=r"no batch fits 1.00 GiB: one sample is predicted at 2.00 GiB"
+    ):
+        find_batch_size(
+            lambda b: None, predict=lambda b: b << 31, budget_bytes=1 << 30, device="cpu"
+        )
 
     def always(batch):
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -105,8 +122,12 @@ step(choice.batch // 2)
 
 def test_a_real_allocation_failure_in_the_probe_is_survived():
     """The process may take 512 MiB more; the prediction wrongly says that 1024 samples of 1 MiB fit."""
-    out = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, check=True, timeout=120).stdout
+    out = subprocess.run(
+        [sys.executable, "-c", REAL], capture_output=True, text=True, check=True, timeout=120
+    ).stdout
     batch, probes, first_fits = out.split()
     assert first_fits == "False"
     assert int(probes) > 1
-    assert 16 <= int(batch) <= 64  # 512 MiB at 8 to 16 MiB per sample, and what the allocator cannot reuse
+    assert (
+        16 <= int(batch) <= 64
+    )  # 512 MiB at 8 to 16 MiB per sample, and what the allocator cannot reuse

@@ -17,9 +17,13 @@ def balance_loss(routings):
     """Switch Transformer's: how often an expert is chosen times how likely it is."""
     experts = routings[0].scores.shape[-1]
     chosen = [
-        torch.zeros_like(r.logits).scatter_(-1, r.logits.topk(2, dim=-1).indices, 1).mean(dim=0) for r in routings
+        torch.zeros_like(r.logits).scatter_(-1, r.logits.topk(2, dim=-1).indices, 1).mean(dim=0)
+        for r in routings
     ]
-    return sum(experts * (often * r.scores.mean(dim=0)).sum() for often, r in zip(chosen, routings, strict=True))
+    return sum(
+        experts * (often * r.scores.mean(dim=0)).sum()
+        for often, r in zip(chosen, routings, strict=True)
+    )
 
 
 def small_model(family, num_layers):
@@ -64,9 +68,14 @@ def gating_gradients(model, ids, scheme, loss):
 def left_out(model, loss):
     """Per layer: the size of what is left out beside the whole gradient, and the cosine between the two."""
     ids = counting_text(8, 32, seed=999)
-    cut, whole = (gating_gradients(model, ids, scheme, loss) for scheme in (TwoPhaseStep, RetainGraphStep))
+    cut, whole = (
+        gating_gradients(model, ids, scheme, loss) for scheme in (TwoPhaseStep, RetainGraphStep)
+    )
     sizes = [((a - b).norm() / b.norm()).item() for a, b in zip(cut, whole, strict=True)]
-    cosines = [torch.cosine_similarity(a.flatten(), b.flatten(), dim=0).item() for a, b in zip(cut, whole, strict=True)]
+    cosines = [
+        torch.cosine_similarity(a.flatten(), b.flatten(), dim=0).item()
+        for a, b in zip(cut, whole, strict=True)
+    ]
     return sizes, cosines
 
 

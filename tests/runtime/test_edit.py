@@ -10,7 +10,14 @@ from live_bytes import LiveBytes
 from small_models import counting_text, language_model
 
 from vramcast.errors import InputError, UnsupportedError
-from vramcast.runtime import FunctionalEdit, GraphCut, MemoryMonitor, Mend, kl_to_reference, label_positions
+from vramcast.runtime import (
+    FunctionalEdit,
+    GraphCut,
+    MemoryMonitor,
+    Mend,
+    kl_to_reference,
+    label_positions,
+)
 from vramcast.runtime.training.mend import Running
 from vramcast.runtime.training.placement import copy_to, module_bytes, move, normalise_device
 
@@ -61,16 +68,40 @@ def image_batch():
 
 
 CASES = {
-    "llama": (lambda: language_model("llama"), "model.layers.{}.mlp.{}.weight", ("up_proj", "down_proj"), text_batch),
-    "gemma2": (lambda: language_model("gemma2"), "model.layers.{}.mlp.{}.weight", ("up_proj", "down_proj"), text_batch),
-    "gpt2": (lambda: language_model("gpt2"), "transformer.h.{}.mlp.{}.weight", ("c_fc", "c_proj"), text_batch),
-    "qwen2_vl": (qwen2_vl, f"{LANGUAGE_MODEL}.layers.{{}}.mlp.{{}}.weight", ("up_proj", "down_proj"), image_batch),
+    "llama": (
+        lambda: language_model("llama"),
+        "model.layers.{}.mlp.{}.weight",
+        ("up_proj", "down_proj"),
+        text_batch,
+    ),
+    "gemma2": (
+        lambda: language_model("gemma2"),
+        "model.layers.{}.mlp.{}.weight",
+        ("up_proj", "down_proj"),
+        text_batch,
+    ),
+    "gpt2": (
+        lambda: language_model("gpt2"),
+        "transformer.h.{}.mlp.{}.weight",
+        ("c_fc", "c_proj"),
+        text_batch,
+    ),
+    "qwen2_vl": (
+        qwen2_vl,
+        f"{LANGUAGE_MODEL}.layers.{{}}.mlp.{{}}.weight",
+        ("up_proj", "down_proj"),
+        image_batch,
+    ),
 }
 
 
 def case(name):
     make, pattern, parts, batch = CASES[name]
-    return make().eval(), [pattern.format(layer, part) for layer in (2, 3) for part in parts], batch()
+    return (
+        make().eval(),
+        [pattern.format(layer, part) for layer in (2, 3) for part in parts],
+        batch(),
+    )
 
 
 def editor(edit):
@@ -110,13 +141,20 @@ def test_edited_logits_are_the_whole_models_on_one_device_and_on_two(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_hypernetwork_gradients_are_the_joint_backwards(name):
+    # The model in float64: what rounds is what the editor and the norms compute in float32.
     model, names, batch = case(name)
+    model = model.double()
+    batch = {key: v.double() if v.is_floating_point() else v for key, v in batch.items()}
     inputs = {key: value for key, value in batch.items() if key != "labels"}
-    mask, loss_of = nll(batch)
+    mask, labels = label_positions(batch["labels"])
     edit = FunctionalEdit(model, names).place("cpu", SUB)
     mend = editor(edit)
     prefix = edit.prefix(batch)
     base = edit(prefix)
+
+    def loss_of(logits):
+        return F.cross_entropy(logits, labels)
+
     factors = edit.factors(prefix, loss_of, mask)
 
     def locality(logits):
@@ -131,7 +169,8 @@ def test_hypernetwork_gradients_are_the_joint_backwards(name):
     logits = torch.func.functional_call(model, edit.edited(mend(factors)), (), inputs).logits
     (loss_of(logits[mask]) + locality(logits)).backward()
     joint = torch.cat([p.grad.flatten() for p in mend.parameters()])
-    assert (torch.cat([g.flatten() for g in found]) - joint).norm() <= 2e-6 * joint.norm()
+    rounding = 4 * torch.finfo(torch.float32).eps
+    assert (torch.cat([g.flatten() for g in found]) - joint).norm() <= rounding * joint.norm()
 
 
 def test_factors_are_the_two_factors_of_the_weights_gradient():
@@ -155,7 +194,10 @@ def test_only_what_the_edited_forwards_need_is_moved_and_no_operation_mixes_devi
         mask, loss_of = nll(move(batch, edit.device))
         # Two of four layers, the last norm and the head; neither the embedding, the lower layers nor the vision tower.
         language = model.get_submodule(LANGUAGE_MODEL)
-        moved = sum(module_bytes(m) for m in (*language.layers[2:], language.norm, model.lm_head, language.rotary_emb))
+        moved = sum(
+            module_bytes(m)
+            for m in (*language.layers[2:], language.norm, model.lm_head, language.rotary_emb)
+        )
         assert live.live[SUB] == moved < 0.5 * module_bytes(model)
         prefix = edit.prefix(batch)
         base = edit(prefix).detach()
@@ -200,7 +242,12 @@ def test_one_device_in_two_spellings_is_refused(device, sub_device):
 
 
 def test_devices_are_normalised_and_nonsense_is_refused():
-    assert normalise_device("cuda") == normalise_device(0) == normalise_device("0") == torch.device("cuda", 0)
+    assert (
+        normalise_device("cuda")
+        == normalise_device(0)
+        == normalise_device("0")
+        == torch.device("cuda", 0)
+    )
     assert normalise_device("cpu:0") == torch.device("cpu")
     for nonsense in ("gpu3", "", True, 1.5, "-1"):
         with pytest.raises(InputError, match="not a device"):
@@ -212,7 +259,9 @@ def test_devices_are_normalised_and_nonsense_is_refused():
 
 def test_wrong_names_and_cuts_are_refused():
     model, names, _ = case("llama")
-    with pytest.raises(UnsupportedError, match=r"Did you mean model\.layers\.2\.mlp\.up_proj\.weight"):
+    with pytest.raises(
+        UnsupportedError, match=r"Did you mean model\.layers\.2\.mlp\.up_proj\.weight"
+    ):
         FunctionalEdit(model, ["model.layers.2.mlp.up_prj.weight"])
     with pytest.raises(UnsupportedError, match="not inside a ModuleList"):
         FunctionalEdit(model, ["lm_head.weight"])
@@ -243,7 +292,9 @@ def test_nested_batches_move_with_their_structure():
     assert moved["x"][1][1].is_meta
     assert moved["y"].a.is_meta
     assert moved["y"].b == 3
-    assert move(BatchEncoding({"input_ids": torch.ones(1)}), torch.device("meta"))["input_ids"].is_meta
+    assert move(BatchEncoding({"input_ids": torch.ones(1)}), torch.device("meta"))[
+        "input_ids"
+    ].is_meta
 
 
 def test_the_published_hyperparameters_give_the_published_size():
@@ -293,7 +344,9 @@ def learned_counting(model, steps=60):
 def unwanted(seed):
     """Texts whose second half breaks the rule that the model learned."""
     batch = text_batch(seed=seed)
-    batch["labels"][:, 6:] = batch["input_ids"][:, 6:] = counting_text(2, 12, seed=seed + 500)[:, 6:].flip(1)
+    batch["labels"][:, 6:] = batch["input_ids"][:, 6:] = counting_text(2, 12, seed=seed + 500)[
+        :, 6:
+    ].flip(1)
     return batch
 
 
@@ -327,7 +380,12 @@ def test_training_the_editor_lowers_the_edit_loss_and_both_devices_hold_what_the
             losses.append(loss.item())
             monitor.end_step()
     assert sum(losses[-4:]) < 0.7 * sum(losses[:4])
-    assert {"memory/alloc_max", "memory/alloc_max_sub", "memory/res_max", "memory/res_max_sub"} <= set(monitor.metrics)
+    assert {
+        "memory/alloc_max",
+        "memory/alloc_max_sub",
+        "memory/res_max",
+        "memory/res_max_sub",
+    } <= set(monitor.metrics)
     # Between the losses and the replay: layers, edited weights, their gradients and the factors.
     predicted = ledger.moment("backward", SUB).allocated_bytes
     assert abs(held_sub - predicted) / predicted <= 0.05

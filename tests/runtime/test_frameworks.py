@@ -36,7 +36,9 @@ def scalars(folder):
     found = {}
     for path in folder.rglob("events.out.*"):
         events = EventAccumulator(str(path)).Reload()
-        found |= {tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+        found |= {
+            tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]
+        }
     return found
 
 
@@ -61,7 +63,9 @@ def test_lightning_never_moves_saves_or_optimises_the_reference(tmp_path):
             self.reference = ReferenceModel.copy_of(self.policy, "cpu:1")
 
         def training_step(self, batch, _):
-            total = sequence_logprobs(self.policy(input_ids=batch["input_ids"]).logits, batch["labels"]).total
+            total = sequence_logprobs(
+                self.policy(input_ids=batch["input_ids"]).logits, batch["labels"]
+            ).total
             return npo_loss(total, self.reference.logprobs(batch).total, beta=0.1)
 
         def configure_optimizers(self):
@@ -78,10 +82,15 @@ def test_lightning_never_moves_saves_or_optimises_the_reference(tmp_path):
     trainer.save_checkpoint(tmp_path / "saved.ckpt")
     saved = torch.load(tmp_path / "saved.ckpt", weights_only=False)["state_dict"]
     assert all(name.startswith("policy.") for name in saved)
-    assert all(torch.equal(a, b) for a, b in zip(before, module.reference._source.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(before, module.reference._source.parameters(), strict=True)
+    )
     assert monitor.failure is None
     assert len(monitor.steps) == 3
-    assert "memory/host_rss_max" in (next(tmp_path.rglob("metrics.csv")).read_text().splitlines()[0])
+    assert (
+        "memory/host_rss_max" in (next(tmp_path.rglob("metrics.csv")).read_text().splitlines()[0])
+    )
     assert len((tmp_path / "memory.jsonl").read_text().splitlines()) == 3
 
 
@@ -116,7 +125,9 @@ def test_accelerate_trackers_receive_the_metrics_and_the_reference_stays_out(tmp
         for start in range(0, 8, 2):
             ids = counting_text(8, 12)[start : start + 2]
             total = sequence_logprobs(policy(input_ids=ids).logits, ids).total
-            loss = npo_loss(total, reference.logprobs({"input_ids": ids, "labels": ids}).total, beta=0.1)
+            loss = npo_loss(
+                total, reference.logprobs({"input_ids": ids, "labels": ids}).total, beta=0.1
+            )
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
@@ -137,31 +148,47 @@ def test_trl_columns_are_what_trl_computes_itself_and_train(tmp_path):
     from trl import DPOConfig, DPOTrainer
 
     words = Tokenizer(
-        WordLevel({"[PAD]": 0, "[EOS]": 1, "[UNK]": 2} | {f"w{i}": i for i in range(3, 64)}, unk_token="[UNK]")
+        WordLevel(
+            {"[PAD]": 0, "[EOS]": 1, "[UNK]": 2} | {f"w{i}": i for i in range(3, 64)},
+            unk_token="[UNK]",
+        )
     )
     words.pre_tokenizer = Whitespace()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="[EOS]", pad_token="[PAD]", unk_token="[UNK]")
-    rows = [{"prompt": f"w{i} w{i + 1}", "chosen": f"w{i + 2} w{i + 3}", "rejected": f"w{i + 9}"} for i in range(3, 11)]
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, eos_token="[EOS]", pad_token="[PAD]", unk_token="[UNK]"
+    )
+    rows = [
+        {"prompt": f"w{i} w{i + 1}", "chosen": f"w{i + 2} w{i + 3}", "rejected": f"w{i + 9}"}
+        for i in range(3, 11)
+    ]
     args = DPOConfig(
         output_dir=str(tmp_path), max_steps=2, per_device_train_batch_size=2, report_to=[], use_cpu=True, bf16=False,
         precompute_ref_log_probs=True, save_strategy="no", disable_tqdm=True, logging_steps=1,
         gradient_checkpointing=False,
     )  # fmt: skip
     model = language_model().eval()
-    theirs = DPOTrainer(model=model, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
+    theirs = DPOTrainer(
+        model=model, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer
+    )
     ours = trl_columns(ReferenceModel.copy_of(model, "cpu"), theirs.train_dataset, batch_size=3)
     for name, values in ours.items():
-        torch.testing.assert_close(torch.tensor(values), torch.tensor(theirs.train_dataset[name]), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            torch.tensor(values), torch.tensor(theirs.train_dataset[name]), rtol=1e-5, atol=1e-5
+        )
 
     class Precomputed(DPOTrainer):
         """The columns come from our cache, so TRL runs no reference at all."""
 
         def _precompute_ref_logps(self, dataset, name, batch_size):
-            for column, values in trl_columns(ReferenceModel.copy_of(model, "cpu"), dataset).items():
+            for column, values in trl_columns(
+                ReferenceModel.copy_of(model, "cpu"), dataset
+            ).items():
                 dataset = dataset.add_column(column, values)
             return dataset
 
-    trainer = Precomputed(model=model, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
+    trainer = Precomputed(
+        model=model, args=args, train_dataset=Dataset.from_list(rows), processing_class=tokenizer
+    )
     assert trainer.ref_model is None
     trainer.train()
     first = trainer.state.log_history[0]["loss"]
@@ -182,7 +209,9 @@ def test_tensorboard_and_a_ledger_beside_each_other(tmp_path):
             pass
 
     with SummaryWriter(str(tmp_path)) as board:
-        monitor = MemoryMonitor("cpu:1", ledger=ledger, counters=Fixed(), writers=[to_tensorboard(board)])
+        monitor = MemoryMonitor(
+            "cpu:1", ledger=ledger, counters=Fixed(), writers=[to_tensorboard(board)]
+        )
         monitor.end_step()
     found = scalars(tmp_path)
     assert found["memory/alloc_max"] == [150]

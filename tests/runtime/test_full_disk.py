@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from full_disk_job import write_source
 
 JOB = Path(__file__).with_name("full_disk_job.py")
+RANKS_JOB = Path(__file__).with_name("full_disk_ranks_job.py")
 MOUNT = 'mount -t tmpfs -o size=1m none "$1" && shift && exec "$@"'
 
 
@@ -45,7 +47,12 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path, way):
     assert "cannot be written" in found["rewrite"]
     assert "another disk" in found["rewrite"]
     assert found["left by the beginning"] == []
-    assert found["left by precompute"] == found["left by rewrite"] == found["left by map"] == ["rank-00000.sqlite"]
+    assert (
+        found["left by precompute"]
+        == found["left by rewrite"]
+        == found["left by map"]
+        == ["rank-00000.sqlite"]
+    )
     # Whole batches of 64 samples, less than all; what is missing is refused, and computed when there is room again.
     assert 0 < found["samples kept"] < 60 * 64
     assert found["samples kept"] % 64 == 0
@@ -53,3 +60,28 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path, way):
     assert found["with room"] == [None, None]
     assert found["forwards with room"] == 60 - found["samples kept"] // 64
     assert found["rows"] == 40_000
+
+
+@pytest.mark.slow
+def test_every_rank_is_told_that_the_disk_of_one_is_full(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        str(RANKS_JOB),
+        str(tmp_path),
+    ]
+    variables = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env=variables
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    with_room, full = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in (0, 1))
+    assert "rank-00001.sqlite: cannot be written" in full["full"]
+    assert "finished batches are kept" in full["full"]
+    assert with_room["full"] == f"rank 1 failed: {full['full']}"
+    assert "\n" not in full["full"]
+    assert with_room["with room"] is None
+    assert full["with room"] is None

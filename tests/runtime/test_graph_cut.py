@@ -16,7 +16,10 @@ MiB = 1 << 20
 def trunk_and_losses():
     torch.manual_seed(0)
     trunk = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 512))
-    heads = [nn.Sequential(nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 512)).requires_grad_(False) for _ in range(4)]
+    heads = [
+        nn.Sequential(nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 512)).requires_grad_(False)
+        for _ in range(4)
+    ]
     x = torch.randn(512, 64)
     return trunk, x, [lambda y, head=head: head(y).pow(2).mean() for head in heads]
 

@@ -7,7 +7,14 @@ from functools import partial
 import pytest
 import torch
 from live_bytes import LiveBytes
-from small_models import DynamicMoe, counting_text, known_families, moe_blocks, moe_model, next_token_loss
+from small_models import (
+    DynamicMoe,
+    counting_text,
+    known_families,
+    moe_blocks,
+    moe_model,
+    next_token_loss,
+)
 from torch.utils.checkpoint import checkpoint
 
 from vramcast.errors import InputError, UnsupportedError
@@ -28,7 +35,10 @@ MOE = known_families()
 
 def gating_loss(routings, scale=100):
     """Expected surprise: the gate should prefer experts whose inputs the loss pulls at least."""
-    return sum(((r.scores * (1.0 if r.surprise is None else r.surprise)).sum(dim=-1)).mean() * scale for r in routings)
+    return sum(
+        ((r.scores * (1.0 if r.surprise is None else r.surprise)).sum(dim=-1)).mean() * scale
+        for r in routings
+    )
 
 
 def optimizers(model, collector, lr=1e-3):
@@ -50,19 +60,25 @@ def gate_gradients(model, ids, scheme, *, routers=None, forward=None, scale=100)
             block.tracker = tracker
         if scheme == "one pass":
             layer_loss = lambda routing: loss_of([routing])  # noqa: E731
-            with OnePassStep(model, optimizers=[], layer_loss=layer_loss, routers=routers, tracker=tracker) as step:
+            with OnePassStep(
+                model, optimizers=[], layer_loss=layer_loss, routers=routers, tracker=tracker
+            ) as step:
                 step.backward(closure)
         else:
             keep = {"two phase": "inputs", "retain graph": "graph"}[scheme]
             with AuxCollector(model, routers, keep=keep) as aux:
                 kind = TwoPhaseStep if scheme == "two phase" else RetainGraphStep
-                step = kind(collector=aux, tracker=tracker, gating_loss=loss_of, **optimizers(model, aux))
+                step = kind(
+                    collector=aux, tracker=tracker, gating_loss=loss_of, **optimizers(model, aux)
+                )
                 if scheme == "two phase":
                     step.main_phase(closure)
                     step.gate_phase()
                 else:
                     step.backward(closure)
-    return {r.name: [p.grad.clone() for p in r.gate.parameters()] for r in find_routers(model, routers)}
+    return {
+        r.name: [p.grad.clone() for p in r.gate.parameters()] for r in find_routers(model, routers)
+    }
 
 
 def gate_returns_no_logits(model, ids):
@@ -77,7 +93,9 @@ def gate_returns_no_logits(model, ids):
 
 
 def relative(found, expected):
-    return max(((a - b).abs().max() / b.abs().max()).item() for a, b in zip(found, expected, strict=True))
+    return max(
+        ((a - b).abs().max() / b.abs().max()).item() for a, b in zip(found, expected, strict=True)
+    )
 
 
 @pytest.mark.parametrize("family", MOE)
@@ -118,7 +136,9 @@ def test_one_pass_injection_pollutes_lower_layers_as_its_coefficient_grows_but_n
 def test_checkpointing_neither_collects_twice_nor_changes_gradients(use_reentrant):
     model, ids = moe_model("mixtral"), counting_text(2, 16)
     plain = {scheme: gate_gradients(model, ids, scheme) for scheme in ("two phase", "one pass")}
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": use_reentrant})
+    model.gradient_checkpointing_enable(
+        gradient_checkpointing_kwargs={"use_reentrant": use_reentrant}
+    )
     model.enable_input_require_grads()
     with AuxCollector(model) as aux:
         model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
@@ -201,7 +221,9 @@ def test_surprise_changes_no_gradient_and_is_there_for_the_chosen_experts_alone(
             if call.routing.indices is not None:
                 assert torch.equal(found, call.routing.routed()[pulled])
     for name, gradient in expected.items():
-        torch.testing.assert_close(model.get_parameter(name).grad, gradient, rtol=1e-4, atol=1e-7, msg=name)
+        torch.testing.assert_close(
+            model.get_parameter(name).grad, gradient, rtol=1e-4, atol=1e-7, msg=name
+        )
 
 
 @pytest.mark.parametrize("family", MOE)
@@ -213,9 +235,15 @@ def test_logits_that_a_gate_does_not_return_are_its_product(family):
     gate.register_forward_pre_hook(lambda m, args: inputs.append(args[0].detach().flatten(0, -2)))
     with AuxCollector(model) as aux:
         model(input_ids=ids)
-        expected = inputs[0] @ gate.weight.T + (0 if getattr(gate, "bias", None) is None else gate.bias)
+        expected = inputs[0] @ gate.weight.T + (
+            0 if getattr(gate, "bias", None) is None else gate.bias
+        )
         found = aux.calls[0].routing.logits
-    if family == "gpt_oss" or gate_returns_no_logits(model, ids) or isinstance(gate, torch.nn.Linear):
+    if (
+        family == "gpt_oss"
+        or gate_returns_no_logits(model, ids)
+        or isinstance(gate, torch.nn.Linear)
+    ):
         torch.testing.assert_close(found, expected.detach(), rtol=1e-5, atol=1e-6)
     else:
         assert found.shape == expected.shape  # some routers record probabilities
@@ -347,7 +375,9 @@ def test_a_model_without_routers_and_a_wrong_name_are_refused():
 def test_optimizers_that_share_parameters_are_refused():
     model = moe_model("mixtral")
     with AuxCollector(model) as aux:
-        parts = optimizers(model, aux) | {"main_optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+        parts = optimizers(model, aux) | {
+            "main_optimizer": torch.optim.SGD(model.parameters(), lr=0.1)
+        }
         with pytest.raises(InputError, match="stepped twice"):
             TwoPhaseStep(collector=aux, gating_loss=gating_loss, **parts)
 
@@ -355,7 +385,11 @@ def test_optimizers_that_share_parameters_are_refused():
 def test_evaluation_is_not_collected_and_nothing_is_left_behind():
     model, ids = moe_model("mixtral"), counting_text(2, 16)
     before = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
-    with AuxCollector(model) as aux, SurpriseTracker(model), OnePassStep(model, optimizers=[], layer_loss=gating_loss):
+    with (
+        AuxCollector(model) as aux,
+        SurpriseTracker(model),
+        OnePassStep(model, optimizers=[], layer_loss=gating_loss),
+    ):
         model.eval()(input_ids=ids)
         assert not aux.calls
     assert [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()] == before
@@ -386,10 +420,17 @@ def test_every_scheme_learns_counting(scheme):
         if scheme == "one pass":
             aux.close()
             z_loss = lambda routing: routing.logits.logsumexp(-1).pow(2).mean()  # noqa: E731
-            step = OnePassStep(model, optimizers=list(parts.values()), coefficient=1e-2, layer_loss=z_loss)
+            step = OnePassStep(
+                model, optimizers=list(parts.values()), coefficient=1e-2, layer_loss=z_loss
+            )
         else:
-            kind = {"two phase": TwoPhaseStep, "joint": JointStep, "retain graph": RetainGraphStep}[scheme]
-            z_loss = lambda routings: sum(r.logits.logsumexp(-1).pow(2).mean() for r in routings) * 1e-2  # noqa: E731
+            kind = {"two phase": TwoPhaseStep, "joint": JointStep, "retain graph": RetainGraphStep}[
+                scheme
+            ]
+
+            def z_loss(routings):
+                return sum(r.logits.logsumexp(-1).pow(2).mean() for r in routings) * 1e-2
+
             step = kind(collector=aux, gating_loss=z_loss, **parts)
         losses = []
         for seed in range(30):
@@ -463,7 +504,9 @@ def test_a_failed_micro_batch_takes_only_its_own_calls_with_it():
         step = TwoPhaseStep(collector=aux, gating_loss=mean_scores, **optimizers(model, aux))
         step.main_phase(lambda: model(input_ids=ids, labels=ids).loss)
         with pytest.raises(torch.OutOfMemoryError):
-            step.main_phase(lambda: FailingHead.apply(model(input_ids=ids, labels=ids).loss, "forward"))
+            step.main_phase(
+                lambda: FailingHead.apply(model(input_ids=ids, labels=ids).loss, "forward")
+            )
         assert len(aux.calls) == 2
         assert step.gate_phase().item() == pytest.approx(2 * 1 / 4)
 
@@ -529,7 +572,9 @@ class SecretiveBlock(torch.nn.Module):
 
     def forward(self, x):
         weights = self.gate(x).softmax(dim=-1)
-        return sum(expert(x * 1.0) * weights[..., index, None] for index, expert in enumerate(self.experts))
+        return sum(
+            expert(x * 1.0) * weights[..., index, None] for index, expert in enumerate(self.experts)
+        )
 
 
 @pytest.mark.parametrize("scheme", ["two phase", "one pass"])
@@ -572,7 +617,15 @@ def test_tokens_are_followed_through_what_blocks_do_to_gather_them():
             "whole": hidden.reshape(-1, 8),
         }
         tokens = {name: gathering.tokens_of(tensor).tolist() for name, tensor in found.items()}
-        unknown = [flat * 2, flat[:, 5], flat[:, chosen], flat.T, flat.sum(dim=0), chosen, torch.randn(3, 8)]
+        unknown = [
+            flat * 2,
+            flat[:, 5],
+            flat[:, chosen],
+            flat.T,
+            flat.sum(dim=0),
+            chosen,
+            torch.randn(3, 8),
+        ]
         assert [gathering.tokens_of(tensor) for tensor in unknown] == [None] * len(unknown)
     assert tokens == {
         "mixtral": [7, 0, 3], "deepseek v3": [7, 0, 3], "deepseek v2": [0, 3], "mask": [0, 2, 4, 6, 8],

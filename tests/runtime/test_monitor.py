@@ -50,13 +50,18 @@ def test_metrics_have_the_published_names():
         mebibytes(1, MAIN)
         monitor.end_step()
     expected = {"memory/alloc_max", "memory/res_max", "memory/alloc_max_sub", "memory/res_max_sub"}
-    assert expected | {"memory/host_rss", "memory/host_rss_max", "memory/host_pss"} <= set(monitor.metrics)
+    assert expected | {"memory/host_rss", "memory/host_rss_max", "memory/host_pss"} <= set(
+        monitor.metrics
+    )
 
 
 def test_a_window_of_steps_is_logged_by_its_maximum():
     written = []
     monitor = MemoryMonitor(
-        MAIN, counters=(live := LiveBytes()), log_every=3, writers=[lambda s, m: written.append((s, m))]
+        MAIN,
+        counters=(live := LiveBytes()),
+        log_every=3,
+        writers=[lambda s, m: written.append((s, m))],
     )
     with live, monitor:
         for size in (1, 5, 2, 1):
@@ -66,7 +71,12 @@ def test_a_window_of_steps_is_logged_by_its_maximum():
 
 
 def test_observed_beside_predicted():
-    line = {"category": Category.ACTIVATIONS, "component": "x", "place": MAIN, "origin": Origin.FORMULA}
+    line = {
+        "category": Category.ACTIVATIONS,
+        "component": "x",
+        "place": MAIN,
+        "origin": Origin.FORMULA,
+    }
     ledger = Ledger(entries=(
         Entry(phases=("forward", "backward"), nbytes=2 * MiB, **line),
         Entry(phases=("backward",), nbytes=2 * MiB, **line),
@@ -77,21 +87,35 @@ def test_observed_beside_predicted():
         with monitor.phase("backward"):
             mebibytes(4, MAIN)
         monitor.end_step()
-    found = {c.phase: (c.predicted_bytes // MiB, c.observed_bytes // MiB) for c in monitor.compare()}
+    found = {
+        c.phase: (c.predicted_bytes // MiB, c.observed_bytes // MiB) for c in monitor.compare()
+    }
     assert found == {None: (4, 4), "forward": (2, 3), "backward": (4, 4)}
     assert monitor.metrics["memory/alloc_over_predicted"] == 1.0
 
 
 def predicted(**by_phase):
     """A ledger with so many MiB per phase; "next_" stands for "next "."""
-    line = {"category": Category.ACTIVATIONS, "component": "x", "place": MAIN, "origin": Origin.FORMULA}
+    line = {
+        "category": Category.ACTIVATIONS,
+        "component": "x",
+        "place": MAIN,
+        "origin": Origin.FORMULA,
+    }
     names = {phase: phase.replace("_", " ") for phase in by_phase}
-    return Ledger(entries=tuple(Entry(phases=(names[p],), nbytes=size * MiB, **line) for p, size in by_phase.items()))
+    return Ledger(
+        entries=tuple(
+            Entry(phases=(names[p],), nbytes=size * MiB, **line) for p, size in by_phase.items()
+        )
+    )
 
 
 def run_steps(ledger, steps, **options):
     """Each step as {phase: MiB allocated in it}."""
-    with LiveBytes() as live, MemoryMonitor(MAIN, counters=live, ledger=ledger, **options) as monitor:
+    with (
+        LiveBytes() as live,
+        MemoryMonitor(MAIN, counters=live, ledger=ledger, **options) as monitor,
+    ):
         for step in steps:
             for phase, size in step.items():
                 with monitor.phase(phase):
@@ -101,19 +125,26 @@ def run_steps(ledger, steps, **options):
 
 
 def figures(comparison):
-    return {(c.phase, c.steps): (c.predicted_bytes // MiB, c.observed_bytes // MiB) for c in comparison}
+    return {
+        (c.phase, c.steps): (c.predicted_bytes // MiB, c.observed_bytes // MiB) for c in comparison
+    }
 
 
 PREDICTED = {
     "load": 2, "forward": 3, "backward": 4, "step": 9,
     "next_forward": 6, "next_backward": 7, "next_step": 9, "save": 20,
 }  # fmt: skip
-FIRST_STEP, LATER_STEP = {"forward": 3, "backward": 4, "step": 9}, {"forward": 6, "backward": 7, "step": 9}
+FIRST_STEP, LATER_STEP = (
+    {"forward": 3, "backward": 4, "step": 9},
+    {"forward": 6, "backward": 7, "step": 9},
+)
 
 
 @pytest.mark.parametrize("keep_steps", [1024, 1])
 def test_the_first_step_and_later_ones_stand_beside_their_own_predictions(keep_steps):
-    comparison = run_steps(predicted(**PREDICTED), [FIRST_STEP, LATER_STEP, LATER_STEP], keep_steps=keep_steps)
+    comparison = run_steps(
+        predicted(**PREDICTED), [FIRST_STEP, LATER_STEP, LATER_STEP], keep_steps=keep_steps
+    )
     assert figures(comparison) == {
         ("forward", "first step"): (3, 3), ("backward", "first step"): (4, 4), ("step", "first step"): (9, 9),
         ("next forward", "later steps"): (6, 6), ("next backward", "later steps"): (7, 7),
@@ -140,9 +171,17 @@ def test_micro_batches_before_the_first_optimizer_step_belong_to_the_first_step(
 
 def test_a_phase_that_nobody_marks_counts_to_the_one_it_lies_in():
     ledger = predicted(forward=3, loss=5, backward=4, step=9)
-    assert figures(run_steps(ledger, [{"forward": 5, "backward": 4}]))["forward", "first step"] == (5, 5)
-    assert figures(run_steps(ledger, [{"backward": 5, "step": 9}]))["backward", "first step"] == (5, 5)
-    marked = run_steps(ledger, [{"forward": 3, "loss": 5, "backward": 4}], phases=("forward", "loss", "backward"))
+    assert figures(run_steps(ledger, [{"forward": 5, "backward": 4}]))["forward", "first step"] == (
+        5,
+        5,
+    )
+    assert figures(run_steps(ledger, [{"backward": 5, "step": 9}]))["backward", "first step"] == (
+        5,
+        5,
+    )
+    marked = run_steps(
+        ledger, [{"forward": 3, "loss": 5, "backward": 4}], phases=("forward", "loss", "backward")
+    )
     assert figures(marked)["forward", "first step"] == (3, 3)
     assert figures(marked)["loss", "first step"] == (5, 5)
 
@@ -166,8 +205,12 @@ def test_a_comparison_prints_in_words():
     ]
     assert "no prediction. Give it one" in str(MemoryMonitor(MAIN).compare())
     assert "no step was seen" in str(MemoryMonitor(MAIN, ledger=predicted(forward=1)).compare())
-    elsewhere = Ledger(entries=tuple(replace(e, place="cuda:5") for e in predicted(forward=1).entries))
-    assert "the prediction is for cuda:5, the monitor watches cpu:2" in str(run_steps(elsewhere, [FIRST_STEP]))
+    elsewhere = Ledger(
+        entries=tuple(replace(e, place="cuda:5") for e in predicted(forward=1).entries)
+    )
+    assert "the prediction is for cuda:5, the monitor watches cpu:2" in str(
+        run_steps(elsewhere, [FIRST_STEP])
+    )
 
 
 def test_a_failing_counter_is_reported_once_and_the_run_goes_on():
@@ -190,7 +233,10 @@ def test_a_failing_counter_is_reported_once_and_the_run_goes_on():
 
 
 def test_a_gpu_that_is_not_there_is_reported_and_the_host_is_not_lost_to_an_exception():
-    with pytest.warns(RuntimeWarning, match="memory monitor stopped"), MemoryMonitor("cuda:7") as monitor:
+    with (
+        pytest.warns(RuntimeWarning, match="memory monitor stopped"),
+        MemoryMonitor("cuda:7") as monitor,
+    ):
         monitor.end_step()
     assert monitor.failure is not None
 
@@ -220,7 +266,9 @@ def test_the_ring_of_steps_is_bounded():
 def test_the_hosts_peak_within_a_step_is_seen_and_reset():
     with MemoryMonitor() as monitor:
         monitor.end_step()
-        with mmap.mmap(-1, 200 * MiB) as block:  # malloc might serve a tensor from pages that are resident already
+        with mmap.mmap(
+            -1, 200 * MiB
+        ) as block:  # malloc might serve a tensor from pages that are resident already
             block[:: mmap.PAGESIZE] = bytes(200 * MiB // mmap.PAGESIZE)
         big, small = monitor.end_step(), monitor.end_step()
     assert big.host.rss_max_bytes - big.host.rss_bytes > 150 * MiB

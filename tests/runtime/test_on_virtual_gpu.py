@@ -22,7 +22,12 @@ def trace(example, *arguments, gpu, gpus=1, steps=2, folder="examples"):
         "--steps", str(steps), "--json", "--", *arguments,
     ]  # fmt: skip
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=600, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     assert done.returncode in (0, 1), done.stderr[-2000:]
     return done.returncode, json.loads(done.stdout), done.stderr
@@ -36,9 +41,13 @@ def last_metrics(text):
 def test_every_phase_of_gpt2_is_observed_as_it_was_predicted():
     code, _, text = trace("monitored_gpt2.py", gpu="rtx3060", steps=4, folder="tests/runtime")
     assert code == 0
-    lines = re.findall(r"^cuda:0, (.+): predicted ([\d.]+) GiB, observed ([\d.]+) GiB", text, flags=re.MULTILINE)
+    lines = re.findall(
+        r"^cuda:0, (.+): predicted ([\d.]+) GiB, observed ([\d.]+) GiB", text, flags=re.MULTILINE
+    )
     phases = [
-        f"{phase}, {steps}" for steps in ("first step", "later steps") for phase in ("forward", "backward", "step")
+        f"{phase}, {steps}"
+        for steps in ("first step", "later steps")
+        for phase in ("forward", "backward", "step")
     ]
     assert [name for name, _, _ in lines] == [*phases, "the whole step, all steps"]
     for name, predicted, observed in lines:
@@ -47,18 +56,28 @@ def test_every_phase_of_gpt2_is_observed_as_it_was_predicted():
 
 @pytest.mark.slow
 def test_phi_3_mini_with_its_reference_on_the_card_runs_out_of_80_gb_in_the_first_optimizer_step():
-    code, _, text = trace("npo_reference.py", "--model", "phi-3-mini", "--reference", "same", gpu="a100-80gb")
+    code, _, text = trace(
+        "npo_reference.py", "--model", "phi-3-mini", "--reference", "same", gpu="a100-80gb"
+    )
     assert code == 1
-    assert not re.search(r"^step 0", text, flags=re.MULTILINE)  # it never came back from the first optimizer.step()
+    assert not re.search(
+        r"^step 0", text, flags=re.MULTILINE
+    )  # it never came back from the first optimizer.step()
 
 
 @pytest.mark.slow
 def test_phi_3_mini_with_its_reference_on_the_host_peaks_at_71_gib():
-    code, _, text = trace("npo_reference.py", "--model", "phi-3-mini", "--reference", "cpu", gpu="a100-80gb", steps=3)
+    code, _, text = trace(
+        "npo_reference.py", "--model", "phi-3-mini", "--reference", "cpu", gpu="a100-80gb", steps=3
+    )
     assert code == 0
     peaks = [float(peak) for peak in re.findall(r"memory/alloc_max ([\d.]+) GiB", text)]
     # Weights, gradients, two moments and the list of roots in float32: 20 bytes for each of 3,821,079,552 parameters.
-    assert peaks[0] == pytest.approx(20 * 3_821_079_552 / GiB, rel=0.002) == pytest.approx(71.2, rel=0.002)
+    assert (
+        peaks[0]
+        == pytest.approx(20 * 3_821_079_552 / GiB, rel=0.002)
+        == pytest.approx(71.2, rel=0.002)
+    )
 
 
 @pytest.mark.slow

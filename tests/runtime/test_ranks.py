@@ -25,7 +25,12 @@ def test_every_piece_agrees_with_one_process_under_torchrun(world):
         "ranks_job.py",
     ]
     done = subprocess.run(
-        command, cwd=HERE, capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        command,
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout.strip().splitlines()[-1])

@@ -47,7 +47,9 @@ def trained_and_reference():
 
 def npo(model, reference, batch):
     logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-    return npo_loss(sequence_logprobs(logits, batch["labels"]).total, reference.logprobs(batch).total, beta=0.1)
+    return npo_loss(
+        sequence_logprobs(logits, batch["labels"]).total, reference.logprobs(batch).total, beta=0.1
+    )
 
 
 def test_every_placement_gives_the_same_loss(tmp_path):
@@ -62,7 +64,9 @@ def test_every_placement_gives_the_same_loss(tmp_path):
     for batch in batches():
         expected = npo(model, same, batch)
         for name, reference in others.items():
-            torch.testing.assert_close(npo(model, reference, batch), expected, rtol=1e-6, atol=1e-6, msg=name)
+            torch.testing.assert_close(
+                npo(model, reference, batch), expected, rtol=1e-6, atol=1e-6, msg=name
+            )
 
 
 def test_log_probabilities_are_transformers_loss():
@@ -70,7 +74,9 @@ def test_log_probabilities_are_transformers_loss():
     batch = next(iter(batches()))
     expected = model(**batch).loss
     logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-    torch.testing.assert_close(sequence_logprobs(logits, batch["labels"]).batch_mean_loss(), expected)
+    torch.testing.assert_close(
+        sequence_logprobs(logits, batch["labels"]).batch_mean_loss(), expected
+    )
 
 
 def test_losses_against_their_definitions():
@@ -79,11 +85,14 @@ def test_losses_against_their_definitions():
     torch.testing.assert_close(npo_loss(policy, reference, beta=0.1), expected)
     margin = (policy - reference) - (policy - 1 - reference)
     torch.testing.assert_close(
-        dpo_loss(policy, policy - 1, reference, reference, beta=0.5), -torch.log(torch.sigmoid(0.5 * margin)).mean()
+        dpo_loss(policy, policy - 1, reference, reference, beta=0.5),
+        -torch.log(torch.sigmoid(0.5 * margin)).mean(),
     )
     logits = torch.randn(2, 5, 7)
     mask = torch.ones(2, 5, dtype=torch.bool)
-    torch.testing.assert_close(kl_to_reference(logits, logits, mask), torch.tensor(0.0), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        kl_to_reference(logits, logits, mask), torch.tensor(0.0), atol=1e-6, rtol=0
+    )
     assert kl_to_reference(logits, torch.randn(2, 5, 7), mask) > 0
 
 
@@ -116,7 +125,9 @@ def test_the_reference_on_another_device_costs_the_training_device_nothing():
         assert live.peaks["cpu:1"] == module_bytes(policy)  # copied once, never twice
         moved = {name: value.to("cpu:1") for name, value in batch.items()}
         reference.logprobs(moved)
-        assert live.live["cpu:1"] - module_bytes(policy) <= sum(t.nbytes for t in moved.values()) + 256
+        assert (
+            live.live["cpu:1"] - module_bytes(policy) <= sum(t.nbytes for t in moved.values()) + 256
+        )
     assert reference.ledger().entries[0].nbytes == module_bytes(policy)
 
 
@@ -127,7 +138,9 @@ def test_a_copy_in_bfloat16_takes_half_and_the_policy_keeps_its_dtype_and_gradie
     assert abs(bill / module_bytes(policy) - 0.5) < 0.01
     assert all(p.dtype == torch.float32 and p.requires_grad for p in policy.parameters())
     full = ReferenceModel.copy_of(policy, "cpu").logprobs(next(iter(batches()))).total
-    torch.testing.assert_close(reference.logprobs(next(iter(batches()))).total, full, rtol=0.02, atol=0)
+    torch.testing.assert_close(
+        reference.logprobs(next(iter(batches()))).total, full, rtol=0.02, atol=0
+    )
 
 
 def test_ties_between_weights_survive_the_copy():
@@ -163,7 +176,9 @@ def test_an_interrupted_precomputation_goes_on_where_it_stopped(tmp_path):
 def test_the_cache_finds_samples_in_any_order_batch_and_padding(tmp_path):
     base = language_model().eval()
     (batch,) = batches(1)
-    reference = ReferenceModel(precompute_reference(ReferenceModel(base), [batch], tmp_path), "precomputed")
+    reference = ReferenceModel(
+        precompute_reference(ReferenceModel(base), [batch], tmp_path), "precomputed"
+    )
     known = reference.logprobs(batch)
     order = [2, 0, 3]
     wider = {
@@ -198,7 +213,12 @@ def test_another_model_tokenizer_or_data_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"rope_theta": 500.0}, {"rms_norm_eps": 0.1}, {"hidden_act": "gelu"}, {"num_attention_heads": 2, "head_dim": 16}],
+    [
+        {"rope_theta": 500.0},
+        {"rms_norm_eps": 0.1},
+        {"hidden_act": "gelu"},
+        {"num_attention_heads": 2, "head_dim": 16},
+    ],
     ids=lambda changes: next(iter(changes)),
 )
 def test_the_same_weights_with_other_settings_are_another_model(tmp_path, changes):
@@ -231,7 +251,11 @@ class Angles(nn.Module):
 
     def __init__(self, theta=100.0, eps=1e-5):
         super().__init__()
-        self.embed, self.norm, self.head = nn.Embedding(64, 8), nn.LayerNorm(8, eps=eps), nn.Linear(8, 64)
+        self.embed, self.norm, self.head = (
+            nn.Embedding(64, 8),
+            nn.LayerNorm(8, eps=eps),
+            nn.Linear(8, 64),
+        )
         self.register_buffer("angles", theta ** -torch.arange(8.0), persistent=False)
 
     def forward(self, input_ids, attention_mask=None):
@@ -255,7 +279,9 @@ def test_adapters_with_another_scale_are_another_model(tmp_path):
     from peft import LoraConfig, get_peft_model
 
     def adapted(alpha):
-        config = LoraConfig(r=2, lora_alpha=alpha, target_modules=["q_proj"], init_lora_weights=False)
+        config = LoraConfig(
+            r=2, lora_alpha=alpha, target_modules=["q_proj"], init_lora_weights=False
+        )
         torch.manual_seed(0)
         return get_peft_model(language_model(), config).eval()
 
@@ -270,18 +296,26 @@ def test_a_cache_of_the_first_format_is_refused_in_one_line(tmp_path):
     with sqlite3.connect(tmp_path / "rank-00000.sqlite") as file:
         file.execute("UPDATE meta SET value = '1' WHERE name = 'format'")
         file.execute("DELETE FROM meta WHERE name = 'settings'")
-    with pytest.raises(InputError, match=r"has format 1, this vramcast reads 2.*run precompute_reference again") as old:
+    with pytest.raises(
+        InputError, match=r"has format 1, this vramcast reads 2.*run precompute_reference again"
+    ) as old:
         ReferenceCache(tmp_path, model=language_model().eval())
     assert "\n" not in str(old.value)
 
 
 def test_batches_without_labels_are_required_as_they_were_computed(tmp_path):
-    bare = [{name: value for name, value in batch.items() if name != "labels"} for batch in batches()]
+    bare = [
+        {name: value for name, value in batch.items() if name != "labels"} for batch in batches()
+    ]
     cache = precompute_reference(ReferenceModel(language_model().eval()), bare, tmp_path / "bare")
     cache.require(bare)
     cache.require([{**batch, "labels": None} for batch in bare])
-    labelled = precompute_reference(ReferenceModel(language_model().eval()), batches(), tmp_path / "labelled")
-    with pytest.raises(InputError, match=r"this batch has none: every real token counts") as refused:
+    labelled = precompute_reference(
+        ReferenceModel(language_model().eval()), batches(), tmp_path / "labelled"
+    )
+    with pytest.raises(
+        InputError, match=r"this batch has none: every real token counts"
+    ) as refused:
         labelled.require(bare)
     assert "\n" not in str(refused.value)
     with pytest.raises(InputError, match=r"without 'input_ids'.*it has text") as refused:
@@ -296,7 +330,9 @@ def test_a_real_tokenizer_is_told_from_a_changed_one(tmp_path):
 
     words = {"[UNK]": 0, "a": 1, "b": 2}
     first = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(words, unk_token="[UNK]")))
-    second = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(words | {"c": 3}, unk_token="[UNK]")))
+    second = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(words | {"c": 3}, unk_token="[UNK]"))
+    )
     base = language_model().eval()
     precompute_reference(ReferenceModel(base), batches(), tmp_path, tokenizer=first)
     ReferenceCache(tmp_path, model=base, tokenizer=first)

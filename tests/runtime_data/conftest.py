@@ -12,7 +12,12 @@ from parquet_samples import Write, table
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
     def make(
-        rows: int = 100, *, name: str = "data.parquet", group: int = 10, start: int = 0, **options: object
+        rows: int = 100,
+        *,
+        name: str = "data.parquet",
+        group: int = 10,
+        start: int = 0,
+        **options: object,
     ) -> Path:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,10 @@ def test_one_of_many_ranks_builds_and_the_others_wait(write: Write, tmp_path: Pa
     path = write(500, group=50)
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    ranks = [context.Process(target=build_and_count, args=(str(path), str(tmp_path), queue)) for _ in range(4)]
+    ranks = [
+        context.Process(target=build_and_count, args=(str(path), str(tmp_path), queue))
+        for _ in range(4)
+    ]
     for rank in ranks:
         rank.start()
     results = [queue.get(timeout=60) for _ in ranks]
@@ -61,7 +64,10 @@ def test_a_build_that_was_killed_leaves_nothing_that_counts(write: Write, tmp_pa
 
 def test_other_columns_and_changed_files_get_their_own_cache(write: Write, tmp_path: Path) -> None:
     path = write(100)
-    names = {cache.cache_path(read_facts(path, columns), tmp_path) for columns in (None, ["prompt"], ["response"])}
+    names = {
+        cache.cache_path(read_facts(path, columns), tmp_path)
+        for columns in (None, ["prompt"], ["response"])
+    }
     write(100, start=7)
     names.add(cache.cache_path(read_facts(path), tmp_path))
     assert len(names) == 4
@@ -70,7 +76,11 @@ def test_other_columns_and_changed_files_get_their_own_cache(write: Write, tmp_p
 def mapped_bytes(path: Path) -> int:
     """Resident pages of a file in this process, as the kernel counts them."""
     lines = iter(Path("/proc/self/smaps").read_text().splitlines())
-    rss = (next(line for line in lines if line.startswith("Rss:")) for header in lines if header.endswith(path.name))
+    rss = (
+        next(line for line in lines if line.startswith("Rss:"))
+        for header in lines
+        if header.endswith(path.name)
+    )
     return sum(int(line.split()[1]) * KiB for line in rss)
 
 
@@ -79,7 +89,9 @@ def test_no_more_of_the_cache_is_mapped_than_the_budget(tmp_path: Path) -> None:
     """Sixty-four chunks of a mebibyte, read twice from end to end with a budget of eight."""
     text = "x" * 1000
     source = tmp_path / "large.parquet"
-    pq.write_table(pa.table({"text": [text] * 64_000}), source, row_group_size=1000, use_dictionary=False)
+    pq.write_table(
+        pa.table({"text": [text] * 64_000}), source, row_group_size=1000, use_dictionary=False
+    )
     data = LowMemDataset(source, mode="mmap", cache_dir=tmp_path, budget_bytes=8 * MiB)
     path = cache.cache_path(data.facts, tmp_path)
     seen = []
@@ -95,7 +107,9 @@ def test_no_more_of_the_cache_is_mapped_than_the_budget(tmp_path: Path) -> None:
 def test_small_row_groups_share_a_chunk(tmp_path: Path) -> None:
     """A chunk of a hundred rows of forty columns is three times as much objects as data, in every worker."""
     path = tmp_path / "wide.parquet"
-    kinds = pa.DictionaryArray.from_arrays(pa.array([n // 100 % 7 for n in range(3000)]), pa.array(list("abcdefg")))
+    kinds = pa.DictionaryArray.from_arrays(
+        pa.array([n // 100 % 7 for n in range(3000)]), pa.array(list("abcdefg"))
+    )
     columns = {f"c{n}": range(3000) for n in range(40)}
     pq.write_table(pa.table({**columns, "kind": kinds}), path, row_group_size=100)
     data = LowMemDataset(path, mode="mmap", cache_dir=tmp_path)
@@ -106,10 +120,14 @@ def test_small_row_groups_share_a_chunk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("group", "chunks"), [(100, 4), (600, 6), (3900, 4)])
-def test_a_chunk_holds_whole_row_groups_or_part_of_one(tmp_path: Path, group: int, chunks: int) -> None:
+def test_a_chunk_holds_whole_row_groups_or_part_of_one(
+    tmp_path: Path, group: int, chunks: int
+) -> None:
     """Rows of a kilobyte: ten row groups to a chunk; one of 600 rows, but the last 300 fit in; one cut in four."""
     path = tmp_path / "t.parquet"
-    pq.write_table(pa.table({"text": [f"{n:1020}" for n in range(3900)]}), path, row_group_size=group)
+    pq.write_table(
+        pa.table({"text": [f"{n:1020}" for n in range(3900)]}), path, row_group_size=group
+    )
     data = LowMemDataset(path, mode="mmap", cache_dir=tmp_path)
     assert data[3899]["text"].strip() == "3899"
     ends = data._opened().ends

@@ -54,7 +54,9 @@ def test_schema_drift_names_file_column_and_types(write: Write, tmp_path: Path) 
     write(10, name="parts/0.parquet")
     drifted = pa.table({"prompt": ["a"], "response": ["b"], "number": ["not a number"]})
     pq.write_table(drifted, tmp_path / "parts/1.parquet")
-    with pytest.raises(InputError, match=r"1\.parquet: column 'number' is string, but int64 in .*0\.parquet"):
+    with pytest.raises(
+        InputError, match=r"1\.parquet: column 'number' is string, but int64 in .*0\.parquet"
+    ):
         LowMemDataset(tmp_path / "parts")
     assert len(LowMemDataset(tmp_path / "parts", columns=["prompt", "response"])) == 11
     pq.write_table(pa.table({"prompt": ["a"]}), tmp_path / "parts/1.parquet")
@@ -77,7 +79,9 @@ def read_epoch(path: Path, mode: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["table", "row-groups", "ultra", "mmap"])
-def test_a_damaged_row_group_is_named_and_ends_the_epoch(write: Write, mode: str, tmp_path: Path) -> None:
+def test_a_damaged_row_group_is_named_and_ends_the_epoch(
+    write: Write, mode: str, tmp_path: Path
+) -> None:
     path = write(100, group=10)
     damage_group(path, 6)
     with pytest.raises(InputError, match=r"data\.parquet, row group 6 of 10: cannot be decoded"):
@@ -96,12 +100,16 @@ def test_one_flipped_bit_is_found_where_pages_have_checksums(write: Write) -> No
 
 
 @pytest.mark.parametrize("mode", ["table", "row-groups", "ultra", "mmap"])
-def test_text_that_is_not_utf8_is_named_by_file_and_row_group(write: Write, mode: str, tmp_path: Path) -> None:
+def test_text_that_is_not_utf8_is_named_by_file_and_row_group(
+    write: Write, mode: str, tmp_path: Path
+) -> None:
     path = write(100, group=10, compression="none", use_dictionary=False)
     content = bytearray(path.read_bytes())
     content[content.index(b"answer 45")] = 0xFF
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"data\.parquet, row group 4 of 10: cannot be decoded.*(utf|UTF)"):
+    with pytest.raises(
+        InputError, match=r"data\.parquet, row group 4 of 10: cannot be decoded.*(utf|UTF)"
+    ):
         read_epoch(path, mode, tmp_path)
 
 
@@ -111,7 +119,9 @@ def test_the_error_crosses_from_a_worker(write: Write) -> None:
     path = write(100, group=10)
     damage_group(path, 6)
     data = LowMemDataset(path)
-    loader = DataLoader(data, batch_sampler=RowGroupSampler(data, batch_size=8), num_workers=2, collate_fn=list)
+    loader = DataLoader(
+        data, batch_sampler=RowGroupSampler(data, batch_size=8), num_workers=2, collate_fn=list
+    )
     with pytest.raises(InputError, match="row group 6 of 10"):
         list(loader)
 
@@ -150,19 +160,30 @@ def test_a_cut_cache_is_built_again(write: Write, tmp_path: Path) -> None:
     assert data[5]["number"] == 5
     cache = cache_path(data.facts, tmp_path)
     cache.write_bytes(cache.read_bytes()[:-50])
-    assert LowMemDataset(tmp_path / "data.parquet", mode="mmap", cache_dir=tmp_path)[99]["number"] == 99
+    assert (
+        LowMemDataset(tmp_path / "data.parquet", mode="mmap", cache_dir=tmp_path)[99]["number"]
+        == 99
+    )
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("sound") / "sound.parquet"
-    pq.write_table(pa.table({"text": ["abc", None, "d" * 50] * 5, "n": list(range(15))}), path, row_group_size=5)
+    pq.write_table(
+        pa.table({"text": ["abc", None, "d" * 50] * 5, "n": list(range(15))}),
+        path,
+        row_group_size=5,
+    )
     return path.read_bytes()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
-def test_any_damage_to_a_file_gives_our_error_or_all_rows(sound: bytes, tmp_path: Path, data: st.DataObject) -> None:
+def test_any_damage_to_a_file_gives_our_error_or_all_rows(
+    sound: bytes, tmp_path: Path, data: st.DataObject
+) -> None:
     """Bytes flipped anywhere, footer included: never a crash, a hang, or a shorter dataset."""
     content = bytearray(sound)
     for at in data.draw(st.lists(st.integers(0, len(sound) - 1), min_size=1, max_size=4)):
@@ -180,7 +201,9 @@ def test_any_damage_to_a_file_gives_our_error_or_all_rows(sound: bytes, tmp_path
 
 def test_a_footer_with_absurd_lengths_is_refused_not_followed(tmp_path: Path) -> None:
     path = tmp_path / "absurd.parquet"
-    thrift = bytes([0x49]) + bytes([0xFC, 0xFF, 0xFF, 0xFF, 0xFF, 0x0F])  # field 4: a list of 2^32 structs
+    thrift = bytes([0x49]) + bytes(
+        [0xFC, 0xFF, 0xFF, 0xFF, 0xFF, 0x0F]
+    )  # field 4: a list of 2^32 structs
     path.write_bytes(b"PAR1" + thrift + len(thrift).to_bytes(4, "little") + b"PAR1")
     with pytest.raises(InputError, match="footer is damaged"):
         read_footer(path)

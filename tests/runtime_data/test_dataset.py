@@ -60,7 +60,9 @@ def test_the_length_comes_from_the_footer_alone(write: Write) -> None:
     assert len(LowMemDataset(path)) == 100
 
 
-def test_columns_are_projected_and_keep_the_asked_order(write: Write, mode: str, tmp_path: Path) -> None:
+def test_columns_are_projected_and_keep_the_asked_order(
+    write: Write, mode: str, tmp_path: Path
+) -> None:
     data = open_mode(write(20), mode, tmp_path, columns=["response", "prompt"])
     assert list(data[3]) == ["response", "prompt"]
     with pytest.raises(UnsupportedError, match=r"'respons'.*response"):
@@ -70,7 +72,11 @@ def test_columns_are_projected_and_keep_the_asked_order(write: Write, mode: str,
 def test_many_files_are_one_dataset(write: Write, mode: str, tmp_path: Path) -> None:
     for part in range(3):
         write(11, name=f"parts/{part}.parquet", start=11 * part, group=4)
-    for source in (tmp_path / "parts", str(tmp_path / "parts/*.parquet"), sorted((tmp_path / "parts").iterdir())):
+    for source in (
+        tmp_path / "parts",
+        str(tmp_path / "parts/*.parquet"),
+        sorted((tmp_path / "parts").iterdir()),
+    ):
         data = open_mode(source, mode, tmp_path)
         assert [data[i]["number"] for i in range(33)] == list(range(33))
 
@@ -81,12 +87,21 @@ def test_hive_partitions_become_columns(write: Write, mode: str, tmp_path: Path)
     write(5, name="hive/_temporary/part.parquet")  # left by a writer that died
     data = open_mode(tmp_path / "hive", mode, tmp_path)
     assert len(data) == 15
-    assert [(data[i]["year"], data[i]["lang"]) for i in (0, 5, 10)] == [(2023, "zh"), (2024, None), (2024, "en")]
+    assert [(data[i]["year"], data[i]["lang"]) for i in (0, 5, 10)] == [
+        (2023, "zh"),
+        (2024, None),
+        (2024, "en"),
+    ]
 
 
 def test_nested_columns_come_back_as_python_values(mode: str, tmp_path: Path) -> None:
     rows = [
-        {"id": n, "turns": [{"role": "user", "text": "你好" * n}] * (n % 3), "tags": {"a": [n, None]}, "none": None}
+        {
+            "id": n,
+            "turns": [{"role": "user", "text": "你好" * n}] * (n % 3),
+            "tags": {"a": [n, None]},
+            "none": None,
+        }
         for n in range(25)
     ]
     path = tmp_path / "nested.parquet"
@@ -97,7 +112,9 @@ def test_nested_columns_come_back_as_python_values(mode: str, tmp_path: Path) ->
 
 
 def test_a_nested_size_is_an_estimate_and_says_so(tmp_path: Path) -> None:
-    rows = pa.table({"deep": [[[{"a": [n, None]}] * (n % 3)] for n in range(3000)], "n": range(3000)})
+    rows = pa.table(
+        {"deep": [[[{"a": [n, None]}] * (n % 3)] for n in range(3000)], "n": range(3000)}
+    )
     pq.write_table(rows, tmp_path / "deep.parquet")
     facts = read_facts(tmp_path / "deep.parquet")
     assert {column.name: column.exact for column in facts.columns} == {"deep": False, "n": True}
@@ -105,7 +122,10 @@ def test_a_nested_size_is_an_estimate_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_column_name_that_occurs_twice_is_refused(tmp_path: Path) -> None:
-    pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), tmp_path / "twice.parquet")
+    pq.write_table(
+        pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]),
+        tmp_path / "twice.parquet",
+    )
     with pytest.raises(InputError, match=r"twice.parquet: \['a'\] occur more than once"):
         LowMemDataset(tmp_path / "twice.parquet")
 
@@ -143,7 +163,10 @@ def test_a_giant_row_group_is_refused_with_the_ways_out(write: Write, tmp_path: 
     facts = rewrite_row_groups(path, tmp_path / "small.parquet", group_bytes=50_000)
     assert facts.num_rows == 5000
     assert facts.largest_group.decoded_bytes < 60_000
-    with pytest.warns(UserWarning, match=r"budget of 97\.66 KiB holds the largest row group.*Raise budget_bytes to"):
+    with pytest.warns(
+        UserWarning,
+        match=r"budget of 97\.66 KiB holds the largest row group.*Raise budget_bytes to",
+    ):
         data = LowMemDataset(tmp_path / "small.parquet", budget_bytes=100_000)
     assert [data[i]["number"] for i in range(0, 5000, 111)] == list(range(0, 5000, 111))
     with pytest.raises(InputError, match="exists already"):
@@ -171,11 +194,13 @@ def test_a_giant_row_group_is_read_in_slices_by_ultra(write: Write) -> None:
 
 def test_the_cache_of_row_groups_never_exceeds_its_room(write: Write) -> None:
     facts = read_facts(write(1000, group=10))
-    room = 5 * facts.most_held_bytes
+    room = 5 * facts.max_held_bytes
     store = GroupStore(facts, room + facts.scratch_bytes(0))
     for chunk in [*range(100), *range(99, -1, -1), 5, 50, 5]:
         store.load(chunk)
-        assert store.held.held_bytes == sum(rows.nbytes for rows in store.held._rows.values()) <= room
+        assert (
+            store.held.held_bytes == sum(rows.nbytes for rows in store.held._rows.values()) <= room
+        )
     assert len(store.held._rows) >= 4
 
 
@@ -193,7 +218,7 @@ def test_what_is_held_of_many_columns_is_more_than_their_data(tmp_path: Path) ->
 
 def test_ultra_holds_small_row_groups_up_to_a_slice(write: Write) -> None:
     facts = read_facts(write(1000, group=10))
-    store = SliceStore(facts, slice_bytes=5 * facts.most_held_bytes)
+    store = SliceStore(facts, slice_bytes=5 * facts.max_held_bytes)
     for chunk in [*range(100), 3, 99]:
         store.load(chunk, wanted=10)
         assert store.held.held_bytes <= store.held.limit_bytes
@@ -205,13 +230,15 @@ def test_memory_of_a_dropped_row_group_serves_the_next(tmp_path: Path) -> None:
     texts = [f"{n}:" + chr(0x4E00 + n % 3000) * (120 + n // 1000 * 3) for n in range(10_000)]
     pq.write_table(pa.table({"text": texts}), tmp_path / "t.parquet", row_group_size=1000)
     facts = read_facts(tmp_path / "t.parquet")
-    store = GroupStore(facts, 2 * facts.most_held_bytes + facts.scratch_bytes(0))
+    store = GroupStore(facts, 2 * facts.max_held_bytes + facts.scratch_bytes(0))
     seen: set[int] = set()
     for chunk in [*range(9, -1, -1), *range(10), 4, 9, 0]:
         rows = store.load(chunk)
         assert rows.memory is not None
         seen.add(id(rows.memory))
-        assert [row_of(rows, n)["text"] for n in (0, 500, 999)] == [texts[chunk * 1000 + n] for n in (0, 500, 999)]
+        assert [row_of(rows, n)["text"] for n in (0, 500, 999)] == [
+            texts[chunk * 1000 + n] for n in (0, 500, 999)
+        ]
     assert len(seen) < 23
 
 
@@ -224,7 +251,12 @@ COLUMNS = {
     "ids or null": [[1], None, [], [2, 3]],
     "ids with nulls": [[1, None], [None], [], [2]],
     "flag": [True, None, False, True],
-    "nested": [{"role": "user", "turns": ["a"]}, None, {"role": None, "turns": []}, {"role": "x", "turns": ["b", "c"]}],
+    "nested": [
+        {"role": "user", "turns": ["a"]},
+        None,
+        {"role": None, "turns": []},
+        {"role": "x", "turns": ["b", "c"]},
+    ],
     "all null": [None] * 4,
     "view": ["short", "longer than twelve bytes", None, ""],
 }
@@ -239,7 +271,9 @@ def test_rows_are_what_arrow_says(mode: str, tmp_path: Path, copies: int) -> Non
         "all null": pa.string(),
         "view": pa.string_view(),
     }
-    table = pa.table({name: pa.array(values * copies, type=types.get(name)) for name, values in COLUMNS.items()})
+    table = pa.table(
+        {name: pa.array(values * copies, type=types.get(name)) for name, values in COLUMNS.items()}
+    )
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=3000)
     data = open_mode(tmp_path / "t.parquet", mode, tmp_path)
     assert data.__getitems__(range(4)) == table.slice(0, 4).to_pylist()
@@ -247,7 +281,9 @@ def test_rows_are_what_arrow_says(mode: str, tmp_path: Path, copies: int) -> Non
     assert data.__getitems__([last, last + 1, last + 2]) == table.slice(last, 3).to_pylist()
 
 
-def test_a_row_group_is_decoded_once_while_it_is_held(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_group_is_decoded_once_while_it_is_held(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = GroupStore(read_facts(write(100, group=10)), 64 * MiB)
     first = store.load(3)
     monkeypatch.setattr(store._reader, "read", lambda index: pytest.fail(f"decoded {index} again"))
@@ -267,7 +303,9 @@ def read_in_child(data: LowMemDataset, queue: multiprocessing.Queue) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_children_read_what_the_parent_opened(write: Write, mode: str, method: str, tmp_path: Path) -> None:
+def test_children_read_what_the_parent_opened(
+    write: Write, mode: str, method: str, tmp_path: Path
+) -> None:
     data = open_mode(write(50), mode, tmp_path)
     assert data[25]["number"] == 25
     context = multiprocessing.get_context(method)

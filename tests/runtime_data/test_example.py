@@ -20,9 +20,19 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2")
 ACCELERATE = (sys.executable, "-m", "accelerate.commands.launch", "--main_process_port=0")
 
 
-def start(folder: Path, launcher: tuple[str, ...], *options: str) -> subprocess.CompletedProcess[str]:
+def start(
+    folder: Path, launcher: tuple[str, ...], *options: str
+) -> subprocess.CompletedProcess[str]:
     """With a home of its own: a configuration that somebody made with `accelerate config` must not decide."""
-    command = [*launcher, str(EXAMPLE), "--data", str(folder / "chat.parquet"), "--generate", "400", *options]
+    command = [
+        *launcher,
+        str(EXAMPLE),
+        "--data",
+        str(folder / "chat.parquet"),
+        "--generate",
+        "400",
+        *options,
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HOME": str(folder / "home")}
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
 
@@ -37,7 +47,9 @@ def check(output: str, rows: int) -> None:
     assert f"{rows} rows over all ranks" in output
     first, last = map(float, re.findall(r"loss ([0-9.]+) -> ([0-9.]+)", output)[0])
     assert last < first
-    predicted, measured = map(parse_bytes, re.findall(r"predicted ([0-9.]+ ..B), measured ([0-9.]+ ..B)", output)[0])
+    predicted, measured = map(
+        parse_bytes, re.findall(r"predicted ([0-9.]+ ..B), measured ([0-9.]+ ..B)", output)[0]
+    )
     assert abs(predicted - measured) <= max(0.1 * measured, 100e6)
 
 
@@ -50,7 +62,9 @@ def test_one_process_trains_every_row_and_memory_is_as_predicted(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "launcher", [TORCHRUN, (*ACCELERATE, "--multi_gpu", "--num_processes=2")], ids=["torchrun", "accelerate"]
+    "launcher",
+    [TORCHRUN, (*ACCELERATE, "--multi_gpu", "--num_processes=2")],
+    ids=["torchrun", "accelerate"],
 )
 def test_two_processes_share_the_rows(tmp_path: Path, launcher: tuple[str, ...]) -> None:
     output = run(tmp_path, "--max-length", "64", "--optimizer", "adamw", launcher=launcher)

@@ -24,7 +24,10 @@ TOKENS = (98_304,) * 3
 
 
 def limits(
-    free: int | None = 64 * GiB, shm: int | None = 32 * GiB, cpus: int = 16, cgroup: int | None = None
+    free: int | None = 64 * GiB,
+    shm: int | None = 32 * GiB,
+    cpus: int = 16,
+    cgroup: int | None = None,
 ) -> Limits:
     return Limits(
         ram_bytes=128 * GiB, available_bytes=free, cgroup_limit_bytes=cgroup,
@@ -38,7 +41,12 @@ def needs(**changes: object) -> LoaderNeeds:
 
 def test_a_roomy_machine_gets_workers_and_pinning() -> None:
     policy = loader_policy(needs(), limits=limits(), ranks=2)
-    assert (policy.num_workers, policy.prefetch_factor, policy.pin_memory, policy.batch_size) == (7, 2, True, 24)
+    assert (policy.num_workers, policy.prefetch_factor, policy.pin_memory, policy.batch_size) == (
+        7,
+        2,
+        True,
+        24,
+    )
     assert "16 CPUs for 2 ranks" in policy.reasons[0]
 
 
@@ -82,7 +90,11 @@ def test_any_machine_gets_settings_dataloader_accepts(
     from torch.utils.data import DataLoader
 
     asked = LoaderNeeds(
-        batch_size=batch, tensor_bytes=(row * batch,) * tensors, main_bytes=main, worker_bytes=worker, uses_gpu=gpu
+        batch_size=batch,
+        tensor_bytes=(row * batch,) * tensors,
+        main_bytes=main,
+        worker_bytes=worker,
+        uses_gpu=gpu,
     )
     policy = loader_policy(asked, limits=limits(free, shm, cpus), ranks=ranks)
     DataLoader([0, 1], **policy.dataloader_kwargs())  # raises on a combination it does not accept
@@ -105,11 +117,15 @@ def test_workers_divide_the_lanes(cpus: int, lanes: int | None, workers: int) ->
     assert ("lanes" in policy.reasons[0]) == (workers < min(cpus - 1, 8))
 
 
-def test_three_workers_would_decode_what_two_share(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_workers_would_decode_what_two_share(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Why: row groups decoded by workers that take batches in turn, as DataLoader's do."""
     decoded: list[int] = []
     real = GroupReader.read
-    monkeypatch.setattr(GroupReader, "read", lambda self, index: decoded.append(index) or real(self, index))
+    monkeypatch.setattr(
+        GroupReader, "read", lambda self, index: decoded.append(index) or real(self, index)
+    )
     path = write(2000, group=10)
 
     def count(workers: int) -> int:
@@ -124,8 +140,16 @@ def test_three_workers_would_decode_what_two_share(write: Write, monkeypatch: py
 
 
 def test_one_of_a_kind_is_said_in_the_singular() -> None:
-    assert loader_policy(needs(), limits=limits(cpus=2)).reasons[0].startswith("1 worker: 2 CPUs for 1 rank,")
-    assert loader_policy(needs(), limits=limits(cpus=1)).reasons[0].startswith("0 workers: 1 CPU for 1 rank,")
+    assert (
+        loader_policy(needs(), limits=limits(cpus=2))
+        .reasons[0]
+        .startswith("1 worker: 2 CPUs for 1 rank,")
+    )
+    assert (
+        loader_policy(needs(), limits=limits(cpus=1))
+        .reasons[0]
+        .startswith("0 workers: 1 CPU for 1 rank,")
+    )
 
 
 def test_nonsense_is_refused() -> None:
@@ -165,7 +189,11 @@ def free_port() -> int:
 def test_ranks_agree_on_what_the_tightest_can_bear(tmp_path: Path) -> None:
     script = tmp_path / "agree.py"
     script.write_text(AGREE)
-    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    rendezvous = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+    }
     environment = {**os.environ, **rendezvous}
     runs = [
         subprocess.Popen(

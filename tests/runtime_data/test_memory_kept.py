@@ -41,7 +41,10 @@ def large_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pq.ParquetWriter(path, schema) as writer:
         for start in range(0, 200_000, 1000):
             rows = range(start, start + 1000)
-            columns = {"prompt": [f"{n}:{n * 7919 % 10007}" for n in rows], "response": [f"{n}{tail}" for n in rows]}
+            columns = {
+                "prompt": [f"{n}:{n * 7919 % 10007}" for n in rows],
+                "response": [f"{n}{tail}" for n in rows],
+            }
             writer.write_table(pa.table(columns, schema=schema))
     return path
 
@@ -60,15 +63,21 @@ def test_row_groups_keep_to_their_budget(large_file: Path, budget: int) -> None:
 
 @pytest.mark.slow
 def test_ultra_holds_less_than_half_of_what_the_table_holds(large_file: Path) -> None:
-    assert growth(large_file, "ultra", 64 * MiB, 400) < growth(large_file, "table", 64 * MiB, 400) / 2
+    assert (
+        growth(large_file, "ultra", 64 * MiB, 400) < growth(large_file, "table", 64 * MiB, 400) / 2
+    )
 
 
 @pytest.mark.slow
-def test_a_random_row_of_ultra_costs_one_row_group(large_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_random_row_of_ultra_costs_one_row_group(
+    large_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """How many milliseconds that is depends on the machine: see benchmarks/dataset.md."""
     decoded: list[int] = []
     real = GroupReader.read
-    monkeypatch.setattr(GroupReader, "read", lambda self, index: decoded.append(index) or real(self, index))
+    monkeypatch.setattr(
+        GroupReader, "read", lambda self, index: decoded.append(index) or real(self, index)
+    )
     data = LowMemDataset(large_file, mode="ultra")
     rng = random.Random(0)
     picks = [rng.randrange(len(data)) for _ in range(100)]
@@ -77,7 +86,10 @@ def test_a_random_row_of_ultra_costs_one_row_group(large_file: Path, monkeypatch
     assert max(data.facts.row_groups[index].decoded_bytes for index in decoded) < MiB
 
 
-WORDS = ["".join(chr(0x4E00 + (n * 7919 + k * 104_729) % 3000) for k in range(1 + n % 4)) for n in range(2000)]
+WORDS = [
+    "".join(chr(0x4E00 + (n * 7919 + k * 104_729) % 3000) for k in range(1 + n % 4))
+    for n in range(2000)
+]
 TEXTS = ["".join(WORDS[(n * 31 + k * k * 17) % 2000] for k in range(60)) for n in range(20_000)]
 
 
@@ -89,7 +101,9 @@ def large_groups(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pq.ParquetWriter(path, schema) as writer:
         for group in range(20):
             prompts = [f"{group * 20_000 + n}:{text}" for n, text in enumerate(TEXTS)]
-            writer.write_table(pa.table([prompts, TEXTS[::-1]], schema=schema), row_group_size=20_000)
+            writer.write_table(
+                pa.table([prompts, TEXTS[::-1]], schema=schema), row_group_size=20_000
+            )
     return path
 
 
@@ -119,7 +133,10 @@ def test_ultra_empties_the_pool_after_large_decodings_only(
     """Emptied every few small ones, a pool stood at another size whenever a worker waited, and was slower to fill."""
     pool = CountingPool(pa.default_memory_pool())
     monkeypatch.setattr(pa, "default_memory_pool", lambda: pool)
-    small, large = LowMemDataset(large_file, mode="ultra"), LowMemDataset(large_groups, mode="ultra")
+    small, large = (
+        LowMemDataset(large_file, mode="ultra"),
+        LowMemDataset(large_groups, mode="ultra"),
+    )
     assert [small[1000 * group]["prompt"].partition(":")[0] for group in range(20)] == [
         str(1000 * group) for group in range(20)
     ]
@@ -144,11 +161,22 @@ print(pa.default_memory_pool().max_memory(), facts.row_groups[0].decoding_bytes(
     ("table", "options"),
     [
         (pa.table({"a": TEXTS, "b": TEXTS[::-1]}), {}),
-        (pa.table({"a": TEXTS, "b": TEXTS[::-1]}), {"use_dictionary": False, "compression": "zstd"}),
+        (
+            pa.table({"a": TEXTS, "b": TEXTS[::-1]}),
+            {"use_dictionary": False, "compression": "zstd"},
+        ),
         (pa.table({"a": TEXTS}), {"compression": "none"}),
         (pa.table({"a": TEXTS[:50] * 400}), {}),
         (pa.table({"a": range(500_000), "b": [n / 7 for n in range(500_000)]}), {}),
-        (pa.table({"a": [list(range(n % 50)) for n in range(20_000)], "b": [[{"t": text}] for text in TEXTS]}), {}),
+        (
+            pa.table(
+                {
+                    "a": [list(range(n % 50)) for n in range(20_000)],
+                    "b": [[{"t": text}] for text in TEXTS],
+                }
+            ),
+            {},
+        ),
         (pa.table({f"c{n}": TEXTS[:2000] for n in range(20)}), {}),
         (pa.table({"a": pa.array(TEXTS[:10] * 2000).dictionary_encode()}), {}),
     ],
@@ -160,7 +188,9 @@ def test_decoding_allocates_no_more_than_the_footer_lets_expect(
     """Bytes counted by pyarrow's own pool, in a process that has decoded nothing else."""
     path = tmp_path / "one.parquet"
     pq.write_table(table, path, row_group_size=table.num_rows, **options)
-    done = subprocess.run([sys.executable, "-c", DECODED, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", DECODED, str(path)], capture_output=True, text=True, check=True
+    )
     most, expected, decoded = map(int, done.stdout.split())
     assert decoded < most <= expected
 
@@ -196,7 +226,9 @@ def worker_growth(path: Path, mode: str, task: str) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["row-groups", "table"])
-def test_a_full_collection_in_a_forked_worker_copies_no_page_of_its_parent(tmp_path: Path, mode: str) -> None:
+def test_a_full_collection_in_a_forked_worker_copies_no_page_of_its_parent(
+    tmp_path: Path, mode: str
+) -> None:
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"a": range(1000)}), path)
     assert worker_growth(path, mode, "collect") - worker_growth(path, mode, "nothing") < 10e6
@@ -226,5 +258,7 @@ def test_decoding_takes_no_huge_pages_and_no_pandas(tmp_path: Path) -> None:
     folder = tmp_path / "year=2020" / "lang=zh"
     folder.mkdir(parents=True)
     pq.write_table(pa.table({"a": TEXTS}), folder / "part.parquet", row_group_size=5000)
-    done = subprocess.run([sys.executable, "-c", HUGE, str(tmp_path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", HUGE, str(tmp_path)], capture_output=True, text=True, check=True
+    )
     assert int(done.stdout) <= 2048  # kB: the page that was touched to find the pool

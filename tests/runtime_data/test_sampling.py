@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from parquet_samples import Write
 
 from vramcast.errors import InputError, UnsupportedError
-from vramcast.host.parquet import DataFile, ParquetFacts, RowGroup, read_facts
+from vramcast.host.data_files import DataFile
+from vramcast.host.parquet import read_facts
+from vramcast.host.parquet_facts import ParquetFacts, RowGroup
 from vramcast.runtime import LowMemDataset, RowGroupSampler
 from vramcast.runtime.data.stores import GroupReader
 from vramcast.units import MiB
@@ -51,7 +53,14 @@ layouts = st.lists(st.integers(1, 40), min_size=1, max_size=12)
     lanes=st.integers(1, 5),
 )  # fmt: skip
 def test_every_row_comes_exactly_once_over_all_ranks(
-    groups: list[int], batch: int, ranks: int, window: int, shuffle: str, epoch: int, seed: int, lanes: int
+    groups: list[int],
+    batch: int,
+    ranks: int,
+    window: int,
+    shuffle: str,
+    epoch: int,
+    seed: int,
+    lanes: int,
 ) -> None:
     seen: list[int] = []
     counts: list[int] = []
@@ -74,7 +83,9 @@ def test_every_row_comes_exactly_once_over_all_ranks(
 
 @settings(max_examples=100, deadline=None)
 @given(groups=layouts, batch=st.integers(1, 9), ranks=st.integers(1, 4), lanes=st.integers(1, 4))
-def test_drop_last_gives_full_batches_and_no_row_twice(groups: list[int], batch: int, ranks: int, lanes: int) -> None:
+def test_drop_last_gives_full_batches_and_no_row_twice(
+    groups: list[int], batch: int, ranks: int, lanes: int
+) -> None:
     options = {"batch_size": batch, "world_size": ranks, "drop_last": True, "lanes": lanes}
     rows = [
         row
@@ -93,7 +104,9 @@ def test_a_state_continues_where_it_was_taken(
     groups: list[int], batch: int, window: int, lanes: int, data: st.DataObject
 ) -> None:
     def sampler() -> RowGroupSampler:
-        return RowGroupSampler(dataset_of(groups), batch_size=batch, seed=3, window_bytes=window, lanes=lanes)
+        return RowGroupSampler(
+            dataset_of(groups), batch_size=batch, seed=3, window_bytes=window, lanes=lanes
+        )
 
     first = sampler()
     first.set_epoch(5)
@@ -131,7 +144,9 @@ def test_a_state_of_another_order_is_refused() -> None:
     with pytest.raises(InputError, match="batch_size 10 then, 12 now"):
         other.load_state_dict(state)
     with pytest.raises(InputError, match="row_groups"):
-        RowGroupSampler(dataset_of([40, 60] * 2), batch_size=10, rank=0, world_size=2).load_state_dict(state)
+        RowGroupSampler(
+            dataset_of([40, 60] * 2), batch_size=10, rank=0, world_size=2
+        ).load_state_dict(state)
 
 
 def test_ranks_that_would_wait_for_ever_are_refused() -> None:
@@ -156,7 +171,9 @@ def test_shuffle_quality_is_close_to_a_full_shuffle() -> None:
     spread = {}
     adjacent = {}
     for shuffle in ("groups", "full", "none"):
-        sampler = RowGroupSampler(dataset_of(groups), batch_size=50, shuffle=shuffle, seed=1, window_bytes=window)
+        sampler = RowGroupSampler(
+            dataset_of(groups), batch_size=50, shuffle=shuffle, seed=1, window_bytes=window
+        )
         order = [row for rows in sampler for row in rows]
         spread[shuffle] = batch_label_spread(order)
         adjacent[shuffle] = float(np.mean(np.abs(np.diff(order)) == 1))
@@ -172,14 +189,22 @@ def test_a_window_of_half_the_file_is_as_good_as_a_full_shuffle() -> None:
         shuffle: [
             row
             for rows in RowGroupSampler(
-                dataset_of([10] * 2000), batch_size=50, shuffle=shuffle, window_bytes=1000 * 10 * 100
+                dataset_of([10] * 2000),
+                batch_size=50,
+                shuffle=shuffle,
+                window_bytes=1000 * 10 * 100,
             )
             for row in rows
         ]
         for shuffle in ("groups", "full")
     }
-    assert batch_label_spread(orders["groups"]) == pytest.approx(batch_label_spread(orders["full"]), rel=0.15)
-    moved = {name: float(np.mean(np.abs(np.array(order) - np.arange(20_000)))) for name, order in orders.items()}
+    assert batch_label_spread(orders["groups"]) == pytest.approx(
+        batch_label_spread(orders["full"]), rel=0.15
+    )
+    moved = {
+        name: float(np.mean(np.abs(np.array(order) - np.arange(20_000))))
+        for name, order in orders.items()
+    }
     assert moved["groups"] == pytest.approx(moved["full"], rel=0.05)
     assert moved["full"] == pytest.approx(20_000 / 3, rel=0.02)
 
@@ -191,16 +216,20 @@ def test_workers_that_divide_the_lanes_decode_different_row_groups(
     """Four hundred row groups, forty in a window, read by workers that take batches in turn as DataLoader's do."""
     decoded: list[int] = []
     real = GroupReader.read
-    monkeypatch.setattr(GroupReader, "read", lambda self, index: decoded.append(index) or real(self, index))
+    monkeypatch.setattr(
+        GroupReader, "read", lambda self, index: decoded.append(index) or real(self, index)
+    )
     path = write(4000, group=10)
     facts = read_facts(path)
-    budget = facts.scratch_bytes(0) + 41 * facts.most_held_bytes
+    budget = facts.scratch_bytes(0) + 41 * facts.max_held_bytes
 
     def count(lanes: int, workers: int) -> int:
         decoded.clear()
         readers = [LowMemDataset(path, budget_bytes=budget) for _ in range(workers)]
         sampler = RowGroupSampler(readers[0], batch_size=batch, lanes=lanes)
-        rows = [row for n, rows in enumerate(sampler) for row in readers[n % workers].__getitems__(rows)]
+        rows = [
+            row for n, rows in enumerate(sampler) for row in readers[n % workers].__getitems__(rows)
+        ]
         assert sorted(row["number"] for row in rows) == list(range(4000))
         return len(decoded)
 
@@ -218,7 +247,9 @@ def test_a_giant_row_group_is_decoded_once_by_ultra(
     started: list[int] = []
     real = GroupReader.slices
     monkeypatch.setattr(
-        GroupReader, "slices", lambda self, index, rows: started.append(index) or real(self, index, rows)
+        GroupReader,
+        "slices",
+        lambda self, index, rows: started.append(index) or real(self, index, rows),
     )
     texts = [f"{n}:" + "x" * 3000 for n in range(10_000)]
     pq.write_table(pa.table({"text": texts}), tmp_path / "giant.parquet", row_group_size=10_000)
@@ -237,7 +268,9 @@ def test_a_giant_row_group_is_decoded_once_by_ultra(
 
 def test_lanes_are_chosen_by_the_row_groups_of_a_window() -> None:
     def lanes(window_groups: int, **options: object) -> int:
-        return RowGroupSampler(dataset_of([10] * 400), batch_size=5, window_bytes=window_groups * 1000, **options).lanes
+        return RowGroupSampler(
+            dataset_of([10] * 400), batch_size=5, window_bytes=window_groups * 1000, **options
+        ).lanes
 
     assert [lanes(groups) for groups in (1, 15, 16, 31, 32, 400)] == [1, 1, 2, 2, 4, 4]
     assert lanes(400, shuffle="full") == lanes(400, shuffle="none") == 1
@@ -279,7 +312,9 @@ def test_persistent_workers_serve_the_next_epoch(write: Write) -> None:
 
     data = LowMemDataset(write(200, group=20))
     sampler = RowGroupSampler(data, batch_size=16)
-    loader = DataLoader(data, batch_sampler=sampler, num_workers=2, collate_fn=numbers, persistent_workers=True)
+    loader = DataLoader(
+        data, batch_sampler=sampler, num_workers=2, collate_fn=numbers, persistent_workers=True
+    )
     epochs = []
     for epoch in range(3):
         sampler.set_epoch(epoch)
@@ -297,7 +332,9 @@ def test_torchdatas_stateful_loader_resumes_exactly(write: Write, workers: int, 
 
     def loader() -> StatefulDataLoader:
         sampler = RowGroupSampler(data, batch_size=16, seed=2)
-        return StatefulDataLoader(data, batch_sampler=sampler, num_workers=workers, collate_fn=numbers)
+        return StatefulDataLoader(
+            data, batch_sampler=sampler, num_workers=workers, collate_fn=numbers
+        )
 
     whole = list(loader())
     assert len(whole) == 32
@@ -353,7 +390,9 @@ def test_a_killed_run_resumes_without_loss_or_repetition(write: Write, tmp_path:
         assert run.stdout.readline() == "ready\n"
         os.kill(run.pid, signal.SIGKILL)
         run.wait()
-    subprocess.run([sys.executable, str(script), str(source), str(log), str(state), "-1"], check=True)
+    subprocess.run(
+        [sys.executable, str(script), str(source), str(log), str(state), "-1"], check=True
+    )
     batches = [json.loads(line) for line in log.read_text().splitlines()]
     data = LowMemDataset(source)
     expected = list(RowGroupSampler(data, batch_size=8, seed=4))

@@ -22,13 +22,19 @@ def test_texts_end_in_one_mark() -> None:
 
 
 def test_a_cut_text_keeps_its_mark() -> None:
-    assert PromptResponse(max_chars=8)({"prompt": "abcdefgh", "response": "a"}) == ("abc[EOS]", "a[EOS]")
+    assert PromptResponse(max_chars=8)({"prompt": "abcdefgh", "response": "a"}) == (
+        "abc[EOS]",
+        "a[EOS]",
+    )
     with pytest.raises(InputError, match="max_chars=5"):
         PromptResponse(max_chars=5)
 
 
 def test_other_columns_can_be_named_and_a_missing_one_is() -> None:
-    assert PromptResponse(prompt="q", response="a", eos="</s>")({"q": "x", "a": "y"}) == ("x</s>", "y</s>")
+    assert PromptResponse(prompt="q", response="a", eos="</s>")({"q": "x", "a": "y"}) == (
+        "x</s>",
+        "y</s>",
+    )
     with pytest.raises(InputError, match=r"'prompt' holds None.*q, a"):
         PromptResponse()({"q": "x", "a": "y"})
 
@@ -36,7 +42,9 @@ def test_other_columns_can_be_named_and_a_missing_one_is() -> None:
 def test_a_full_batch_has_exactly_the_predicted_bytes(tokenizer: ByT5Tokenizer) -> None:
     batch = TokenizeCollate(tokenizer=tokenizer, max_length=512)([("问" * 600, "a" * 600)] * 24)
     assert sum(tensor.nbytes for tensor in batch.values()) == 294_912
-    assert {name: tuple(tensor.shape) for name, tensor in batch.items()} == dict.fromkeys(batch, (24, 512))
+    assert {name: tuple(tensor.shape) for name, tensor in batch.items()} == dict.fromkeys(
+        batch, (24, 512)
+    )
 
 
 def test_padding_is_to_the_longest_and_not_trained_on(tokenizer: ByT5Tokenizer) -> None:

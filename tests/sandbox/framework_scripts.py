@@ -14,7 +14,9 @@ from torch import nn
 def rotate() -> None:
     """Save at 2, 4, …; keep one: the real checkpoint-4 to checkpoint-8 are deleted by rotation."""
     trainer(".", max_steps=4, save_total_limit=1).train()
-    assert sorted(name for name in os.listdir(".") if name.startswith("checkpoint")) == ["checkpoint-4"]
+    assert sorted(name for name in os.listdir(".") if name.startswith("checkpoint")) == [
+        "checkpoint-4"
+    ]
 
 
 def resume() -> None:
@@ -39,4 +41,6 @@ def use_accelerate() -> None:
 
 
 if __name__ == "__main__":
-    {"rotate": rotate, "resume": resume, "lightning": use_lightning, "accelerate": use_accelerate}[sys.argv[1]]()
+    {"rotate": rotate, "resume": resume, "lightning": use_lightning, "accelerate": use_accelerate}[
+        sys.argv[1]
+    ]()

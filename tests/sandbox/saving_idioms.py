@@ -124,7 +124,10 @@ def safetensors_bytes() -> None:
     with open("model.safetensors", "wb") as file:
         file.write(safetensors.torch.save(model.state_dict()))
     assert os.path.getsize("model.safetensors") > 4096
-    assert safetensors.torch.load(Path("model.safetensors").read_bytes())["weight"].shape == (32, 32)
+    assert safetensors.torch.load(Path("model.safetensors").read_bytes())["weight"].shape == (
+        32,
+        32,
+    )
 
 
 @idiom
@@ -289,7 +292,10 @@ def small_database() -> None:
 def parquet() -> None:
     pq.write_table(pa.table({"a": [1, 2, 3]}), "data.parquet")
     assert pq.read_table("data.parquet").num_rows == 3
-    with pa.OSFile("data.arrow", "wb") as sink, pa.ipc.new_stream(sink, pa.schema([("a", pa.int64())])) as writer:
+    with (
+        pa.OSFile("data.arrow", "wb") as sink,
+        pa.ipc.new_stream(sink, pa.schema([("a", pa.int64())])) as writer,
+    ):
         writer.write_table(pa.table({"a": [1]}))
     assert pa.ipc.open_stream(pa.memory_map("data.arrow")).read_all().num_rows == 1
 
@@ -325,7 +331,11 @@ def forked_process() -> None:
 
 @beside_python
 def shell() -> None:
-    subprocess.run("echo shell > log.txt; rm -rf linked; mv metrics.csv moved.csv; touch made", shell=True, check=True)
+    subprocess.run(
+        "echo shell > log.txt; rm -rf linked; mv metrics.csv moved.csv; touch made",
+        shell=True,
+        check=True,
+    )
     assert Path("log.txt").read_text() == "shell\n"
     assert not os.path.exists("linked")
     assert os.path.exists("moved.csv")

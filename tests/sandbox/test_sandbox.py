@@ -27,7 +27,12 @@ _CLONE_NEWUSER = 0x10000000
 def real_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Real checkpoints of Trainer, Lightning, accelerate, torch, safetensors, numpy and sqlite; no test changes it."""
     folder = tmp_path_factory.mktemp("real")
-    subprocess.run([sys.executable, HERE / "real_files.py", folder], env=ENVIRONMENT, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, HERE / "real_files.py", folder],
+        env=ENVIRONMENT,
+        check=True,
+        capture_output=True,
+    )
     return folder
 
 
@@ -41,26 +46,50 @@ def tree(folder: Path) -> dict[str, tuple[Any, ...]]:
             content = os.readlink(path)
         elif path.is_file():
             content = hashlib.sha256(path.read_bytes()).hexdigest()
-        found[str(path)] = (seen.st_mode, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_nlink, content)
+        found[str(path)] = (
+            seen.st_mode,
+            seen.st_ino,
+            seen.st_size,
+            seen.st_mtime_ns,
+            seen.st_nlink,
+            content,
+        )
     return found
 
 
 def command(script: str, protect: str, *arguments: str, flags: tuple[str, ...] = ()) -> list[str]:
     options = ["--gpu", "1GiB", "--protect", protect, *flags, "--json"]
-    return [sys.executable, "-m", "vramcast", "trace", str(HERE / script), *options, "--", *arguments]
+    return [
+        sys.executable,
+        "-m",
+        "vramcast",
+        "trace",
+        str(HERE / script),
+        *options,
+        "--",
+        *arguments,
+    ]
 
 
 def trace(folder: Path, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(list(words), cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, **options)
+    return subprocess.run(
+        list(words), cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, **options
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protect", PROTECTIONS)
-@pytest.mark.parametrize(("ending", "exit_code"), [("success", 0), ("exception", 2), ("oom", 1), ("kill-itself", 2)])
-def test_every_idiom_leaves_the_disk_as_it_was(real_folder: Path, protect: str, ending: str, exit_code: int) -> None:
+@pytest.mark.parametrize(
+    ("ending", "exit_code"), [("success", 0), ("exception", 2), ("oom", 1), ("kill-itself", 2)]
+)
+def test_every_idiom_leaves_the_disk_as_it_was(
+    real_folder: Path, protect: str, ending: str, exit_code: int
+) -> None:
     before = tree(real_folder)
     done = trace(real_folder, *command("saving_idioms.py", protect, ending, protect))
-    assert "saved 3" in done.stderr, done.stderr[-3000:]  # more than thirty, all checked by the script itself
+    assert "saved 3" in done.stderr, done.stderr[
+        -3000:
+    ]  # more than thirty, all checked by the script itself
     assert done.returncode == exit_code, done.stderr[-3000:]
     assert tree(real_folder) == before
     assert not (Path.home() / ".vramcast-test").exists()
@@ -82,7 +111,12 @@ def test_signals_leave_the_disk_as_it_was(
     environment = {**ENVIRONMENT, "TMPDIR": str(tmp_path)}  # scratch folders of this run alone
     words = command("saving_idioms.py", protect, ending, protect)
     with subprocess.Popen(
-        words, cwd=real_folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        words,
+        cwd=real_folder,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stderr is not None
         started = next((line for line in process.stderr if line.startswith("process ")), "")
@@ -131,7 +165,9 @@ def test_a_scratch_folder_of_a_killed_run_is_removed_by_the_next(tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.parametrize("protect", PROTECTIONS)
 @pytest.mark.parametrize("script", ["rotate", "resume", "lightning", "accelerate"])
-def test_frameworks_rotate_and_resume_in_the_scratch_layer(real_folder: Path, protect: str, script: str) -> None:
+def test_frameworks_rotate_and_resume_in_the_scratch_layer(
+    real_folder: Path, protect: str, script: str
+) -> None:
     before = tree(real_folder)
     done = trace(real_folder, *command("framework_scripts.py", protect, script))
     assert done.returncode == 0, done.stderr[-3000:]
@@ -226,7 +262,9 @@ for run in (lambda: exec(TRY), lambda: subprocess.run([sys.executable, "-c", TRY
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="programs that a script starts are watched by Linux's kernel")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="programs that a script starts are watched by Linux's kernel"
+)
 def test_connections_to_other_machines_are_counted_and_refused(tmp_path: Path) -> None:
     """Refused before anything is sent: no test talks to another machine."""
     (tmp_path / "net.py").write_text(NETWORK)

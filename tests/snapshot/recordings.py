@@ -19,7 +19,11 @@ def frame(filename: str, line: int, name: str) -> dict[str, Any]:
 
 
 FRAMES = [
-    [frame("/home/user/train.py", 10 + i, f"step_{i}"), frame("/home/user/train.py", 99, "<module>")] for i in range(9)
+    [
+        frame("/home/user/train.py", 10 + i, f"step_{i}"),
+        frame("/home/user/train.py", 99, "<module>"),
+    ]
+    for i in range(9)
 ]
 
 
@@ -44,7 +48,10 @@ class Recording:
         return {
             "segments": self.allocator.segments(),
             "device_traces": [self.events],
-            "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": self.settings_text, "max_split_size": -1},
+            "allocator_settings": {
+                "PYTORCH_CUDA_ALLOC_CONF": self.settings_text,
+                "max_split_size": -1,
+            },
         }
 
     def write(self, path: Path, protocol: int = 4) -> Path:
@@ -73,7 +80,9 @@ def record(
             allocator.empty_cache()
             waiting.clear()
         else:
-            size = rng.choice([100, 5000, 300_000, MIB, 3 * MIB, 7 * MIB, 15 * MIB, 33 * MIB]) + rng.randrange(100_000)
+            size = rng.choice(
+                [100, 5000, 300_000, MIB, 3 * MIB, 7 * MIB, 15 * MIB, 33 * MIB]
+            ) + rng.randrange(100_000)
             pool = (1, 0) if private and rng.random() < 0.2 else (0, 0)
             with suppress(NoMemory):
                 live.append(allocator.malloc(size, rng.choice(streams), pool, rng.choice(FRAMES)))

@@ -17,7 +17,11 @@ from vramcast.snapshot.record import ALLOC, OOM, ROW, Snapshot
 
 
 def same(one: Snapshot, other: Snapshot) -> bool:
-    return one.segments == other.segments and rows(one) == rows(other) and one.settings == other.settings
+    return (
+        one.segments == other.segments
+        and rows(one) == rows(other)
+        and one.settings == other.settings
+    )
 
 
 def rows(snapshot: Snapshot) -> list[list[tuple[Any, ...]]]:
@@ -36,7 +40,9 @@ class OneBatchPickler(pickle._Pickler):  # type: ignore[misc]
 
 def test_all_protocols_say_the_same(tmp_path: Path) -> None:
     recording = record("max_split_size_mb:32", seed=3, steps=200, max_split=32 * MIB)
-    snapshots = [read_snapshot(recording.write(tmp_path / "s.pickle", protocol)) for protocol in range(6)]
+    snapshots = [
+        read_snapshot(recording.write(tmp_path / "s.pickle", protocol)) for protocol in range(6)
+    ]
     buffer = io.BytesIO()
     OneBatchPickler(buffer, 2).dump(recording.content())
     (tmp_path / "cpp.pickle").write_bytes(buffer.getvalue())
@@ -164,7 +170,14 @@ def test_memory_is_bounded_by_the_events_not_by_their_stacks(tmp_path: Path) -> 
     lines = [frame(f"/lib/module_{i}.py", i, f"function_{i}") for i in range(400)]
     stacks = [[lines[(i * 7 + j * 13) % 400] for j in range(60)] for i in range(50)]
     events = [
-        {"action": "alloc", "addr": 512 * i, "size": 512, "stream": 0, "time_us": i, "frames": list(stacks[i % 50])}
+        {
+            "action": "alloc",
+            "addr": 512 * i,
+            "size": 512,
+            "stream": 0,
+            "time_us": i,
+            "frames": list(stacks[i % 50]),
+        }
         for i in range(12_000)
     ]
     path = tmp_path / "s.pickle"

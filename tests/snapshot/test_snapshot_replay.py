@@ -41,7 +41,9 @@ def check_walk(history: History, recording: Recording) -> None:
         figures.append((walk.allocated_bytes, walk.reserved_bytes))
     assert figures == recording.figures
     assert walk.unexplained == 0
-    assert {a: b.size for a, b in walk.layout.blocks.items()} == {a: b.size for a, b in history.end.blocks.items()}
+    assert {a: b.size for a, b in walk.layout.blocks.items()} == {
+        a: b.size for a, b in history.end.blocks.items()
+    }
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -64,7 +66,9 @@ def test_a_whole_run_is_reproduced_to_the_address(text: str, program: str, tmp_p
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("text", CONFIGURATIONS)
-def test_the_end_of_a_run_is_enough_to_find_its_start(text: str, program: str, seed: int, tmp_path: Path) -> None:
+def test_the_end_of_a_run_is_enough_to_find_its_start(
+    text: str, program: str, seed: int, tmp_path: Path
+) -> None:
     """A ring buffer kept the last 150 events. Everything is exact, unless the reader says what it cannot know."""
     recording = record(text, seed=seed, keep=150, **CONFIGURATIONS[text], **PROGRAMS[program])
     history = history_of(recording, tmp_path)
@@ -73,7 +77,11 @@ def test_the_end_of_a_run_is_enough_to_find_its_start(text: str, program: str, s
     assert result.peak_reserved_bytes == recording.peak_reserved
     if history.uncertain_blocks:
         assert result.same_address >= 0.95 * result.allocations
-        assert 0 <= recording.peak_allocated - result.peak_allocated_bytes <= history.uncertain_blocks * MIB
+        assert (
+            0
+            <= recording.peak_allocated - result.peak_allocated_bytes
+            <= history.uncertain_blocks * MIB
+        )
     else:
         check_walk(history, recording)
         assert result.same_address == result.allocations
@@ -102,7 +110,9 @@ def test_older_recordings_name_no_pool_and_no_time(tmp_path: Path) -> None:
     for event in recording.events:
         del event["pool_id"], event["time_us"]
     result = replay(history_of(recording, tmp_path))
-    assert result.same_address >= 0.9 * result.allocations  # pools of segments that are gone are not known
+    assert (
+        result.same_address >= 0.9 * result.allocations
+    )  # pools of segments that are gone are not known
 
 
 @pytest.mark.parametrize("missing", ["free_requested", "free_completed"])
@@ -135,7 +145,8 @@ def test_a_different_choice_is_found_and_counted_once(tmp_path: Path) -> None:
         allocator.free(piece)
     best = allocator.best_fit
     cached = sorted(
-        (p for p in allocator.pieces if p.state == "free" and p.size >= 25 * MIB), key=lambda p: (p.size, p.address)
+        (p for p in allocator.pieces if p.state == "free" and p.size >= 25 * MIB),
+        key=lambda p: (p.size, p.address),
     )
     allocator.best_fit = lambda size, stream, pool: cached[1]  # type: ignore[method-assign]
     changed_at = len(allocator.events)
@@ -158,7 +169,9 @@ def test_other_settings_are_tried_on_the_same_requests(tmp_path: Path) -> None:
         allocator.free(allocator.malloc(size * MIB))
     history = history_of(Recording(allocator, allocator.events, allocator.figures, ""), tmp_path)
     same = replay_with(history, AllocatorSettings(), "")
-    grown = replay_with(history, AllocatorSettings.parse("expandable_segments:True"), "expandable_segments:True")
+    grown = replay_with(
+        history, AllocatorSettings.parse("expandable_segments:True"), "expandable_segments:True"
+    )
     assert same.peak_reserved_bytes == allocator.peak_reserved == sum(range(20, 200, 4)) * MIB
     assert grown.peak_reserved_bytes == 200 * MIB
     assert grown.peak_allocated_bytes == 196 * MIB

@@ -21,7 +21,11 @@ MODEL = frame("/home/user/model.py", 12, "forward")
 LIBRARY = frame("/usr/lib/python3/site-packages/torch/nn/modules/linear.py", 134, "forward")
 CALL = frame("/usr/lib/python3/site-packages/torch/nn/modules/module.py", 1790, "_call_impl")
 TRAIN = frame("/home/user/train.py", 40, "<module>")
-ENGINE = {"filename": "??", "line": 0, "name": "torch::autograd::Engine::evaluate_function(std::shared_ptr<...>)"}
+ENGINE = {
+    "filename": "??",
+    "line": 0,
+    "name": "torch::autograd::Engine::evaluate_function(std::shared_ptr<...>)",
+}
 NODE = {
     "filename": "??",
     "line": 0,
@@ -38,13 +42,18 @@ def training(tmp_path: Path) -> Path:
     weights = allocator.malloc(40 * MIB)
     allocator.events.clear()
     del allocator.figures[:-1]
-    activations = [allocator.malloc(30 * MIB, frames=[UNWIND, LIBRARY, CALL, MODEL, CALL, TRAIN]) for _ in range(4)]
+    activations = [
+        allocator.malloc(30 * MIB, frames=[UNWIND, LIBRARY, CALL, MODEL, CALL, TRAIN])
+        for _ in range(4)
+    ]
     gradient = allocator.malloc(40 * MIB, frames=[UNWIND, NODE, ENGINE])
     for piece in activations:
         allocator.free(piece)
     states = [allocator.malloc(100 * MIB, frames=[UNWIND, ADAM, TRAIN]) for _ in range(2)]
     assert [piece.state for piece in (weights, gradient, *states)] == ["live"] * 4
-    return Recording(allocator, allocator.events, allocator.figures, "").write(tmp_path / "training.pickle")
+    return Recording(allocator, allocator.events, allocator.figures, "").write(
+        tmp_path / "training.pickle"
+    )
 
 
 def run(capsys: Any, *arguments: str) -> str:
@@ -57,7 +66,8 @@ def test_holders_at_the_peak_are_lines_of_the_users_code(training: Path) -> None
     analysis = analyse(read_snapshot(training), 0, with_replay=False)
     assert analysis.peak_allocated.allocated_bytes == 280 * MIB
     found = {
-        (holder.frame, str(holder.category)): (holder.allocated_bytes, holder.blocks) for holder in analysis.holders
+        (holder.frame, str(holder.category)): (holder.allocated_bytes, holder.blocks)
+        for holder in analysis.holders
     }
     assert found == {
         ("/home/user/train.py:40 <module>", "optimizer states"): (200 * MIB, 2),
@@ -70,8 +80,14 @@ def test_the_timeline_adds_up_at_every_sample(training: Path) -> None:
     timeline = analyse(read_snapshot(training), 0, with_replay=False).timeline
     assert max(timeline.allocated_bytes) == 280 * MIB
     for i, allocated in enumerate(timeline.allocated_bytes):
-        assert sum(layer.allocated_bytes[i] for layer in timeline.layers) == allocated <= timeline.reserved_bytes[i]
-    activations = next(layer for layer in timeline.layers if layer.label == "/home/user/model.py:12 forward")
+        assert (
+            sum(layer.allocated_bytes[i] for layer in timeline.layers)
+            == allocated
+            <= timeline.reserved_bytes[i]
+        )
+    activations = next(
+        layer for layer in timeline.layers if layer.label == "/home/user/model.py:12 forward"
+    )
     assert (max(activations.allocated_bytes), activations.category) == (120 * MIB, "activations")
 
 
@@ -87,7 +103,11 @@ def test_the_ledger_is_the_bill_of_the_peak(training: Path) -> None:
 def test_fragmentation_tells_stuck_from_releasable(training: Path) -> None:
     what = analyse(read_snapshot(training), 0, with_replay=False).fragmentation
     assert (what.allocated_bytes, what.reserved_bytes) == (280 * MIB, 400 * MIB)
-    assert (what.releasable_bytes, what.stuck_bytes, what.largest_free_bytes) == (120 * MIB, 0, 30 * MIB)
+    assert (what.releasable_bytes, what.stuck_bytes, what.largest_free_bytes) == (
+        120 * MIB,
+        0,
+        30 * MIB,
+    )
 
 
 def test_json_has_the_promised_keys(training: Path, capsys: Any) -> None:
@@ -105,37 +125,52 @@ def test_json_has_the_promised_keys(training: Path, capsys: Any) -> None:
 
 def test_text_starts_with_the_peak_and_says_what_is_guessed(training: Path, capsys: Any) -> None:
     text = run(capsys, str(training), "--replay", "--alloc-conf", "expandable_segments:True")
-    assert re.search(r"peak allocated\s+allocated\s+0\.27 GiB\s+reserved\s+0\.39 GiB\s+after event 22", text)
+    assert re.search(
+        r"peak allocated\s+allocated\s+0\.27 GiB\s+reserved\s+0\.39 GiB\s+after event 22", text
+    )
     assert "guessed" in text
-    assert "replay: 7 of 7 allocations at the same address (100.000%), 7 of 7 segments taken as recorded" in text
+    assert (
+        "replay: 7 of 7 allocations at the same address (100.000%), 7 of 7 segments taken as recorded"
+        in text
+    )
     assert "120.00 MiB  whole free segments" in text
     assert "expandable_segments:True" in text
     assert "█" in text
     assert "note: The recording starts in the middle" in text
 
 
-def test_the_page_needs_nothing_else_and_names_cannot_break_out_of_it(tmp_path: Path, capsys: Any) -> None:
+def test_the_page_needs_nothing_else_and_names_cannot_break_out_of_it(
+    tmp_path: Path, capsys: Any
+) -> None:
     allocator = NaiveAllocator()
     hostile = frame("</script><script>alert(1)</script>.py", 1, "<img src=x onerror=alert(2)>")
     allocator.malloc(5 * MIB, frames=[hostile])
-    path = Recording(allocator, allocator.events, allocator.figures, "").write(tmp_path / "<b>evil.pickle")
+    path = Recording(allocator, allocator.events, allocator.figures, "").write(
+        tmp_path / "<b>evil.pickle"
+    )
     page_path = tmp_path / "page.html"
     run(capsys, str(path), "--html", str(page_path))
     page = page_path.read_text()
     assert page.count("</script>") == 2
     assert "<b>evil" not in page
     assert "<img" not in page
-    inlined = re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)
+    inlined = re.search(
+        r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL
+    )
     assert inlined is not None
     frame_of_page = page.replace(inlined.group(1), "")
     assert not re.search(r"(?:src|href)\s*=|@import|url\(", frame_of_page)
     assert "http" not in frame_of_page.replace("http://www.w3.org/2000/svg", "")
-    assert json.loads(inlined.group(1))["timeline"]["layers"][0]["label"].endswith("onerror=alert(2)>")
+    assert json.loads(inlined.group(1))["timeline"]["layers"][0]["label"].endswith(
+        "onerror=alert(2)>"
+    )
 
 
 def test_names_cannot_talk_to_the_terminal(tmp_path: Path, capsys: Any) -> None:
     allocator = NaiveAllocator()
-    allocator.malloc(5 * MIB, frames=[frame("/tmp/\x1b[31mred\x1b]0;title\x07.py", 1, "two\nlines")])
+    allocator.malloc(
+        5 * MIB, frames=[frame("/tmp/\x1b[31mred\x1b]0;title\x07.py", 1, "two\nlines")]
+    )
     recording = Recording(allocator, allocator.events, allocator.figures, "max_split_size_mb:64")
     text = run(capsys, str(recording.write(tmp_path / "s.pickle")))
     assert "\x1b" not in text
@@ -144,7 +179,9 @@ def test_names_cannot_talk_to_the_terminal(tmp_path: Path, capsys: Any) -> None:
 
 def test_settings_of_a_newer_torch_are_left_out_and_named(tmp_path: Path, capsys: Any) -> None:
     recording = record(
-        "max_split_size_mb:32,quantum_segments:True,per_process_memory_fraction:0.0", seed=1, max_split=32 * MIB
+        "max_split_size_mb:32,quantum_segments:True,per_process_memory_fraction:0.0",
+        seed=1,
+        max_split=32 * MIB,
     )
     data = json.loads(run(capsys, str(recording.write(tmp_path / "s.pickle")), "--json"))
     assert data["replay"]["same_address"] == data["replay"]["allocations"] > 50
@@ -153,9 +190,14 @@ def test_settings_of_a_newer_torch_are_left_out_and_named(tmp_path: Path, capsys
 
 def two_devices(tmp_path: Path) -> Path:
     one, two = record("", seed=1, steps=50), record("", seed=2, steps=150)
-    segments = [*one.content()["segments"], *({**segment, "device": 1} for segment in two.content()["segments"])]
+    segments = [
+        *one.content()["segments"],
+        *({**segment, "device": 1} for segment in two.content()["segments"]),
+    ]
     path = tmp_path / "two.pickle"
-    path.write_bytes(pickle.dumps({"segments": segments, "device_traces": [one.events, two.events]}))
+    path.write_bytes(
+        pickle.dumps({"segments": segments, "device_traces": [one.events, two.events]})
+    )
     return path
 
 
@@ -179,7 +221,9 @@ def test_the_fullest_device_is_shown_and_the_others_are_named(tmp_path: Path, ca
         (["--html", "/nonexistent/folder/out.html"], "/nonexistent/folder/out.html"),
     ],
 )
-def test_wrong_arguments_get_one_line(arguments: list[str], says: str, tmp_path: Path, capsys: Any) -> None:
+def test_wrong_arguments_get_one_line(
+    arguments: list[str], says: str, tmp_path: Path, capsys: Any
+) -> None:
     assert main(["snapshot", str(two_devices(tmp_path)), *arguments]) == 2
     captured = capsys.readouterr()
     assert says in captured.err
@@ -189,7 +233,9 @@ def test_wrong_arguments_get_one_line(arguments: list[str], says: str, tmp_path:
 def test_a_snapshot_without_history_shows_its_state(tmp_path: Path, capsys: Any) -> None:
     recording = record("", seed=1, steps=60)
     path = tmp_path / "s.pickle"
-    path.write_bytes(pickle.dumps({"segments": recording.allocator.segments(), "device_traces": [[]]}))
+    path.write_bytes(
+        pickle.dumps({"segments": recording.allocator.segments(), "device_traces": [[]]})
+    )
     data = json.loads(run(capsys, str(path), "--json"))
     assert data["peak_allocated_bytes"] == recording.allocator.allocated()
     assert data["peak_reserved_bytes"] == recording.allocator.reserved
@@ -215,4 +261,6 @@ def test_an_empty_snapshot_is_an_error(tmp_path: Path, capsys: Any) -> None:
 def test_a_recorded_failure_is_reported(tmp_path: Path, capsys: Any) -> None:
     recording = record("", seed=3, steps=500, capacity=150 * MIB)
     text = run(capsys, str(recording.write(tmp_path / "s.pickle")))
-    assert re.search(r"out of memory at event [\d,]+: [\d.]+ MiB requested, [\d.]+ .iB free on the card", text)
+    assert re.search(
+        r"out of memory at event [\d,]+: [\d.]+ MiB requested, [\d.]+ .iB free on the card", text
+    )

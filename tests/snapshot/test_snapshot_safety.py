@@ -56,7 +56,14 @@ GADGETS: dict[str, Any] = {
 
 def places(gadget: Any) -> dict[str, Any]:
     """Where in a snapshot it can hide."""
-    segment = {"device": 0, "address": 512, "total_size": 0, "stream": 0, "segment_type": "small", "blocks": []}
+    segment = {
+        "device": 0,
+        "address": 512,
+        "total_size": 0,
+        "stream": 0,
+        "segment_type": "small",
+        "blocks": [],
+    }
     return {
         "alone": gadget,
         "as segments": {"segments": gadget, "device_traces": []},
@@ -65,14 +72,20 @@ def places(gadget: Any) -> dict[str, Any]:
             "segments": [],
             "device_traces": [[{"action": "alloc", "addr": 1, "size": 1, "frames": [gadget]}]],
         },
-        "as a key": {"segments": [], "device_traces": [], (1, gadget if isinstance(gadget, Gadget) else 2): gadget},
+        "as a key": {
+            "segments": [],
+            "device_traces": [],
+            (1, gadget if isinstance(gadget, Gadget) else 2): gadget,
+        },
         "deep": {"segments": [], "external_annotations": [[[({"a": [gadget]},)]]]},
     }
 
 
 @pytest.mark.parametrize("protocol", range(6))
 @pytest.mark.parametrize("name", GADGETS)
-def test_a_pickle_that_tries_to_run_code_is_refused(name: str, protocol: int, tmp_path: Path) -> None:
+def test_a_pickle_that_tries_to_run_code_is_refused(
+    name: str, protocol: int, tmp_path: Path
+) -> None:
     os.environ.pop(MARKER, None)
     path = tmp_path / "evil.pickle"
     for content in places(GADGETS[name]).values():
@@ -103,7 +116,9 @@ HAND_WRITTEN = {
 
 
 @pytest.mark.parametrize("name", HAND_WRITTEN)
-def test_every_opcode_that_can_build_an_object_is_refused_by_name(name: str, tmp_path: Path) -> None:
+def test_every_opcode_that_can_build_an_object_is_refused_by_name(
+    name: str, tmp_path: Path
+) -> None:
     path = tmp_path / "evil.pickle"
     path.write_bytes(HAND_WRITTEN[name])
     with pytest.raises(SnapshotError, match="refused and nothing was run"):
@@ -181,7 +196,9 @@ def contradict(content: dict[str, Any], rng: random.Random) -> None:
             case 0:
                 events.remove(event)
             case 1:
-                event["addr"] = rng.choice([0, rng.randrange(1 << 64), rng.choice(events).get("addr", 5) ^ 512])
+                event["addr"] = rng.choice(
+                    [0, rng.randrange(1 << 64), rng.choice(events).get("addr", 5) ^ 512]
+                )
             case 2:
                 event["size"] = rng.choice([0, 1, rng.randrange(1 << 40)])
             case 3:
@@ -196,9 +213,18 @@ def contradict(content: dict[str, Any], rng: random.Random) -> None:
 def test_recordings_that_contradict_themselves_are_survived(seed: int, tmp_path: Path) -> None:
     rng, path = random.Random(seed), tmp_path / "s.pickle"
     whole = pickle.dumps(
-        record("expandable_segments:True", seed=seed, steps=80, expandable=True, delays=True, streams=(0, 3)).content()
+        record(
+            "expandable_segments:True",
+            seed=seed,
+            steps=80,
+            expandable=True,
+            delays=True,
+            streams=(0, 3),
+        ).content()
         if seed % 2
-        else record("max_split_size_mb:32", seed=seed, steps=80, private=True, max_split=1 << 25, keep=90).content()
+        else record(
+            "max_split_size_mb:32", seed=seed, steps=80, private=True, max_split=1 << 25, keep=90
+        ).content()
     )
     for _ in range(60):
         content = pickle.loads(whole)
@@ -255,7 +281,9 @@ def one_event(event: dict[str, Any]) -> bytes:
         (one_event({"action": "alloc", "size": 1, "frames": [5]}), "no frame"),
     ],
 )  # fmt: skip
-def test_other_files_get_one_line_and_exit_code_2(content: bytes, says: str, tmp_path: Path, capsys: Any) -> None:
+def test_other_files_get_one_line_and_exit_code_2(
+    content: bytes, says: str, tmp_path: Path, capsys: Any
+) -> None:
     path = tmp_path / "other.pickle"
     path.write_bytes(content)
     assert main(["snapshot", str(path)]) == 2
@@ -280,5 +308,7 @@ def test_the_reader_never_imports_pickle_to_load(tmp_path: Path) -> None:
         "from vramcast.snapshot.reader import read_snapshot\n"
         f"print(len(read_snapshot({str(path)!r}).trace(0)))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert int(done.stdout) > 30

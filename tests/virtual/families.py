@@ -36,11 +36,15 @@ def decoder(kind: str, **changes: Any) -> Build:
         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256, "head_dim": 32,
         "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
     }  # fmt: skip
-    return lambda: hf.AutoModelForCausalLM.from_config(hf.AutoConfig.for_model(kind, **{**sizes, **changes}))
+    return lambda: hf.AutoModelForCausalLM.from_config(
+        hf.AutoConfig.for_model(kind, **{**sizes, **changes})
+    )
 
 
 def gpt2() -> torch.nn.Module:
-    return hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=VOCABULARY, n_embd=128, n_layer=3, n_head=4, n_positions=256))
+    return hf.GPT2LMHeadModel(
+        hf.GPT2Config(vocab_size=VOCABULARY, n_embd=128, n_layer=3, n_head=4, n_positions=256)
+    )
 
 
 def encoder(kind: str, **changes: Any) -> Build:
@@ -48,12 +52,20 @@ def encoder(kind: str, **changes: Any) -> Build:
         "vocab_size": VOCABULARY, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3,
         "num_attention_heads": 4, "max_position_embeddings": 256,
     }  # fmt: skip
-    return lambda: hf.AutoModelForMaskedLM.from_config(hf.AutoConfig.for_model(kind, **{**sizes, **changes}))
+    return lambda: hf.AutoModelForMaskedLM.from_config(
+        hf.AutoConfig.for_model(kind, **{**sizes, **changes})
+    )
 
 
 def t5() -> torch.nn.Module:
     config = hf.T5Config(
-        vocab_size=VOCABULARY, d_model=128, d_kv=32, d_ff=256, num_layers=2, num_heads=4, decoder_start_token_id=0
+        vocab_size=VOCABULARY,
+        d_model=128,
+        d_kv=32,
+        d_ff=256,
+        num_layers=2,
+        num_heads=4,
+        decoder_start_token_id=0,
     )
     return hf.T5ForConditionalGeneration(config)
 
@@ -83,7 +95,9 @@ def gpt_neo() -> torch.nn.Module:
 
 
 def bloom() -> torch.nn.Module:
-    return hf.BloomForCausalLM(hf.BloomConfig(vocab_size=VOCABULARY, hidden_size=128, n_layer=3, n_head=4))
+    return hf.BloomForCausalLM(
+        hf.BloomConfig(vocab_size=VOCABULARY, hidden_size=128, n_layer=3, n_head=4)
+    )
 
 
 def resnet() -> torch.nn.Module:
@@ -96,19 +110,32 @@ def convnext() -> torch.nn.Module:
 
 
 def mobilenet() -> torch.nn.Module:
-    return hf.MobileNetV2ForImageClassification(hf.MobileNetV2Config(num_labels=10, depth_multiplier=0.5))
+    return hf.MobileNetV2ForImageClassification(
+        hf.MobileNetV2Config(num_labels=10, depth_multiplier=0.5)
+    )
 
 
 def vit() -> torch.nn.Module:
     config = hf.ViTConfig(
-        hidden_size=128, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4, image_size=64, num_labels=10
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        image_size=64,
+        num_labels=10,
     )
     return hf.ViTForImageClassification(config)
 
 
 def swin() -> torch.nn.Module:
     config = hf.SwinConfig(
-        embed_dim=32, depths=[1, 1], num_heads=[2, 4], image_size=64, window_size=4, num_labels=10, drop_path_rate=0.0
+        embed_dim=32,
+        depths=[1, 1],
+        num_heads=[2, 4],
+        image_size=64,
+        window_size=4,
+        num_labels=10,
+        drop_path_rate=0.0,
     )
     return hf.SwinForImageClassification(config)
 
@@ -150,7 +177,10 @@ FAMILIES: dict[str, tuple[Build, Batch]] = {
     "t5": (t5, text()),
     "bart": (bart, text()),
     "mixtral": (decoder("mixtral", num_local_experts=4, num_experts_per_tok=2), text()),
-    "qwen3-moe": (decoder("qwen3_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64), text()),
+    "qwen3-moe": (
+        decoder("qwen3_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64),
+        text(),
+    ),
     "resnet": (resnet, images()),
     "convnext": (convnext, images()),
     "mobilenet": (mobilenet, images()),

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from vramcast.ledger import Category, Entry, Ledger, Level, Origin
-from vramcast.report.trace_beside import beside_json, beside_text, pairs
+from vramcast.report.trace_against_formula import (
+    against_formula_json,
+    against_formula_text,
+    pairs,
+)
 
 
 def line(category: Category, component: str, nbytes: int, phase: str = "backward") -> Entry:
     return Entry(
-        category=category, component=component, place="cuda:0", phases=(phase,), nbytes=nbytes, origin=Origin.TRACED
+        category=category,
+        component=component,
+        place="cuda:0",
+        phases=(phase,),
+        nbytes=nbytes,
+        origin=Origin.TRACED,
     )
 
 
@@ -37,7 +46,8 @@ FORMULA = Ledger(
 
 def test_lines_meet_by_category_and_part_and_the_rest_is_listed() -> None:
     found = {
-        (pair.category, pair.part): (pair.traced_bytes, pair.formula_bytes) for pair in pairs(TRACED, FORMULA, "cuda:0")
+        (pair.category, pair.part): (pair.traced_bytes, pair.formula_bytes)
+        for pair in pairs(TRACED, FORMULA, "cuda:0")
     }
     assert found == {
         ("weights", ""): (30, 30),  # the formulas do not divide them
@@ -51,17 +61,30 @@ def test_lines_meet_by_category_and_part_and_the_rest_is_listed() -> None:
 
 def test_every_byte_of_both_sides_is_in_one_line() -> None:
     found = pairs(TRACED, FORMULA, "cuda:0")
-    assert sum(pair.traced_bytes or 0 for pair in found) == TRACED.moment("backward", "cuda:0").allocated_bytes
-    assert sum(pair.formula_bytes or 0 for pair in found) == FORMULA.moment("backward", "cuda:0").allocated_bytes
+    assert (
+        sum(pair.traced_bytes or 0 for pair in found)
+        == TRACED.moment("backward", "cuda:0").allocated_bytes
+    )
+    assert (
+        sum(pair.formula_bytes or 0 for pair in found)
+        == FORMULA.moment("backward", "cuda:0").allocated_bytes
+    )
 
 
 def test_text_and_json_say_the_same() -> None:
-    text, data = beside_text(TRACED, FORMULA, "cuda:0"), beside_json(TRACED, FORMULA, "cuda:0")
+    text, data = (
+        against_formula_text(TRACED, FORMULA, "cuda:0"),
+        against_formula_json(TRACED, FORMULA, "cuda:0"),
+    )
     assert data["phase"] == data["formula_phase"] == "backward"
-    assert text.count("unmatched") == sum(None in (row["traced_bytes"], row["formula_bytes"]) for row in data["lines"])
+    assert text.count("unmatched") == sum(
+        None in (row["traced_bytes"], row["formula_bytes"]) for row in data["lines"]
+    )
     assert "model.layers.*.self_attn" in text
 
 
 def test_a_phase_the_formulas_do_not_know_is_compared_with_their_peak() -> None:
-    edit = Ledger(entries=(line(Category.WEIGHTS, "w", 9, phase="edit"),), top_level=Level.ALLOCATED)
-    assert beside_json(edit, FORMULA, "cuda:0")["formula_phase"] == "backward"
+    edit = Ledger(
+        entries=(line(Category.WEIGHTS, "w", 9, phase="edit"),), top_level=Level.ALLOCATED
+    )
+    assert against_formula_json(edit, FORMULA, "cuda:0")["formula_phase"] == "backward"

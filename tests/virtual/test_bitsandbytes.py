@@ -36,7 +36,9 @@ def test_outliers_of_an_8_bit_product_are_none() -> None:
     with virtual_gpu("24GiB"):
         import bitsandbytes
 
-        layer = bitsandbytes.nn.Linear8bitLt(256, 128, bias=False, has_fp16_weights=False, threshold=6.0).cuda()
+        layer = bitsandbytes.nn.Linear8bitLt(
+            256, 128, bias=False, has_fp16_weights=False, threshold=6.0
+        ).cuda()
         inputs = torch.nn.Parameter(torch.empty(64, 256, dtype=torch.float16, device="cuda"))
         before = torch.cuda.memory_allocated()
         outputs = layer(inputs)
@@ -54,7 +56,9 @@ OLD_PACKAGE = {
 }
 
 
-def test_an_old_version_finds_a_library_without_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_version_finds_a_library_without_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As 0.42 is laid out: its own extension looks for CUDA's libraries when it is imported, and gives up."""
     for name, text in OLD_PACKAGE.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -26,7 +26,9 @@ def test_a_tensor_with_values_takes_a_parameters_data() -> None:
         before = torch.cuda.memory_allocated()
         counted.data = layer.bias.data
         assert counted.dtype == torch.float32
-        assert torch.cuda.memory_allocated() == before - 2048, "the bias is shared, its own 2 KiB are gone"
+        assert torch.cuda.memory_allocated() == before - 2048, (
+            "the bias is shared, its own 2 KiB are gone"
+        )
 
 
 def test_two_tensors_with_values_keep_them() -> None:

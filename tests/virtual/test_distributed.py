@@ -36,11 +36,16 @@ def states_after_two_steps(world_size: int, rank: int, wrap: str) -> int:
             model = nn.parallel.DistributedDataParallel(model, device_ids=[device.index])
         elif wrap == "fsdp1":
             model = FullyShardedDataParallel(
-                model, auto_wrap_policy=ModuleWrapPolicy({nn.Linear}), device_id=torch.cuda.current_device()
+                model,
+                auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
+                device_id=torch.cuda.current_device(),
             )
         elif wrap == "tensor":
             mesh = init_device_mesh("cuda", (world_size,))
-            plan = {str(index): (ColwiseParallel(), RowwiseParallel())[index % 2] for index in range(LAYERS)}
+            plan = {
+                str(index): (ColwiseParallel(), RowwiseParallel())[index % 2]
+                for index in range(LAYERS)
+            }
             parallelize_module(model, mesh, plan)
         else:
             for layer in model.children():
@@ -71,7 +76,9 @@ def test_fsdp1_shards_flat_parameters(world_size: int) -> None:
 @pytest.mark.parametrize("world_size", [2, 8])
 def test_tensor_parallelism_divides_every_matrix(world_size: int) -> None:
     kept = states_after_two_steps(world_size, 1, "tensor")
-    expected = 3 * 4 * LAYERS * WIDTH * WIDTH // world_size  # the biases of row-wise layers stay whole
+    expected = (
+        3 * 4 * LAYERS * WIDTH * WIDTH // world_size
+    )  # the biases of row-wise layers stay whole
     assert expected <= kept <= 1.02 * expected + (128 << 10)
 
 

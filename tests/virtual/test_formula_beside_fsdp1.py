@@ -54,7 +54,9 @@ def trained(folder: Path, world_size: int, *, checkpointing: bool) -> Ledger:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("world_size", "checkpointing"), [(2, False), (8, False), (8, True)])
-def test_fsdp1_is_predicted_as_it_is_traced(tmp_path: Path, world_size: int, checkpointing: bool) -> None:
+def test_fsdp1_is_predicted_as_it_is_traced(
+    tmp_path: Path, world_size: int, checkpointing: bool
+) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(MODEL), encoding="utf-8")
     job = Job(

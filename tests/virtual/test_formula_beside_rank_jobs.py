@@ -51,14 +51,24 @@ JOBS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", JOBS)
 def test_a_traced_rank_takes_what_the_formulas_say(name: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
-    job = job_from({"model": str(tmp_path), "batch": 2, "seq": 2048, "gpu": "h100-80gb", **JOBS[name]})
+    job = job_from(
+        {"model": str(tmp_path), "batch": 2, "seq": 2048, "gpu": "h100-80gb", **JOBS[name]}
+    )
     forecast = estimate(job)
     seen, said = trace(forecast), forecast.ledger
     moments = [said.moment(phase, "cuda:0") for phase in said.phases("cuda:0")]
     assert seen.allocated_bytes is not None, seen.reason
     assert seen.reserved_bytes is not None
-    for what, theirs in {"allocated": seen.allocated_bytes, "reserved": seen.reserved_bytes}.items():
+    for what, theirs in {
+        "allocated": seen.allocated_bytes,
+        "reserved": seen.reserved_bytes,
+    }.items():
         ours = max(getattr(moment, f"{what}_bytes") for moment in moments)
         error = ours / theirs - 1
-        if (job.strategy, what) != ("fsdp1", "reserved"):  # what its marked blocks leave behind is known less well
-            assert abs(error) <= ALLOWED[what], f"{what}: formula {ours:,}, traced {theirs:,} ({error:+.1%})"
+        if (job.strategy, what) != (
+            "fsdp1",
+            "reserved",
+        ):  # what its marked blocks leave behind is known less well
+            assert abs(error) <= ALLOWED[what], (
+                f"{what}: formula {ours:,}, traced {theirs:,} ({error:+.1%})"
+            )

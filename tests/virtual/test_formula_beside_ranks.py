@@ -109,7 +109,9 @@ class Case:
     def _wrapped(self, model: Any, device: torch.device) -> nn.Module:
         if self.strategy == "ddp":
             return nn.parallel.DistributedDataParallel(
-                model.to(device), device_ids=[device.index], gradient_as_bucket_view=self.bucket_view
+                model.to(device),
+                device_ids=[device.index],
+                gradient_as_bucket_view=self.bucket_view,
             )
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
         base = model.base_model
@@ -133,16 +135,25 @@ def check(case: Case, folder: Path) -> None:
     traced, formula = peaks(case.trace()), peaks(estimate(case.job(folder)).ledger)
     for metric, seen in traced.items():
         error = formula[metric] / seen - 1
-        assert abs(error) <= ALLOWED, f"{case}: {metric}: formula {formula[metric]}, traced {seen} ({error:+.1%})"
+        assert abs(error) <= ALLOWED, (
+            f"{case}: {metric}: formula {formula[metric]}, traced {seen} ({error:+.1%})"
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world_size", [2, 8, 64])
 @pytest.mark.parametrize("model", ["llama", "gpt2", "qwen3_moe"])
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
-def test_formula_and_trace_agree(strategy: str, model: str, world_size: int, tmp_path: Path) -> None:
+def test_formula_and_trace_agree(
+    strategy: str, model: str, world_size: int, tmp_path: Path
+) -> None:
     for checkpointing in (False, True):
-        check(Case(model=model, strategy=strategy, world_size=world_size, checkpointing=checkpointing), tmp_path)
+        check(
+            Case(
+                model=model, strategy=strategy, world_size=world_size, checkpointing=checkpointing
+            ),
+            tmp_path,
+        )
 
 
 @pytest.mark.slow

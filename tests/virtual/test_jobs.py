@@ -56,7 +56,10 @@ CASES: dict[str, dict[str, Any]] = {
 
 def test_the_fused_loss_is_cross_entropy() -> None:
     torch.manual_seed(0)
-    hidden, weight = torch.randn(50, 16, requires_grad=True), torch.randn(100, 16, requires_grad=True)
+    hidden, weight = (
+        torch.randn(50, 16, requires_grad=True),
+        torch.randn(100, 16, requires_grad=True),
+    )
     labels = torch.randint(0, 100, (50,))
     labels[3] = -100
     expected = torch.nn.functional.cross_entropy(hidden @ weight.t(), labels)
@@ -70,7 +73,10 @@ def one_of_two(rank: int, store: str) -> None:
     """A rank's rows of the head give the loss of the whole head, and the gradients of hidden states and these rows."""
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     torch.manual_seed(0)
-    hidden, whole = torch.randn(50, 16, requires_grad=True), torch.randn(100, 16, requires_grad=True)
+    hidden, whole = (
+        torch.randn(50, 16, requires_grad=True),
+        torch.randn(100, 16, requires_grad=True),
+    )
     labels = torch.randint(0, 100, (50,))
     labels[3] = -100
     expected = torch.nn.functional.cross_entropy(hidden @ whole.t(), labels)
@@ -79,7 +85,9 @@ def one_of_two(rank: int, store: str) -> None:
     own = whole.detach()[rows].clone().requires_grad_()
     fused = FusedLinearCrossEntropy.apply(hidden, own, labels, dist.group.WORLD)
     torch.testing.assert_close(fused, expected)
-    torch.testing.assert_close(torch.autograd.grad(fused, (hidden, own)), (for_hidden, for_whole[rows]))
+    torch.testing.assert_close(
+        torch.autograd.grad(fused, (hidden, own)), (for_hidden, for_whole[rows])
+    )
     dist.destroy_process_group()
 
 
@@ -94,7 +102,9 @@ def test_the_fused_loss_has_one_chunk_of_logits() -> None:
         hidden = torch.randn(4096, 1024, device="cuda", dtype=torch.bfloat16, requires_grad=True)
         weight = torch.nn.Parameter(torch.randn(100_000, 1024, device="cuda", dtype=torch.bfloat16))
         before = torch.cuda.memory_allocated()
-        loss = FusedLinearCrossEntropy.apply(hidden, weight, torch.zeros(4096, dtype=torch.int64, device="cuda"))
+        loss = FusedLinearCrossEntropy.apply(
+            hidden, weight, torch.zeros(4096, dtype=torch.int64, device="cuda")
+        )
         taken = torch.cuda.max_memory_allocated() - before
         del loss
     gradients = 2 * 1024 * (100_000 + 4096)
@@ -114,7 +124,9 @@ def test_packed_weights_take_half_a_byte_and_their_scales() -> None:
 
 def error_of(folder: Path, values: dict[str, Any]) -> float:
     (folder / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
-    forecast = estimate(job_from({"model": str(folder), "batch": 4, "seq": 1024, "gpu": "24GiB", **values}))
+    forecast = estimate(
+        job_from({"model": str(folder), "batch": 4, "seq": 1024, "gpu": "24GiB", **values})
+    )
     seen = trace(forecast)
     assert seen.fits, seen.reason
     assert seen.allocated_bytes is not None
@@ -139,7 +151,13 @@ def test_dtensor_keeps_the_embeddings_gradient_whole() -> None:
     """Its backward knows no gradient divided by rows (torch/distributed/tensor/_ops/_embedding_ops.py); two processes
     over gloo show the same: the weight's placement is Shard(0), its gradient's Replicate()."""
     job = job_from({"model": "gpt2", "batch": 1, "seq": 64, **TENSOR, "checkpointing": "full"})
-    loop = Loop(weights="bf16", autocast=None, implementation="fused", keeps_outputs=False, zeroes_first=True)
+    loop = Loop(
+        weights="bf16",
+        autocast=None,
+        implementation="fused",
+        keeps_outputs=False,
+        zeroes_first=True,
+    )
     ledger = trace_job(job, loop, Config(LLAMA), "24GiB").ledger()
     (gradient,) = [
         entry.nbytes for entry in ledger.entries
@@ -158,9 +176,15 @@ def test_dtensor_keeps_the_embeddings_gradient_whole() -> None:
         ({**TENSOR, "gpus": 16, "tp": 16}, "tp 16 with 8 key/value heads"),
     ],
 )
-def test_tensor_parallelism_that_is_not_traced_is_named(values: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_tensor_parallelism_that_is_not_traced_is_named(
+    values: dict[str, Any], words: str, tmp_path: Path
+) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
-    seen = trace(estimate(job_from({"model": str(tmp_path), "batch": 1, "seq": 64, "gpu": "24GiB", **values})))
+    seen = trace(
+        estimate(
+            job_from({"model": str(tmp_path), "batch": 1, "seq": 64, "gpu": "24GiB", **values})
+        )
+    )
     assert seen.fits is None
     assert words in seen.reason
 
@@ -169,10 +193,22 @@ def test_tensor_parallelism_that_is_not_traced_is_named(values: dict[str, Any], 
     ("changed", "words"),
     [({"tie_word_embeddings": True}, "tied embeddings"), ({"model_type": "phi3"}, "tp of phi3")],
 )
-def test_models_that_torch_cannot_divide_are_named(changed: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_models_that_torch_cannot_divide_are_named(
+    changed: dict[str, Any], words: str, tmp_path: Path
+) -> None:
     names = {"phi3": "Phi3ForCausalLM"}
-    config = {**LLAMA, **changed, "architectures": [names.get(changed.get("model_type", ""), "LlamaForCausalLM")]}
-    (tmp_path / "config.json").write_text(json.dumps({**config, "pad_token_id": 0}), encoding="utf-8")
-    seen = trace(estimate(job_from({"model": str(tmp_path), "batch": 1, "seq": 64, "gpu": "24GiB", **TENSOR})))
+    config = {
+        **LLAMA,
+        **changed,
+        "architectures": [names.get(changed.get("model_type", ""), "LlamaForCausalLM")],
+    }
+    (tmp_path / "config.json").write_text(
+        json.dumps({**config, "pad_token_id": 0}), encoding="utf-8"
+    )
+    seen = trace(
+        estimate(
+            job_from({"model": str(tmp_path), "batch": 1, "seq": 64, "gpu": "24GiB", **TENSOR})
+        )
+    )
     assert seen.fits is None
     assert words in seen.reason

@@ -27,7 +27,8 @@ def surface() -> dict[str, int]:
     finally:
         patching.Patches.set = original  # type: ignore[method-assign]
     return {
-        f"{getattr(owner, '__name__', owner)}.{name}": id(vars(owner).get(name)) for (_, name), owner in touched.items()
+        f"{getattr(owner, '__name__', owner)}.{name}": id(vars(owner).get(name))
+        for (_, name), owner in touched.items()
     }
 
 
@@ -84,7 +85,11 @@ def test_two_virtual_gpus_in_sequence_do_not_influence_each_other() -> None:
 
 
 def test_a_second_virtual_gpu_inside_the_first_is_refused() -> None:
-    with virtual_gpu("24GiB"), pytest.raises(InputError, match="already active"), virtual_gpu("24GiB"):
+    with (
+        virtual_gpu("24GiB"),
+        pytest.raises(InputError, match="already active"),
+        virtual_gpu("24GiB"),
+    ):
         pass
     with virtual_gpu("24GiB"):
         assert torch.cuda.is_available()

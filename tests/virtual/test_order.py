@@ -42,7 +42,13 @@ WORKSPACE = (2 * 4096 + 8 * 16) * KiB
 
 @pytest.mark.parametrize(
     ("setting", "workspaces"),
-    [("", [WORKSPACE]), (":4096:8", [32 * MiB]), (":16:8:4096:2", [WORKSPACE]), (":0:0", []), ("none", [WORKSPACE])],
+    [
+        ("", [WORKSPACE]),
+        (":4096:8", [32 * MiB]),
+        (":16:8:4096:2", [WORKSPACE]),
+        (":0:0", []),
+        ("none", [WORKSPACE]),
+    ],
 )
 def test_a_cublas_workspace_follows_the_first_product(
     setting: str, workspaces: Births, monkeypatch: pytest.MonkeyPatch
@@ -74,7 +80,9 @@ def test_fp32_attention_multiplies_gradient_and_output_in_backward() -> None:
     shape, whole = (2, 8, 512, 64), 4 * 2 * 8 * 512 * 64
 
     def attend() -> torch.Tensor:
-        query, key, value = (torch.empty(shape, device="cuda", requires_grad=True) for _ in range(3))
+        query, key, value = (
+            torch.empty(shape, device="cuda", requires_grad=True) for _ in range(3)
+        )
         return scaled_dot_product_attention(query, key, value)
 
     sum_bytes, seed_bytes, *seen = births(attend, backward=True)

@@ -32,7 +32,12 @@ def step() -> None:
 
 
 def convolutional() -> None:
-    layers = [nn.Conv2d(3, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
+    layers = [
+        nn.Conv2d(3, 64, 3, padding=1),
+        nn.BatchNorm2d(64),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+    ]
     model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 32 * 32, 256)).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(2):
@@ -48,13 +53,17 @@ def recurrent() -> None:
     optimizer = torch.optim.Adam([*model.parameters(), *head.parameters()])
     for _ in range(2):
         hidden, _ = model(torch.randn(16, 128, 256, device="cuda"))
-        loss = nn.functional.cross_entropy(head(hidden).flatten(0, 1), torch.zeros(16 * 128).long().cuda())
+        loss = nn.functional.cross_entropy(
+            head(hidden).flatten(0, 1), torch.zeros(16 * 128).long().cuda()
+        )
         loss.backward()
         optimizer.step()
 
 
 def checkpointed() -> None:
-    layers = nn.ModuleList(nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True) for _ in range(4)).cuda()
+    layers = nn.ModuleList(
+        nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True) for _ in range(4)
+    ).cuda()
     optimizer = torch.optim.AdamW(layers.parameters(), fused=True)
     with torch.autocast("cuda", torch.bfloat16):
         hidden = torch.randn(16, 256, 256, device="cuda")
@@ -72,7 +81,11 @@ def with_total(card: Gpu, total_bytes: int) -> Gpu:
 
 
 def line_of(error: BaseException) -> int:
-    return next(f.lineno or 0 for f in reversed(traceback.extract_tb(error.__traceback__)) if f.filename == __file__)
+    return next(
+        f.lineno or 0
+        for f in reversed(traceback.extract_tb(error.__traceback__))
+        if f.filename == __file__
+    )
 
 
 def needed_bytes(card: Gpu, script: Callable[[], None]) -> int:
@@ -84,7 +97,9 @@ def needed_bytes(card: Gpu, script: Callable[[], None]) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
 @pytest.mark.parametrize("name", CARDS)
-def test_just_below_the_peak_fails_and_just_above_does_not(name: str, script: Callable[[], None]) -> None:
+def test_just_below_the_peak_fails_and_just_above_does_not(
+    name: str, script: Callable[[], None]
+) -> None:
     card = find_gpu(name)
     needed = needed_bytes(card, script)
     for total in (needed, needed + MiB, 2 * needed):
@@ -98,12 +113,20 @@ def test_just_below_the_peak_fails_and_just_above_does_not(name: str, script: Ca
 
 def out_of_memory_line(card: Gpu, total: int, script: Callable[[], None]) -> int:
     gpu = VirtualGpu(with_total(card, total))
-    with pytest.raises(torch.OutOfMemoryError, match=r"CUDA out of memory\. Tried to allocate") as caught, gpu:
+    with (
+        pytest.raises(
+            torch.OutOfMemoryError, match=r"CUDA out of memory\. Tried to allocate"
+        ) as caught,
+        gpu,
+    ):
         script()
     assert gpu.out_of_memory is not None
     ledger = gpu.ledger()
     assert ledger.peak("cuda:0").process_bytes > total
-    assert any(entry.category == Category.WEIGHTS for entry in ledger.alive(gpu.out_of_memory.phase, "cuda:0"))
+    assert any(
+        entry.category == Category.WEIGHTS
+        for entry in ledger.alive(gpu.out_of_memory.phase, "cuda:0")
+    )
     line = line_of(caught.value)
     source, first = inspect.getsourcelines(script)
     assert line in range(first, first + len(source))

@@ -35,7 +35,10 @@ def test_a_pinning_loader_bills_its_batches() -> None:
         for (batch,) in DataLoader(data, batch_size=32, pin_memory=True):
             assert batch.is_pinned()
             batch.cuda(non_blocking=True)
-    assert pinned_peak_bytes(gpu) in (512 * 1024, 2 * 512 * 1024)  # 32·3000·4 = 384,000 → 524,288, one or two batches
+    assert pinned_peak_bytes(gpu) in (
+        512 * 1024,
+        2 * 512 * 1024,
+    )  # 32·3000·4 = 384,000 → 524,288, one or two batches
 
 
 def test_host_tensors_are_not_pinned_by_themselves() -> None:

@@ -24,7 +24,9 @@ def test_a_group_of_one() -> None:
         loss = torch.ones((), device="cuda")
         dist.all_reduce(loss)
         assert dist.get_world_size() == 1
-        assert torch.cuda.memory_allocated() >= 3 * 4 * MiB, "weights, gradients and the reducer's bucket"
+        assert torch.cuda.memory_allocated() >= 3 * 4 * MiB, (
+            "weights, gradients and the reducer's bucket"
+        )
     assert not dist.is_initialized()
 
 

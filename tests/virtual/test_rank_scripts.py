@@ -25,7 +25,10 @@ def traced(name: str, rank: int) -> tuple[Ledger, dict[str, int]]:
 def held(ledger: Ledger, place: str, *categories: Category) -> int:
     """The most that lines of these categories take in any phase."""
     phases = ledger.phases(place)
-    return max(sum(e.nbytes for e in ledger.alive(phase, place) if e.category in categories) for phase in phases)
+    return max(
+        sum(e.nbytes for e in ledger.alive(phase, place) if e.category in categories)
+        for phase in phases
+    )
 
 
 @pytest.mark.parametrize("rank", [0, 13])
@@ -41,7 +44,9 @@ def test_offloaded_shards_keep_states_off_the_card(rank: int) -> None:
     ledger, notes = traced("offloaded_shards", rank)
     (place,) = ledger.devices()
     assert held(ledger, place, Category.OPTIMIZER) == 0
-    share = 4 * (512 // WORLD_SIZE * 512 + 512 // WORLD_SIZE) * 4  # of four layers in fp32: rows of weights and biases
+    share = (
+        4 * (512 // WORLD_SIZE * 512 + 512 // WORLD_SIZE) * 4
+    )  # of four layers in fp32: rows of weights and biases
     assert held(ledger, "pinned", Category.WEIGHTS) >= share
     assert any("wrote and read no weights" in note for note in notes)
 
@@ -61,7 +66,9 @@ def test_accelerate_shards_trains_and_saves(rank: int) -> None:
     ledger, _ = traced("accelerated", rank)
     (place,) = ledger.devices()
     parameters = 2000 * 128 + 1024 * 128 + 2 * (12 * 128 * 128 + 13 * 128) + 2 * 128
-    assert held(ledger, place, Category.OPTIMIZER) <= 1.2 * 2 * 4 * parameters / WORLD_SIZE + (64 << 10)
+    assert held(ledger, place, Category.OPTIMIZER) <= 1.2 * 2 * 4 * parameters / WORLD_SIZE + (
+        64 << 10
+    )
 
 
 def test_accelerates_state_is_the_scripts_own() -> None:

@@ -29,7 +29,13 @@ def test_a_nanogpt_style_script(capsys: pytest.CaptureFixture[str]) -> None:
     assert data["schema"] == "vramcast/1"
     assert data["trace"]["steps"] == 2
     assert data["verdict"]["fits"] is True
-    assert {phase["phase"] for phase in data["phases"]} >= {"load", "eval", "forward", "backward", "step"}
+    assert {phase["phase"] for phase in data["phases"]} >= {
+        "load",
+        "eval",
+        "forward",
+        "backward",
+        "step",
+    }
     assert any("torch.compile" in text for text in data["assumptions"])
 
 
@@ -52,11 +58,20 @@ def test_a_frozen_reference_is_a_companion(
 
 def test_two_cards_have_a_bill_each(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = traced(
-        capsys, str(EXAMPLES / "train_two_gpus.py"), "--gpu", "rtx3060", "--gpus", "2", "--steps", "1"
+        capsys,
+        str(EXAMPLES / "train_two_gpus.py"),
+        "--gpu",
+        "rtx3060",
+        "--gpus",
+        "2",
+        "--steps",
+        "1",
     )
     assert first["verdict"]["peak_place"] == "cuda:0"
     assert second["verdict"]["peak_place"] == "cuda:1"
-    assert main(["trace", str(EXAMPLES / "train_two_gpus.py"), "--gpu", "rtx3060"]) == 2  # it asks for two
+    assert (
+        main(["trace", str(EXAMPLES / "train_two_gpus.py"), "--gpu", "rtx3060"]) == 2
+    )  # it asks for two
 
 
 @pytest.mark.slow
@@ -71,10 +86,17 @@ def test_the_trainer(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeyp
     assert plain["verdict"]["allocated_bytes"] > mixed["verdict"]["allocated_bytes"]
 
 
-def test_from_pretrained_needs_no_weights(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_from_pretrained_needs_no_weights(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     from transformers import Qwen2Config
 
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     Qwen2Config(vocab_size=256, num_key_value_heads=2, **sizes).save_pretrained(tmp_path)
     script = tmp_path / "train.py"
     script.write_text(
@@ -107,7 +129,9 @@ def test_generation_ends_and_rollouts_train() -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     with virtual_gpu("rtx4090"):
-        config = GPT2Config(n_layer=2, n_embd=64, n_head=2, vocab_size=500, bos_token_id=1, eos_token_id=2)
+        config = GPT2Config(
+            n_layer=2, n_embd=64, n_head=2, vocab_size=500, bos_token_id=1, eos_token_id=2
+        )
         model = GPT2LMHeadModel(config).cuda()
         prompt = torch.randint(5, 500, (4, 8), device="cuda")
         with torch.no_grad():
@@ -118,7 +142,9 @@ def test_generation_ends_and_rollouts_train() -> None:
 
 def test_gradient_penalty_and_spectral_norm() -> None:
     with virtual_gpu("rtx4090"):
-        critic = nn.Sequential(nn.utils.spectral_norm(nn.Conv2d(3, 8, 3)), nn.LeakyReLU(0.2), nn.Flatten()).cuda()
+        critic = nn.Sequential(
+            nn.utils.spectral_norm(nn.Conv2d(3, 8, 3)), nn.LeakyReLU(0.2), nn.Flatten()
+        ).cuda()
         mixed = torch.randn(2, 3, 16, 16, device="cuda").requires_grad_()
         scores = critic(mixed)
         wanted = torch.ones_like(scores)
@@ -131,7 +157,9 @@ def test_packed_sequences() -> None:
     with virtual_gpu("rtx4090"):
         model = nn.LSTM(8, 16, 2, batch_first=True).cuda()
         lengths = torch.tensor([5, 3, 2])
-        packed = nn.utils.rnn.pack_padded_sequence(torch.randn(3, 5, 8, device="cuda"), lengths, batch_first=True)
+        packed = nn.utils.rnn.pack_padded_sequence(
+            torch.randn(3, 5, 8, device="cuda"), lengths, batch_first=True
+        )
         out, _ = nn.utils.rnn.pad_packed_sequence(model(packed)[0], batch_first=True)
         assert out.shape == (3, 5, 16)
         out.sum().backward()
@@ -140,7 +168,10 @@ def test_packed_sequences() -> None:
 def test_a_gradient_scaler_steps() -> None:
     with virtual_gpu("t4") as gpu:
         model = nn.Linear(8, 8).cuda()
-        optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+        optimizer, scaler = (
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            torch.amp.GradScaler("cuda"),
+        )
         with torch.autocast("cuda", dtype=torch.float16):
             loss = model(torch.ones(2, 8, device="cuda")).sum()
         scaler.scale(loss).backward()

@@ -24,7 +24,9 @@ def test_what_was_saved_is_loaded_where_it_is_asked_for(tmp_path: Path) -> None:
         optimizer = torch.optim.AdamW(model.parameters())
         model(torch.randn(4, 1024, device="cuda")).sum().backward()
         optimizer.step()
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}, path)
+        torch.save(
+            {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}, path
+        )
         assert path.exists(), "a script looks for what it has saved"
         before = torch.cuda.memory_allocated()
         loaded = torch.load(path, map_location="cuda:0")
@@ -67,7 +69,9 @@ def test_messages_gathered_into_a_tensor_of_zeros() -> None:
         source, target = torch.randint(0, 50, (2, 300), device="cuda")
         features = torch.randn(50, 16, device="cuda")
         gathered = torch.zeros(50, 8, device="cuda").index_add_(0, target, layer(features)[source])
-        degree = torch.zeros(50, device="cuda").scatter_add_(0, target, torch.ones(300, device="cuda"))
+        degree = torch.zeros(50, device="cuda").scatter_add_(
+            0, target, torch.ones(300, device="cuda")
+        )
         assert degree.sum().item() == 300, "what is known stays known"
         (gathered / degree.clamp(min=1)[:, None]).square().mean().backward()
         rows = torch.zeros(4, 8, device="cuda")
@@ -152,7 +156,10 @@ def test_a_subclass_of_parameter_without_ops_of_its_own() -> None:
     [
         ("import flash_attn", "sdpa"),
         ("import no_such_package_at_all", "Install no_such_package_at_all"),
-        ("s = torch.nn.Linear(9, 1).cuda().weight.data\ntorch.sparse.softmax(s.to_sparse(), 1)", "dense"),
+        (
+            "s = torch.nn.Linear(9, 1).cuda().weight.data\ntorch.sparse.softmax(s.to_sparse(), 1)",
+            "dense",
+        ),
     ],
 )
 def test_what_cannot_be_followed_is_said_with_a_way_out(
@@ -168,7 +175,12 @@ def test_workers_and_pinned_batches(tmp_path: Path) -> None:
     from torch.utils.data import DataLoader, TensorDataset
 
     data = TensorDataset(torch.randn(16, 4), torch.randint(0, 2, (16,)))
-    options: dict[str, Any] = {"num_workers": 2, "pin_memory": True, "persistent_workers": True, "prefetch_factor": 4}
+    options: dict[str, Any] = {
+        "num_workers": 2,
+        "pin_memory": True,
+        "persistent_workers": True,
+        "prefetch_factor": 4,
+    }
     with virtual_gpu("rtx4090") as gpu:
         loader = DataLoader(data, batch_size=4, shuffle=True, drop_last=True, **options)
         seen = sum(x.cuda(non_blocking=True).size(0) for _ in range(2) for x, _ in loader)
@@ -184,7 +196,9 @@ def test_a_number_is_a_card() -> None:
         assert torch.ones(2).to(device=1, dtype=torch.float16).device == torch.device("cuda", 1)
 
 
-@pytest.mark.parametrize(("kind", "values", "states"), [("LSTM", 5 * 2 + 1, 2), ("GRU", 6 * 2 + 1, 1)])
+@pytest.mark.parametrize(
+    ("kind", "values", "states"), [("LSTM", 5 * 2 + 1, 2), ("GRU", 6 * 2 + 1, 1)]
+)
 def test_recurrent_layers_keep_one_reserve(kind: str, values: int, states: int) -> None:
     steps, batch, width = 50, 16, 256
     with virtual_gpu("a100-80gb"):
@@ -264,7 +278,12 @@ class Filling(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        return None, torch.zeros(3, device="cuda"), None, torch.ones(ctx.bias, device="cuda").mul_(gradient)
+        return (
+            None,
+            torch.zeros(3, device="cuda"),
+            None,
+            torch.ones(ctx.bias, device="cuda").mul_(gradient),
+        )
 
 
 def test_a_function_of_the_script_fills_its_gradients_itself() -> None:

@@ -16,7 +16,9 @@ class Coded(torch.Tensor):
 
     @staticmethod
     def __new__(cls, codes: torch.Tensor) -> Coded:
-        wrapper: Coded = torch.Tensor._make_wrapper_subclass(cls, codes.shape, device=codes.device, dtype=torch.float32)
+        wrapper: Coded = torch.Tensor._make_wrapper_subclass(
+            cls, codes.shape, device=codes.device, dtype=torch.float32
+        )
         wrapper.codes = codes
         return wrapper
 

@@ -18,7 +18,9 @@ def test_gradients_of_every_sample_are_billed() -> None:
         model = nn.Linear(512, 256).cuda()
         weights = {name: weight.detach() for name, weight in model.named_parameters()}
 
-        def loss(weights: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        def loss(
+            weights: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor
+        ) -> torch.Tensor:
             return nn.functional.mse_loss(functional_call(model, weights, (x,)), y)
 
         x, y = torch.randn(8, 512, device="cuda"), torch.randn(8, 256, device="cuda")

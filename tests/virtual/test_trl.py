@@ -22,7 +22,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
+    words = Tokenizer(
+        models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>")
+    )
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     special = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
     PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(tmp_path / "model")
@@ -38,14 +40,26 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_script_of_trl(script: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = folder / "data"
     data.mkdir()
-    row = {name: " ".join(f"w{number + place}" for number in range(20)) for place, name in enumerate(ROWS[script])}
+    row = {
+        name: " ".join(f"w{number + place}" for number in range(20))
+        for place, name in enumerate(ROWS[script])
+    }
     (data / "train.jsonl").write_text("\n".join([json.dumps(row)] * 16))
     options = {
         "--model_name_or_path": folder / "model", "--dataset_name": data, "--output_dir": folder / "out",
         "--per_device_train_batch_size": 2, "--max_length": 32, "--report_to": "none",
     }  # fmt: skip
     arguments = [str(part) for option in options.items() for part in option]
-    command = ["trace", "--json", str(SCRIPTS / script), "--gpu", "rtx4090", "--empty-weights", "--steps", "2"]
+    command = [
+        "trace",
+        "--json",
+        str(SCRIPTS / script),
+        "--gpu",
+        "rtx4090",
+        "--empty-weights",
+        "--steps",
+        "2",
+    ]
     assert main([*command, "--", *arguments]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["trace"]["steps"] == 2

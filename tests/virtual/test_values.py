@@ -43,17 +43,28 @@ def test_a_parameter_shares_the_bytes_of_its_tensor() -> None:
 
 
 def unknown(*size: int) -> torch.Tensor:
-    return nn.Linear(2, 2).cuda().weight.detach().new_empty(*size).normal_() @ torch.ones(size[-1], size[-1]).cuda()
+    return (
+        nn.Linear(2, 2).cuda().weight.detach().new_empty(*size).normal_()
+        @ torch.ones(size[-1], size[-1]).cuda()
+    )
 
 
 @pytest.mark.parametrize(
     "mixed",
     [
-        lambda: torch.take_along_dim(unknown(4, 4), torch.zeros(4, 2, dtype=torch.long, device="cuda"), 1),
+        lambda: torch.take_along_dim(
+            unknown(4, 4), torch.zeros(4, 2, dtype=torch.long, device="cuda"), 1
+        ),
         lambda: torch.inner(unknown(4, 4), torch.ones(4, device="cuda")),
-        lambda: torch.stft(unknown(2, 64), 16, window=torch.hann_window(16, device="cuda"), return_complex=True),
-        lambda: torch.linalg.multi_dot([torch.ones(4, 4, device="cuda"), unknown(4, 4), unknown(4, 4)]),
-        lambda: torch.meshgrid(unknown(4, 4)[0], torch.arange(3.0, device="cuda"), indexing="ij")[1],
+        lambda: torch.stft(
+            unknown(2, 64), 16, window=torch.hann_window(16, device="cuda"), return_complex=True
+        ),
+        lambda: torch.linalg.multi_dot(
+            [torch.ones(4, 4, device="cuda"), unknown(4, 4), unknown(4, 4)]
+        ),
+        lambda: torch.meshgrid(unknown(4, 4)[0], torch.arange(3.0, device="cuda"), indexing="ij")[
+            1
+        ],
         lambda: torch.arange(4, device="cuda").type_as(unknown(4, 4)),
         lambda: unknown(4, 4).type_as(torch.arange(4, device="cuda")),
         lambda: F.rms_norm(torch.ones(2, 4, device="cuda"), (4,), unknown(4, 4)[0]),
@@ -78,7 +89,10 @@ def test_what_a_composite_makes_on_its_way_lies_on_the_card() -> None:
     with virtual_gpu("rtx4090"):
         query = torch.randn(2, 4, 16, 8, device="cuda")
         assert F.scaled_dot_product_attention(query, query, query, is_causal=True).device == CARD
-        assert torch.quantile(torch.rand(100, device="cuda"), 0.5, interpolation="lower").device == CARD
+        assert (
+            torch.quantile(torch.rand(100, device="cuda"), 0.5, interpolation="lower").device
+            == CARD
+        )
 
 
 def test_rms_norm_keeps_its_input_and_one_number_per_row() -> None:
@@ -121,13 +135,21 @@ def test_a_router_that_picks_one_expert_loads_all_alike() -> None:
         assert tokens[router(tokens).argmax(-1) == 3].shape == (512, 64)
         weight.sum().backward()
         words = nn.Linear(64, 1000).cuda()(tokens[:4]).argmax(-1)
-        assert torch.masked_select(words, words == 2).shape == (4,), "a few rows are no router: nothing is dealt out"
+        assert torch.masked_select(words, words == 2).shape == (4,), (
+            "a few rows are no router: nothing is dealt out"
+        )
 
 
 def test_an_encoder_evaluates_padded_batches() -> None:
     with virtual_gpu("rtx4090") as gpu, torch.no_grad():
-        encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2).cuda().eval()
+        encoder = (
+            nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2)
+            .cuda()
+            .eval()
+        )
         padding = torch.zeros(2, 10, dtype=torch.bool, device="cuda")
         padding[:, 7:] = True
-        assert encoder(torch.randn(2, 10, 32, device="cuda"), src_key_padding_mask=padding).shape == (2, 10, 32)
+        assert encoder(
+            torch.randn(2, 10, 32, device="cuda"), src_key_padding_mask=padding
+        ).shape == (2, 10, 32)
         assert any("fast path" in note for note in gpu.notes)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 from vramcast.ledger import Category
 from vramcast.virtual import trace_step, virtual_gpu
@@ -23,7 +24,10 @@ def test_the_card_is_the_one_asked_for() -> None:
         assert torch.cuda.get_device_capability() == (8, 9)
         assert torch.cuda.get_device_properties(0).total_memory == gpu.card.capacity_bytes()
         free, total = torch.cuda.mem_get_info()
-        assert (free, total) == (gpu.card.capacity_bytes() - gpu.card.context_bytes, gpu.card.capacity_bytes())
+        assert (free, total) == (
+            gpu.card.capacity_bytes() - gpu.card.context_bytes,
+            gpu.card.capacity_bytes(),
+        )
         assert torch.accelerator.current_accelerator() == torch.device("cuda")
         with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
             torch.zeros(1, device="cuda:2")
@@ -50,7 +54,11 @@ def test_tensors_live_where_they_were_put_and_counters_follow() -> None:
 
 def test_devices_do_not_mix() -> None:
     with virtual_gpu("rtx4090", count=2):
-        here, there, host = torch.ones(3, device="cuda:0"), torch.ones(3, device="cuda:1"), torch.ones(3)
+        here, there, host = (
+            torch.ones(3, device="cuda:0"),
+            torch.ones(3, device="cuda:1"),
+            torch.ones(3),
+        )
         for other in (there, host):
             with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
                 here + other
@@ -118,7 +126,9 @@ def test_autocast_lists_are_those_of_the_installed_torch() -> None:
     assert set(autocast_lists.FLOAT32) == listed("AT_FORALL_FP32")
     assert set(autocast_lists.FLOAT32_RESULT) == listed("AT_FORALL_FP32_SET_OPT_DTYPE")
     assert set(autocast_lists.WIDEST) == listed("AT_FORALL_PROMOTE")
-    other = re.search(r"#define AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE\(_\)(.*?)\n\n", header, re.DOTALL)
+    other = re.search(
+        r"#define AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE\(_\)(.*?)\n\n", header, re.DOTALL
+    )
     assert other is not None
     assert set(autocast_lists.FLOAT32_APPENDED) == set(re.findall(r'"([\w.]+)"', other.group(1)))
 
@@ -176,7 +186,9 @@ def test_dropout_keeps_one_byte_per_element() -> None:
 
 def test_every_byte_at_the_peak_has_a_kind_a_module_and_a_line() -> None:
     with virtual_gpu("a100-80gb") as gpu:
-        model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 256)).cuda()
+        model = torch.nn.Sequential(
+            torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 256)
+        ).cuda()
         optimizer = torch.optim.AdamW(model.parameters())
         for _ in range(2):
             model(torch.randn(8192, 256, device="cuda")).square().mean().backward()
@@ -192,16 +204,44 @@ def test_every_byte_at_the_peak_has_a_kind_a_module_and_a_line() -> None:
     assert sums["next forward"][Category.OPTIMIZER] == 8 * parameters
     assert Category.OPTIMIZER not in sums["backward"]
     assert sums["forward"][Category.ACTIVATIONS] >= 8192 * (512 + 512 + 256) * 4
-    kept = [entry for entry in ledger.alive("loss", "cuda:0") if entry.category == Category.ACTIVATIONS]
+    kept = [
+        entry for entry in ledger.alive("loss", "cuda:0") if entry.category == Category.ACTIVATIONS
+    ]
     assert {entry.component for entry in kept} == {"Sequential.0", "Sequential.1", "Sequential.2"}
     assert all(entry.source.startswith("test_virtual_gpu.py:") for entry in kept)
     for phase in ledger.phases("cuda:0"):
         assert ledger.moment(phase, "cuda:0").allocated_bytes == sum(
-            nbytes for kind, nbytes in sums[phase].items() if kind not in (Category.SLACK, Category.CONTEXT)
+            nbytes
+            for kind, nbytes in sums[phase].items()
+            if kind not in (Category.SLACK, Category.CONTEXT)
         )
     assert max(point.allocated_bytes for point in gpu.timeline()) == max(
         ledger.moment(phase, "cuda:0").allocated_bytes for phase in ledger.phases("cuda:0")
     )
+
+
+class Checkpointed(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(64, 64, bias=False) for _ in range(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        return x
+
+
+def test_parameters_keep_their_names_when_backward_runs_their_blocks_again() -> None:
+    with virtual_gpu("rtx4090") as gpu:
+        model = Checkpointed().cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(4, 64, device="cuda")).sum().backward()
+        optimizer.step()
+    for category in (Category.WEIGHTS, Category.GRADIENTS):
+        entries = [e for e in gpu.ledger().entries if e.category == category and "step" in e.phases]
+        assert sorted(e.component for e in entries if e.place == "cuda:0") == [
+            f"blocks.{number}.weight" for number in range(8)
+        ]
 
 
 def test_the_run_stops_after_the_steps_asked_for() -> None:
@@ -222,7 +262,9 @@ def test_a_step_of_a_real_model_leaves_it_alone() -> None:
     traced = trace_step(model, lambda twin: twin(torch.ones(8, 64, device="cuda")).sum())
     assert torch.equal(model.weight, before)
     assert model.weight.device.type == "cpu"
-    states = traced.ledger().grouped(lambda entry: entry.category, phase="next forward", place="cuda:0")
+    states = traced.ledger().grouped(
+        lambda entry: entry.category, phase="next forward", place="cuda:0"
+    )
     assert states[Category.OPTIMIZER] == 2 * (64 * 64 * 4 + 512)
 
 

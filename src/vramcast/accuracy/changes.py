@@ -58,7 +58,8 @@ def changes(outcomes: Sequence[Outcome], last: Written) -> list[Change]:
     known = last.predicted_bytes
     pairs = [
         Change(before=replace(each, predicted_bytes=known[each.row.id]), after=each)
-        for each in outcomes if each.row.id in known
-    ]  # fmt: skip
+        for each in outcomes
+        if each.row.id in known
+    ]
     moved = [pair for pair in pairs if abs(pair.after.error - pair.before.error) >= NOTICED]
     return sorted(moved, key=lambda pair: -pair.worse)

@@ -26,7 +26,16 @@ def environment(name: str, rows_folder: Path, environments: Path) -> Path:
     if written.is_file() and written.read_text(encoding="utf-8") == wanted:
         return target
     shutil.rmtree(target, ignore_errors=True)
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        str(target),
+    ]
     listed = str(requirements(name, rows_folder))
     ended = subprocess.run([*command, "-r", listed], capture_output=True, text=True, check=False)
     if ended.returncode != 0:

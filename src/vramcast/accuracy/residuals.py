@@ -30,7 +30,9 @@ def classes(outcomes: Iterable[Outcome]) -> dict[str, dict[str, Any]]:
     ratios: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for outcome in outcomes:
         for name in _names(outcome):
-            ratios[name][outcome.row.source].append(outcome.row.peak_bytes / outcome.predicted_bytes)
+            ratios[name][outcome.row.source].append(
+                outcome.row.peak_bytes / outcome.predicted_bytes
+            )
     return {name: _class(by_source) for name, by_source in sorted(ratios.items())}
 
 
@@ -44,24 +46,34 @@ def _class(by_source: dict[str, list[float]]) -> dict[str, Any]:
     habits of measuring), so the next job is like the next source. The farthest of k draws lies, on average, at
     k/(k + 1) of the largest possible, so both ends go out by (k + 1)/k, in logarithms. A range always holds the
     prediction."""
-    weighted = sorted((ratio, 1 / len(ratios) / len(by_source)) for ratios in by_source.values() for ratio in ratios)
+    weighted = sorted(
+        (ratio, 1 / len(ratios) / len(by_source))
+        for ratios in by_source.values()
+        for ratio in ratios
+    )
     beyond = (len(by_source) + 1) / len(by_source)
     return {
-        "rows": len(weighted), "sources": len(by_source),
+        "rows": len(weighted),
+        "sources": len(by_source),
         "low": round(min(1.0, _at(TAIL, weighted)) ** beyond, 4),
         "high": round(max(1.0, _at(1 - TAIL, weighted)) ** beyond, 4),
-    }  # fmt: skip
+    }
 
 
 def _at(share: float, weighted: list[tuple[float, float]]) -> float:
     """The ratio up to which `share` of the weight lies."""
     sums = accumulate(weight for _, weight in weighted)
-    return next(ratio for (ratio, _), total in zip(weighted, sums, strict=True) if total >= share - 1e-9)
+    return next(
+        ratio for (ratio, _), total in zip(weighted, sums, strict=True) if total >= share - 1e-9
+    )
 
 
 def coverage(outcomes: Sequence[Outcome]) -> list[Coverage]:
     """Leave one source out at a time."""
-    return [_covered(source, outcomes) for source in sorted({outcome.row.source for outcome in outcomes})]
+    return [
+        _covered(source, outcomes)
+        for source in sorted({outcome.row.source for outcome in outcomes})
+    ]
 
 
 def _covered(source: str, outcomes: Sequence[Outcome]) -> Coverage:
@@ -71,7 +83,9 @@ def _covered(source: str, outcomes: Sequence[Outcome]) -> Coverage:
     known = [(span, each) for span, each in ranges if span is not None]
     widths = sorted((span[1] - span[0]) / each.predicted_bytes for span, each in known)
     return Coverage(
-        source=source, rows=len(own), with_range=len(known),
+        source=source,
+        rows=len(own),
+        with_range=len(known),
         inside=sum(span[0] <= each.row.peak_bytes <= span[1] for span, each in known),
         width=widths[len(widths) // 2] if widths else None,
-    )  # fmt: skip
+    )

@@ -41,7 +41,9 @@ class Row:
     explanation: str = ""  # why the prediction is off, where it is
     config: Mapping[str, Any] | None = None
     pending: str = ""
-    lengths: str = "published"  # "assumed": of the batches' lengths only a mean or a limit is published
+    lengths: str = (
+        "published"  # "assumed": of the batches' lengths only a mean or a limit is published
+    )
     parallel: Mapping[str, Any] = field(default_factory=dict)
     rank: str = ""  # "last": the last pipeline stage was measured, not the fullest
 
@@ -59,7 +61,9 @@ class Source:
 def load_sources(folder: Path) -> tuple[Source, ...]:
     paths = sorted(path for path in folder.glob("*.yaml") if path.name != ELSEWHERE)
     if not paths:
-        raise InputError(f"{folder}: no measured rows (*.yaml) here. Run from the repository, or give --rows FOLDER.")
+        raise InputError(
+            f"{folder}: no measured rows (*.yaml) here. Run from the repository, or give --rows FOLDER."
+        )
     return tuple(_source(path) for path in paths)
 
 
@@ -105,11 +109,17 @@ def _row(path: Path, item: Mapping[str, Any]) -> Row:
             f"{path}: row {row.id}: rank {row.rank!r} is unknown. Known: last; leave it out for the fullest."
         )
     if row.rank and row.metric != "allocated":
-        raise InputError(f"{path}: row {row.id}: of a rank other than the fullest only allocated bytes are known")
+        raise InputError(
+            f"{path}: row {row.id}: of a rank other than the fullest only allocated bytes are known"
+        )
     if row.lengths not in LENGTHS:
-        raise InputError(f"{path}: row {row.id}: lengths must be one of {', '.join(LENGTHS)}, not {row.lengths!r}")
+        raise InputError(
+            f"{path}: row {row.id}: lengths must be one of {', '.join(LENGTHS)}, not {row.lengths!r}"
+        )
     if type(row.peak_bytes) is not int or row.peak_bytes <= 0 or not _is_share(row.tolerance):
-        raise InputError(f"{path}: row {row.id}: peak_bytes must be a positive int and tolerance lie between 0 and 1")
+        raise InputError(
+            f"{path}: row {row.id}: peak_bytes must be a positive int and tolerance lie between 0 and 1"
+        )
     return row
 
 

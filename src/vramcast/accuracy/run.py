@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vramcast.accuracy.rows import Row
-from vramcast.engine.estimate import estimate
+from vramcast.engine import estimate
 from vramcast.forecast import Forecast
 from vramcast.job import Job, job_from
 from vramcast.ledger import Level
@@ -52,9 +52,12 @@ def run_row(row: Row) -> Outcome:
         forecast = estimate(job)
         seconds = time.perf_counter() - start
     return Outcome(
-        row=row, job=replace(job, model=row.id if row.config else job.model), seconds=seconds,
-        predicted_bytes=_predicted(row, forecast), fits=forecast.verdict().fits,
-    )  # fmt: skip
+        row=row,
+        job=replace(job, model=row.id if row.config else job.model),
+        seconds=seconds,
+        predicted_bytes=_predicted(row, forecast),
+        fits=forecast.verdict().fits,
+    )
 
 
 def _predicted(row: Row, forecast: Forecast) -> int:
@@ -77,6 +80,12 @@ def _values(row: Row, folder: Path) -> dict[str, object]:
 def peak_bytes(forecast: Forecast, level: Level) -> int:
     """The largest moment at that level, over phases and devices."""
     ledger = forecast.ledger
-    moments = [ledger.moment(phase, place) for place in ledger.devices() for phase in ledger.phases(place)]
-    field = {Level.ALLOCATED: "allocated_bytes", Level.RESERVED: "reserved_bytes", Level.PROCESS: "process_bytes"}
+    moments = [
+        ledger.moment(phase, place) for place in ledger.devices() for phase in ledger.phases(place)
+    ]
+    field = {
+        Level.ALLOCATED: "allocated_bytes",
+        Level.RESERVED: "reserved_bytes",
+        Level.PROCESS: "process_bytes",
+    }
     return max(int(getattr(moment, field[level])) for moment in moments)

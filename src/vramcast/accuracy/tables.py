@@ -34,11 +34,18 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
     over, under = [error for error in errors if error > 0], [error for error in errors if error < 0]
     judged = [outcome.fits for outcome in outcomes if outcome.fits is not None]
     return Figures(
-        rows=len(errors), median_abs=median(sizes), p90_abs=sizes[ceil(0.9 * len(sizes)) - 1], bias=mean(errors),
-        over=len(over), over_median=median(over) if over else None, under=len(under),
-        under_median=median(under) if under else None, verdicts=len(judged), wrong_verdicts=judged.count(False),
+        rows=len(errors),
+        median_abs=median(sizes),
+        p90_abs=sizes[ceil(0.9 * len(sizes)) - 1],
+        bias=mean(errors),
+        over=len(over),
+        over_median=median(over) if over else None,
+        under=len(under),
+        under_median=median(under) if under else None,
+        verdicts=len(judged),
+        wrong_verdicts=judged.count(False),
         seconds=sum(outcome.seconds for outcome in outcomes),
-    )  # fmt: skip
+    )
 
 
 def by_source_and_metric(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], Figures]:
@@ -55,7 +62,11 @@ def by_metric(
     groups: dict[str, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
         row = outcome.row
-        if row.confidence == confidence and (outcome.job.gpus > 1) is many_gpus and lengths in (None, row.lengths):
+        if (
+            row.confidence == confidence
+            and (outcome.job.gpus > 1) is many_gpus
+            and lengths in (None, row.lengths)
+        ):
             groups[row.metric].append(outcome)
     return {metric: figures(group) for metric, group in sorted(groups.items())}
 

@@ -44,9 +44,15 @@ class TraceRow:
     confidence: str
     tolerance: float
     environment: str = ""  # the libraries of that time; empty where the script needs none
-    context_bytes: int = 0  # of the CUDA context there and then, where published; without it today's of that card
-    options: Sequence[str] = ()  # of `vramcast trace` itself: --gpus 2 --rank 0, --empty-weights, --steps 2
-    unknown: str = ""  # what of the run neither script nor versions tell, in a word the page explains
+    context_bytes: int = (
+        0  # of the CUDA context there and then, where published; without it today's of that card
+    )
+    options: Sequence[
+        str
+    ] = ()  # of `vramcast trace` itself: --gpus 2 --rank 0, --empty-weights, --steps 2
+    unknown: str = (
+        ""  # what of the run neither script nor versions tell, in a word the page explains
+    )
     explanation: str = ""
 
 
@@ -113,7 +119,9 @@ def run_trace_rows(
     """All rows, as many at a time as there are processors, and those that failed; `tell` hears of each that is done."""
     if environments is not None:
         for name in sorted({row.environment for row in rows} - {""}):
-            environment(name, folder, environments)  # before the rows: two that need the same one must not both make it
+            environment(
+                name, folder, environments
+            )  # before the rows: two that need the same one must not both make it
     done: dict[str, TraceOutcome] = {}
     failed: dict[str, NotTraced] = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -128,7 +136,9 @@ def run_trace_rows(
                 told = f"failed: {error}"
             tell(f"{len(done) + len(failed)} of {len(rows)}: {id} {told}")
     ids = [row.id for row in rows]
-    return tuple(done[id] for id in ids if id in done), tuple(failed[id] for id in ids if id in failed)
+    return tuple(done[id] for id in ids if id in done), tuple(
+        failed[id] for id in ids if id in failed
+    )
 
 
 def run_trace_row(row: TraceRow, folder: Path, environments: Path | None) -> TraceOutcome:
@@ -137,14 +147,29 @@ def run_trace_row(row: TraceRow, folder: Path, environments: Path | None) -> Tra
     if environments is not None and row.environment:
         overlay = environment(row.environment, folder, environments)
     scripts = folder / "scripts"
-    start_trace = [sys.executable, "-m", "vramcast", "trace", row.script, "--gpu", row.gpu, "--json", *row.options]
+    start_trace = [
+        sys.executable,
+        "-m",
+        "vramcast",
+        "trace",
+        row.script,
+        "--gpu",
+        row.gpu,
+        "--json",
+        *row.options,
+    ]
     command = [*start_trace, "--", *row.arguments]
     start = time.perf_counter()
     try:
         ended = subprocess.run(
-            command, cwd=scripts, env=_variables(overlay), capture_output=True, text=True, check=False,
+            command,
+            cwd=scripts,
+            env=variables_with(overlay),
+            capture_output=True,
+            text=True,
+            check=False,
             timeout=ROW_LIMIT_S,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         raise TraceError(f"{row.script} was not done after {ROW_LIMIT_S} s.") from None
     if ended.returncode not in (0, 1):
@@ -155,9 +180,13 @@ def run_trace_row(row: TraceRow, folder: Path, environments: Path | None) -> Tra
     low, high = _range(answer, level)
     used = "" if not row.environment else INSTALLED if overlay is None else row.environment
     return TraceOutcome(
-        row=row, predicted_bytes=peak, range_bytes=(low + row.context_bytes, high + row.context_bytes),
-        fits=ended.returncode == 0, environment=used, seconds=time.perf_counter() - start,
-    )  # fmt: skip
+        row=row,
+        predicted_bytes=peak,
+        range_bytes=(low + row.context_bytes, high + row.context_bytes),
+        fits=ended.returncode == 0,
+        environment=used,
+        seconds=time.perf_counter() - start,
+    )
 
 
 def _level(row: TraceRow) -> Level:
@@ -170,17 +199,28 @@ def _range(answer: dict[str, Any], metric: str) -> tuple[int, int]:
     """What the open lines up to the metric's level leave room for: the highest ends of any phase."""
     names = [level.value for level in Level]
     counted = names[: names.index(metric) + 1]
-    open_lines = [entry for entry in answer["entries"] if entry["range_bytes"] and entry["level"] in counted]
+    open_lines = [
+        entry for entry in answer["entries"] if entry["range_bytes"] and entry["level"] in counted
+    ]
     lows, highs = [], []
     for phase in answer["phases"]:
-        alive = [e for e in open_lines if e["place"] == phase["place"] and phase["phase"] in e["phases"]]
-        lows.append(int(phase[f"{metric}_bytes"]) - sum(e["bytes"] - e["range_bytes"][0] for e in alive))
-        highs.append(int(phase[f"{metric}_bytes"]) + sum(e["range_bytes"][1] - e["bytes"] for e in alive))
+        alive = [
+            e for e in open_lines if e["place"] == phase["place"] and phase["phase"] in e["phases"]
+        ]
+        lows.append(
+            int(phase[f"{metric}_bytes"]) - sum(e["bytes"] - e["range_bytes"][0] for e in alive)
+        )
+        highs.append(
+            int(phase[f"{metric}_bytes"]) + sum(e["range_bytes"][1] - e["bytes"] for e in alive)
+        )
     return max(lows), max(highs)
 
 
-def _variables(overlay: Path | None) -> dict[str, str]:
+def variables_with(overlay: Path | None) -> dict[str, str]:
+    """Of a process that finds the overlay's libraries before the installed ones, and no network."""
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     if overlay is not None:
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, (str(overlay), os.environ.get("PYTHONPATH", ""))))
+        variables["PYTHONPATH"] = os.pathsep.join(
+            filter(None, (str(overlay), os.environ.get("PYTHONPATH", "")))
+        )
     return variables

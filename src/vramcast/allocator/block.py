@@ -1,4 +1,8 @@
-"""Blocks and the pools that keep the free ones: the allocator's data, without its decisions."""
+"""Blocks and the pools of free ones: the allocator's data, without its decisions.
+
+A segment is a chain of blocks (`prev`, `next`) without gaps. A pool lists the free ones by stream, sorted by size and
+address, so that the first that fits is the best.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +28,22 @@ class ExpandableSegment:
 
 
 class Block:
-    """A piece of a segment: handed out, waiting for a stream, free, or (in an expandable segment) not backed yet."""
+    """A piece of a segment: allocated, waiting for a stream, free, or (in an expandable segment) not mapped yet."""
 
     __slots__ = (
-        "address", "age_base", "expandable", "mapped", "next", "pool", "prev", "requested", "size", "state", "stream",
+        "address",
+        "age_base",
+        "expandable",
+        "mapped",
+        "next",
+        "pool",
+        "prev",
+        "requested",
+        "size",
+        "state",
+        "stream",
         "stream_uses",
-    )  # fmt: skip
+    )
 
     def __init__(self, address: int, size: int, stream: int, pool: BlockPool) -> None:
         self.address = address
@@ -71,15 +85,35 @@ FreeKey = tuple[int, int, Block]
 class BlockPool:
     """Free blocks of one size class, by stream, in the order of (size, address): the first that fits is the best."""
 
-    __slots__ = ("find_count", "free", "id", "is_small", "tallies", "unmapped")
+    __slots__ = (
+        "find_count",
+        "free",
+        "id",
+        "is_small",
+        "min_rest",
+        "split_below",
+        "tallies",
+        "unmapped",
+    )
 
-    def __init__(self, pool_id: PoolId, is_small: bool, tallies: tuple[Tally, Tally]) -> None:
+    def __init__(
+        self,
+        pool_id: PoolId,
+        is_small: bool,
+        tallies: tuple[Tally, Tally],
+        *,
+        min_rest: int,
+        split_below: int,
+    ) -> None:
         self.id = pool_id
         self.is_small = is_small
         self.free: dict[int, list[FreeKey]] = {}
         self.unmapped: dict[int, list[tuple[int, Block]]] = {}
         self.find_count = 0  # searches so far: the clock by which garbage collection measures age
         self.tallies = tallies  # (aggregate, this size class)
+        # A request splits a block if it leaves at least `min_rest` bytes of it and is smaller than `split_below`.
+        self.min_rest = min_rest
+        self.split_below = split_below
 
     def insert(self, block: Block) -> None:
         block.age_base = self.find_count
@@ -93,7 +127,7 @@ class BlockPool:
         del keys[bisect_left(keys, (block.size, block.address))]
 
     def age(self, block: Block) -> int:
-        """How many searches a free block has seen go by."""
+        """How many searches there were since the block became free."""
         return self.find_count - block.age_base
 
     def insert_unmapped(self, block: Block) -> None:

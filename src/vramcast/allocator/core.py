@@ -1,26 +1,44 @@
 """PyTorch's CUDA caching allocator: which block a request gets.
 
-Requests and frees come in; addresses and statistics come out. It follows c10/cuda/CUDACachingAllocator.cpp function by
-function (torch 2.13; the names in the docstrings are its names). It does not know time: the free of a block that
-another stream used completes when the caller says so. Not modelled: pools opened with use_on_oom or no_split, and the
-cudaMallocAsync backend.
+In: requests and frees. Out: addresses and statistics. It follows c10/cuda/CUDACachingAllocator.cpp function by function
+(torch 2.13; the names in the docstrings are its names). It does not know time: the free of a block that another stream
+used completes when the caller says so. Not modelled: pools opened with use_on_oom or no_split, and the cudaMallocAsync
+backend.
+
+Worked example, with torch's defaults and an empty cache:
+1. malloc(3,000,000) is rounded up to 3,000,320 bytes, a multiple of 512. That is above 1 MiB, so it goes to the large
+   pool; below 10 MiB, so the driver is asked for a segment of 20 MiB. 17,971,200 bytes are left of it, more than 1 MiB:
+   they become a free block. Allocated 3,000,320, reserved 20,971,520.
+2. malloc(17,500,000) is rounded up to 17,500,160 and finds that free block. 471,040 bytes would be left, less than
+   1 MiB: the block is not split, and all of its 17,971,200 bytes count as allocated.
+3. Both are freed. The second block merges with the first, and the segment is one free block again, still reserved.
+4. malloc(21,000,000) does not fit into it: a segment of its own, rounded up to 2 MiB, 23,068,672 bytes. If the card has
+   no room for that, `empty_cache` gives the first segment back and the driver is asked again.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
-from vramcast.allocator.block import ALLOCATED, DEFAULT_POOL, FREE, PENDING, Block, BlockPool, PoolId
+from vramcast.allocator.block import (
+    ALLOCATED,
+    DEFAULT_POOL,
+    FREE,
+    PENDING,
+    Block,
+    BlockPool,
+    PoolId,
+)
 from vramcast.allocator.constants import MIN_BLOCK_BYTES, SMALL_REQUEST_MAX_BYTES
 from vramcast.allocator.driver import Driver, SimulatedDriver
 from vramcast.allocator.expandable import merge
 from vramcast.allocator.oom import OomMoment, OutOfMemory
 from vramcast.allocator.segments import SegmentStore
 from vramcast.allocator.settings import AllocatorSettings
-from vramcast.allocator.stats import Count
+from vramcast.allocator.stats import Count, count_allocated, count_freed, count_splits
 from vramcast.errors import InputError, InvariantError
 
-ROUNDING = MIN_BLOCK_BYTES - 1  # a power of two less one: bits that a size has not
+ROUNDING = MIN_BLOCK_BYTES - 1  # a power of two less one: the bits that no rounded size has
 
 
 class Allocator:
@@ -50,10 +68,10 @@ class Allocator:
         self.rounds_plainly = not any(count > 1 for count in self.settings.roundup_power2_divisions)
         self._pending: list[Block] = []
         self._statistics = statistics
-        self._is_plain = (
+        self._finds_first_fit = (
             not self._expandable
             and self.settings.max_split_bytes is None
-            and (self.settings.garbage_collection_threshold == 0)
+            and self.settings.garbage_collection_threshold == 0
         )
         self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
         self.oversize_allocations = Count()
@@ -68,7 +86,9 @@ class Allocator:
             blocks = self._small if size <= SMALL_REQUEST_MAX_BYTES else self._large
         else:
             blocks = self.segments.pool_for(pool, size <= SMALL_REQUEST_MAX_BYTES)
-        block = self._find_free(blocks, size, stream) or self.take(blocks, size, stream, requested_bytes)
+        block = self._find_free(blocks, size, stream) or self.take(
+            blocks, size, stream, requested_bytes
+        )
         return self.hand_out(block, size, requested_bytes)
 
     def free(self, block: Block) -> None:
@@ -87,7 +107,10 @@ class Allocator:
         """The work of `stream` (None: of all streams) is done: blocks that waited for it alone become free."""
         waiting, self._pending = self._pending, []
         for block in waiting:
-            block.stream_uses = (block.stream_uses or set()) - {stream} if stream is not None else None
+            if stream is None:
+                block.stream_uses = None
+            elif block.stream_uses:
+                block.stream_uses = block.stream_uses - {stream}
             if block.stream_uses:
                 self._pending.append(block)
             else:
@@ -101,14 +124,16 @@ class Allocator:
 
     def release_pool(self, pool: PoolId) -> None:
         """The last user of a private pool is gone: from now on `empty_cache` may give its memory back."""
-        if pool != DEFAULT_POOL and pool in self.segments.pools and pool not in self.segments.released_pools:
-            self.segments.released_pools.append(pool)
+        store = self.segments
+        if pool == DEFAULT_POOL or pool not in store.pools or pool in store.released_pools:
+            return
+        store.released_pools.append(pool)
 
     def set_fraction(self, fraction: float) -> None:
         """torch.cuda.set_per_process_memory_fraction; 1 lifts the limit."""
         self.segments.set_fraction(fraction)
 
-    # What it asks about
+    # Counters
 
     @property
     def allocated_bytes(self) -> int:
@@ -156,22 +181,34 @@ class Allocator:
         """What torch.cuda.memory_stats() returns for this device, under the same names."""
         store = self.segments
         stats = {
-            **store.all.rows("all"), **store.small.rows("small_pool"), **store.large.rows("large_pool"),
+            **store.all.rows("all"),
+            **store.small.rows("small_pool"),
+            **store.large.rows("large_pool"),
             **self.oversize_allocations.rows("oversize_allocations"),
             **store.oversize_segments.rows("oversize_segments"),
-            "num_alloc_retries": self.num_alloc_retries, "num_ooms": self.num_ooms,
-            "num_sync_all_streams": self.num_sync_all_streams, "num_device_alloc": store.num_device_alloc,
+            "num_alloc_retries": self.num_alloc_retries,
+            "num_ooms": self.num_ooms,
+            "num_sync_all_streams": self.num_sync_all_streams,
+            "num_device_alloc": store.num_device_alloc,
             "num_device_free": store.num_device_free,
             "num_oom_rejections": 0,  # counts a policy that is not modelled: throw_on_cudamalloc_oom
             "max_split_size": self.settings.max_split_bytes or -1,
-        }  # fmt: skip
+        }
         return dict(sorted(stats.items()))
 
     def check(self) -> None:
         """Raise if the counters do not add up; constant time."""
         store = self.segments
-        for metric in ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes", "allocation", "segment"):
-            whole, parts = getattr(store.all, metric), getattr(store.small, metric) + getattr(store.large, metric)
+        for metric in (
+            "allocated_bytes",
+            "reserved_bytes",
+            "active_bytes",
+            "requested_bytes",
+            "allocation",
+            "segment",
+        ):
+            whole = getattr(store.all, metric)
+            parts = getattr(store.small, metric) + getattr(store.large, metric)
             if whole != parts:
                 raise InvariantError(f"{metric}: {whole} in all, {parts} in the two size classes")
         if not 0 <= self.allocated_bytes <= self.active_bytes <= self.reserved_bytes:
@@ -191,17 +228,15 @@ class Allocator:
             divisions = self.settings.divisions_for(nbytes)
             if divisions > 1 and nbytes > MIN_BLOCK_BYTES * divisions:
                 return _next_division(nbytes, divisions)
-        return (nbytes + MIN_BLOCK_BYTES - 1) // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES
+        return (nbytes + ROUNDING) & ~ROUNDING
 
     def splits(self, pool: BlockPool, size: int, rest_bytes: int) -> bool:
         """should_split: is what a request leaves of a block worth a block of its own?"""
-        if pool.is_small or self._expandable:
-            return rest_bytes >= MIN_BLOCK_BYTES
-        return rest_bytes > SMALL_REQUEST_MAX_BYTES and size < self._max_split
+        return rest_bytes >= pool.min_rest and size < pool.split_below
 
     def _find_free(self, pool: BlockPool, size: int, stream: int) -> Block | None:
         """get_free_block: take the best block out of the pool."""
-        if self._is_plain:  # what `choose` comes to
+        if self._finds_first_fit:  # `choose`, written out for these settings
             keys = pool.free.get(stream)
             if not keys:
                 return None
@@ -218,7 +253,7 @@ class Allocator:
         return pool.free[stream].pop(index)[2]
 
     def choose(self, pool: BlockPool, size: int, stream: int) -> int | None:
-        """The place in the pool's list of the smallest block of this stream that fits, lowest address first."""
+        """The index in the pool's list of the smallest block of this stream that fits, lowest address first."""
         keys = pool.free.get(stream)
         if not keys:
             return None
@@ -268,67 +303,43 @@ class Allocator:
         return block
 
     def hand_out(self, block: Block, size: int, requested_bytes: int) -> Block:
-        """alloc_found_block: split off what is not needed and count the rest."""
+        """alloc_found_block: split off what is not needed, mark the block as allocated and count it."""
         pool = block.pool
-        if block.size > size and self.splits(pool, size, block.size - size):
+        was_split = block.prev is not None or block.next is not None
+        if block.size - size >= pool.min_rest and size < pool.split_below:  # `splits`, written out
+            rest = block
             block = self._split(block, size)
+            splits_change, split_bytes_change = (0, -size) if was_split else (1, rest.size)
         else:
             size = block.size
-            if self._statistics and block.expandable is None and (block.prev is not None or block.next is not None):
-                for tally in pool.tallies:
-                    tally.inactive_split -= 1
-                    tally.inactive_split_bytes -= size
+            splits_change, split_bytes_change = (-1, -size) if was_split else (0, 0)
         block.state = ALLOCATED
         block.requested = requested_bytes
         if not self._statistics:
-            all_pools = self._tally
-            all_pools.allocated_bytes = value = all_pools.allocated_bytes + size
-            if value > all_pools.peak_allocated_bytes:
-                all_pools.peak_allocated_bytes = value
+            self._tally.add_allocated_bytes(size)
             return block
-        for tally in pool.tallies:  # written out: this loop is where a replay spends its time
-            tally.total_allocation += 1
-            tally.total_allocated_bytes += size
-            tally.total_requested_bytes += requested_bytes
-            tally.allocation = value = tally.allocation + 1
-            if value > tally.peak_allocation:
-                tally.peak_allocation = value
-            tally.active = value = tally.active + 1
-            if value > tally.peak_active:
-                tally.peak_active = value
-            tally.allocated_bytes = value = tally.allocated_bytes + size
-            if value > tally.peak_allocated_bytes:
-                tally.peak_allocated_bytes = value
-            tally.active_bytes = value = tally.active_bytes + size
-            if value > tally.peak_active_bytes:
-                tally.peak_active_bytes = value
-            tally.requested_bytes = value = tally.requested_bytes + requested_bytes
-            if value > tally.peak_requested_bytes:
-                tally.peak_requested_bytes = value
+        count_allocated(pool.tallies, size, requested_bytes)
+        if split_bytes_change and block.expandable is None:
+            count_splits(pool.tallies, splits_change, split_bytes_change)
         if size >= self._max_split:
             self.oversize_allocations.up()
         return block
 
     def _split(self, whole: Block, size: int) -> Block:
         """The front of `whole` becomes the block; `whole` keeps the back and returns to the pool."""
-        pool = whole.pool
-        was_split = whole.prev is not None or whole.next is not None
+        pool, before = whole.pool, whole.prev
         block = Block(whole.address, size, whole.stream, pool)
         block.expandable = whole.expandable
-        block.insert_between(whole.prev, whole)
+        block.prev, block.next = before, whole
+        whole.prev = block
+        if before is not None:
+            before.next = block
         whole.address += size
         whole.size -= size
         pool.insert(whole)
-        if block.expandable is None and self._statistics:
-            for tally in pool.tallies:
-                if was_split:
-                    tally.inactive_split_bytes -= size
-                else:
-                    tally.change_splits(1)
-                    tally.raise_by("inactive_split_bytes", whole.size)
         return block
 
-    # Letting go
+    # Freeing
 
     def request_free(self, block: Block) -> None:
         """The first half of free: the block stops counting as allocated."""
@@ -351,29 +362,20 @@ class Allocator:
             raise InvariantError(f"{block} has no free under way")
         pool, size, requested_bytes = block.pool, block.size, block.requested
         block.state, block.requested = FREE, 0
-        split_change = 0
+        num_merged = 0
         for neighbour in (block.prev, block.next):
             if neighbour is not None and neighbour.state == FREE and merge(block, neighbour):
-                split_change -= 1
-        split_bytes_change = size - block.size
+                num_merged += 1
         pool.insert(block)
         if not self._statistics:
             return
+        count_freed(pool.tallies, size, requested_bytes)
+        if block.expandable is not None:
+            return
         if block.prev is not None or block.next is not None:
-            split_change += 1
-            split_bytes_change += block.size
-        for tally in pool.tallies:
-            tally.active -= 1
-            tally.active_bytes -= size
-            tally.requested_bytes -= requested_bytes
-            if block.expandable is None:
-                if split_change:
-                    tally.change_splits(split_change)
-                tally.inactive_split_bytes = value = tally.inactive_split_bytes + split_bytes_change
-                if split_bytes_change > 0:
-                    tally.total_inactive_split_bytes += split_bytes_change
-                    if value > tally.peak_inactive_split_bytes:
-                        tally.peak_inactive_split_bytes = value
+            count_splits(pool.tallies, 1 - num_merged, size)
+        elif num_merged:
+            count_splits(pool.tallies, -num_merged, size - block.size)
 
     def _out_of_memory(self, requested_bytes: int, segment_bytes: int) -> OutOfMemory:
         self.num_ooms += 1
@@ -395,7 +397,7 @@ class Allocator:
 
 
 def _next_division(nbytes: int, divisions: int) -> int:
-    """roundup_power2_next_division: 1200 with 4 divisions lies between 1024 and 2048, hence 1280."""
+    """roundup_power2_next_division: 1200 is between 1024 and 2048; four divisions are 256 apart, hence 1280."""
     if nbytes & (nbytes - 1) == 0:
         return nbytes
     step = 1 << (nbytes.bit_length() - 1) >> (divisions.bit_length() - 1)

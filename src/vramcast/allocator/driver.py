@@ -1,7 +1,7 @@
-"""Where segments come from: the part of CUDA that the allocator talks to.
+"""Where segments come from: the part of CUDA that the allocator calls.
 
-`Driver` is what the allocator needs; `SimulatedDriver` is a card with a size. A replay brings its own driver that hands
-out the addresses of a recorded run. Knows nothing about blocks.
+`Driver` is what the allocator needs; `SimulatedDriver` is a card of a given size. A replay has its own driver that
+returns the addresses of a recorded run. In: sizes. Out: addresses, or None. Does not know blocks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class SimulatedDriver:
 
     __slots__ = ("_next_address", "_used_bytes", "capacity_bytes", "taken_bytes")
 
-    def __init__(self, capacity_bytes: int | None, taken_bytes: int = 0, first_address: int = _FIRST_ADDRESS) -> None:
+    def __init__(
+        self, capacity_bytes: int | None, taken_bytes: int = 0, first_address: int = _FIRST_ADDRESS
+    ) -> None:
         self.capacity_bytes = capacity_bytes
         self.taken_bytes = taken_bytes
         self._used_bytes = 0
@@ -58,7 +60,9 @@ class SimulatedDriver:
 
     def reserve_addresses(self, page_bytes: int) -> tuple[int, int]:
         card_bytes = self.capacity_bytes or UNKNOWN_CARD_BYTES
-        space = round_up(card_bytes * EXPANDABLE_SPACE_NUMERATOR // EXPANDABLE_SPACE_DENOMINATOR, page_bytes)
+        space = round_up(
+            card_bytes * EXPANDABLE_SPACE_NUMERATOR // EXPANDABLE_SPACE_DENOMINATOR, page_bytes
+        )
         return self._new_addresses(space), space
 
     def map(self, address: int, nbytes: int) -> bool:
@@ -72,7 +76,10 @@ class SimulatedDriver:
         return max(0, total - self.taken_bytes - self._used_bytes), total
 
     def _take(self, nbytes: int) -> bool:
-        if self.capacity_bytes is not None and nbytes > self.capacity_bytes - self.taken_bytes - self._used_bytes:
+        if (
+            self.capacity_bytes is not None
+            and nbytes > self.capacity_bytes - self.taken_bytes - self._used_bytes
+        ):
             return False
         self._used_bytes += nbytes
         return True

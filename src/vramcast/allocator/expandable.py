@@ -1,7 +1,10 @@
 """Expandable segments: one range of addresses per stream and pool, backed page by page (2 MiB small, 20 MiB large).
 
-The two halves of growing and shrinking them, written as torch does: `allocate` maps the lowest addresses that can hold
-a request, `unmap` gives whole free pages back.
+In: the pool, a size and the driver. Out: a block on mapped addresses. As in torch, `allocate` maps the lowest addresses
+that can hold a request, and `unmap` gives whole free pages back. Does not know limits: the driver refuses.
+
+Example: a request of 50 MiB in an empty large pool maps three pages of 20 MiB. 10 MiB of them stay free; a request of
+25 MiB takes these and one page more, where segments of fixed size would have needed a new one of 26 MiB.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ from vramcast.allocator.driver import Driver
 from vramcast.units import round_up
 
 
-def allocate(pool: BlockPool, stream: int, nbytes: int, driver: Driver, page_bytes: int) -> Block | None:
+def allocate(
+    pool: BlockPool, stream: int, nbytes: int, driver: Driver, page_bytes: int
+) -> Block | None:
     """A free, mapped block of at least `nbytes`, already taken out of the pool; None: the driver has no more."""
     block = _lowest_room(pool, stream, nbytes) or _new_segment(pool, stream, driver, page_bytes)
     if not block.mapped and not _map(block, min(block.size, nbytes), driver):
@@ -33,7 +38,9 @@ def preview(pool: BlockPool, stream: int, nbytes: int) -> int | None:
 
 def map_at(pool: BlockPool, stream: int, address: int, nbytes: int, driver: Driver) -> bool:
     """Back a range that a recording says was backed; False if it is not the start of an unmapped range."""
-    found = next((block for start, block in pool.unmapped.get(stream, ()) if start == address), None)
+    found = next(
+        (block for start, block in pool.unmapped.get(stream, ()) if start == address), None
+    )
     return found is not None and nbytes <= found.size and _map(found, nbytes, driver)
 
 
@@ -60,7 +67,7 @@ def unmap(block: Block, driver: Driver) -> int:
 
 
 def merge(block: Block, neighbour: Block | None) -> int:
-    """Swallow a free neighbour of the same kind; returns its bytes, or 0."""
+    """Merge a free neighbour of the same kind into the block; returns its bytes, or 0."""
     if neighbour is None or neighbour.state != FREE or neighbour.mapped != block.mapped:
         return 0
     pool = block.pool
@@ -125,7 +132,9 @@ def _map(block: Block, nbytes: int, driver: Driver) -> bool:
     return True
 
 
-def _split_off(block: Block, address: int, nbytes: int, before: Block | None, after: Block | None) -> None:
+def _split_off(
+    block: Block, address: int, nbytes: int, before: Block | None, after: Block | None
+) -> None:
     if nbytes <= 0:
         return
     piece = Block(address, nbytes, block.stream, block.pool)

@@ -9,7 +9,7 @@ from vramcast.units import GiB, KiB, MiB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OomMoment:
-    """What torch knows when it gives up; None where torch would leave the clause out."""
+    """What torch knows when it raises; None if torch would leave the clause out."""
 
     requested_bytes: int
     segment_bytes: int  # what was asked of the driver: the figure after "Tried to allocate"
@@ -24,7 +24,7 @@ class OomMoment:
 
 
 class OutOfMemory(Exception):
-    """What torch raises as torch.OutOfMemoryError: the same text, and the figures behind it in `moment`."""
+    """What torch raises as torch.OutOfMemoryError: the same text, and its figures in `moment`."""
 
     def __init__(self, moment: OomMoment) -> None:
         super().__init__(message(moment))
@@ -40,7 +40,8 @@ _HINT = (
 
 def message(moment: OomMoment) -> str:
     """c10/cuda/CUDACachingAllocator.cpp, the TORCH_CHECK_WITH at the end of malloc."""
-    allocated = moment.allocated_bytes + moment.private_cached_bytes  # torch counts the private pools' cache here
+    # torch counts the cache of private pools here.
+    allocated = moment.allocated_bytes + moment.private_cached_bytes
     unallocated = moment.reserved_bytes - allocated
     process = allowed = private = ""
     if moment.process_bytes is not None:

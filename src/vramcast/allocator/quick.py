@@ -1,7 +1,9 @@
-"""`malloc` and `free` for replays, which call them by the million: the default pool, no statistics but allocated bytes.
+"""Fast `malloc` and `free` for replays, which call them millions of times: default pool, allocated bytes only.
 
-The same decisions as `core`, with all that it calls written out, for settings that neither limit splitting nor collect
-garbage. What asks the driver is the core's.
+In: an Allocator. Out: two functions that make the same decisions as its methods, with every call written out (a call
+costs a tenth of a `malloc`), if its settings neither limit splitting nor collect garbage; else its own methods. New
+segments are taken by the Allocator. Does not keep `requested` bytes or any other statistics. The two functions are
+longer than others for this reason; a test holds them against `core` on random streams.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ Free = Callable[[Block], None]
 KEPT = ~ROUNDING
 
 
-def quick(allocator: Allocator) -> tuple[Malloc, Free]:
+def fast_calls(allocator: Allocator) -> tuple[Malloc, Free]:
     settings = allocator.settings
     if settings.max_split_bytes is not None or settings.garbage_collection_threshold:
         return allocator.malloc, allocator.free
-    spare: list[Block] = []  # swallowed by their neighbours
+    spare: list[Block] = []  # merged into their neighbours, to be used again
     return _malloc(allocator, spare), _free(allocator, spare)
 
 
@@ -32,24 +34,28 @@ def _malloc(allocator: Allocator, spare: list[Block]) -> Malloc:
     small, large = allocator.segments.default_small, allocator.segments.default_large
     small_free, large_free = small.free, large.free
     expands, rounds_plainly = allocator.settings.expandable_segments, allocator.rounds_plainly
-    least_of_large = ROUNDING if expands else SMALL_REQUEST_MAX_BYTES  # what is left of a block is one if it is more
+    small_min_rest, large_min_rest = small.min_rest, large.min_rest
 
     def malloc(requested_bytes: int, stream: int = 0) -> Block:
-        size = (requested_bytes + ROUNDING) & KEPT if rounds_plainly else allocator.rounded(requested_bytes)
+        size = (requested_bytes + ROUNDING) & KEPT
+        if not rounds_plainly:
+            size = allocator.rounded(requested_bytes)
         if size <= SMALL_REQUEST_MAX_BYTES:
-            pool, least, keys = small, ROUNDING, small_free.get(stream)
+            pool, min_rest, keys = small, small_min_rest, small_free.get(stream)
         else:
-            pool, least, keys = large, least_of_large, large_free.get(stream)
-        at = bisect_left(keys, (size,)) if keys else 0
-        if not keys or at == len(keys):
-            return allocator.hand_out(allocator.take(pool, size, stream, requested_bytes), size, requested_bytes)
-        if expands and at + 1 < len(keys):
-            following = keys[at][2].next
-            if following is not None and not following.mapped:  # else the first that fits has least room to grow
-                at = allocator.among_expandable(pool, stream, at)
-        whole_size, address, block = keys.pop(at)
+            pool, min_rest, keys = large, large_min_rest, large_free.get(stream)
+        index = bisect_left(keys, (size,)) if keys else 0
+        if not keys or index == len(keys):
+            block = allocator.take(pool, size, stream, requested_bytes)
+            return allocator.hand_out(block, size, requested_bytes)
+        if expands and index + 1 < len(keys):
+            following = keys[index][2].next
+            if following is not None and not following.mapped:
+                # The block can grow: another one that fits may have less room to grow.
+                index = allocator.among_expandable(pool, stream, index)
+        whole_size, address, block = keys.pop(index)
         rest = whole_size - size
-        if rest > least:
+        if rest >= min_rest:
             whole, before = block, block.prev
             if spare:
                 block = spare.pop()

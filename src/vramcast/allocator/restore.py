@@ -1,7 +1,9 @@
-"""Put an allocator into a known state: segments and their live blocks in, the same Allocator ready to go on out.
+"""Put an allocator into a known state.
 
-Free blocks need not be told: between live blocks there is exactly one, since the allocator merges neighbours. An
-expandable segment is given as the pieces of it that are mapped; pieces of one stream and pool belong together.
+In: an empty Allocator, segments and their live blocks. Out: the same Allocator in that state. Free blocks need not be
+given: there is exactly one between two live blocks, since the allocator merges neighbours. An expandable segment is
+given as the pieces of it that are mapped; pieces of one stream and pool belong together. Does not know how the state
+came about: peaks start from it.
 """
 
 from __future__ import annotations
@@ -38,15 +40,18 @@ class HeldSegment:
     blocks: tuple[HeldBlock, ...]
 
 
-SpaceKey = tuple[int, PoolId, bool]  # stream, pool, is_small: each has one expandable segment at a time
+# Stream, pool, is_small: each has one expandable segment at a time.
+SpaceKey = tuple[int, PoolId, bool]
 
 
 def restore(
-    allocator: Allocator, segments: Iterable[HeldSegment], bases: Mapping[SpaceKey, int] | None = None
+    allocator: Allocator,
+    segments: Iterable[HeldSegment],
+    bases: Mapping[SpaceKey, int] | None = None,
 ) -> dict[int, Block]:
     """Fill an empty allocator; returns its live blocks by address. Peaks start from here.
 
-    `bases` are the first addresses of expandable segments, where they lie below the first mapped piece.
+    `bases` are the first addresses of expandable segments, if those are below the first mapped piece.
     """
     live: dict[int, Block] = {}
     groups: dict[SpaceKey, list[HeldSegment]] = {}
@@ -65,8 +70,10 @@ def restore(
     return live
 
 
-def _restore_expandable(allocator: Allocator, pieces: list[HeldSegment], base: int, live: dict[int, Block]) -> None:
-    """Lay the mapped pieces and the gaps between them out as one segment that goes on after the last piece."""
+def _restore_expandable(
+    allocator: Allocator, pieces: list[HeldSegment], base: int, live: dict[int, Block]
+) -> None:
+    """Make one segment of the mapped pieces and the gaps between them; it continues after the last piece."""
     first = pieces[0]
     pool = allocator.segments.pool_for(first.pool, first.is_small)
     page_bytes = SMALL_SEGMENT_BYTES if first.is_small else allocator.settings.large_segment_bytes
@@ -85,7 +92,9 @@ def _restore_expandable(allocator: Allocator, pieces: list[HeldSegment], base: i
     _adopt(blocks, live)
 
 
-def _unmapped(start: int, end: int, stream: int, pool: BlockPool, owner: ExpandableSegment) -> list[Block]:
+def _unmapped(
+    start: int, end: int, stream: int, pool: BlockPool, owner: ExpandableSegment
+) -> list[Block]:
     if start >= end:
         return []
     block = Block(start, end - start, stream, pool)

@@ -1,6 +1,7 @@
 """Segments and pools: what the allocator holds from the driver, and when it takes more or gives some back.
 
-Knows nothing about who asked: `core` turns requests into blocks. The docstrings give the names of the functions in
+In: the size of a block that no free one can serve. Out: a block on new memory, or None; and segments given back to the
+driver. Does not know the requests: `core` turns them into blocks. The docstrings give the names of the functions in
 CUDACachingAllocator.cpp.
 """
 
@@ -11,6 +12,7 @@ from bisect import bisect_left
 from vramcast.allocator import expandable
 from vramcast.allocator.block import DEFAULT_POOL, Block, BlockPool, PoolId
 from vramcast.allocator.constants import (
+    MIN_BLOCK_BYTES,
     OWN_SEGMENT_MIN_BYTES,
     SEGMENT_ROUNDING_BYTES,
     SMALL_REQUEST_MAX_BYTES,
@@ -25,7 +27,7 @@ NO_LIMIT = 1 << 64
 
 
 class SegmentStore:
-    """The pools of one device and the driver behind them."""
+    """The pools of one device and the driver that serves them."""
 
     def __init__(self, settings: AllocatorSettings, driver: Driver) -> None:
         self.settings = settings
@@ -33,8 +35,8 @@ class SegmentStore:
         self.all, self.small, self.large = Tally(), Tally(), Tally()
         self.pools: dict[PoolId, tuple[BlockPool, BlockPool]] = {}
         self.released_pools: list[PoolId] = []
-        self.default_small, self.default_large = self._open_pool(DEFAULT_POOL)
         self.max_split = settings.max_split_bytes or NO_LIMIT
+        self.default_small, self.default_large = self._open_pool(DEFAULT_POOL)
         self.allowed_bytes: int | None = None
         self.collects_garbage = False
         self.num_device_alloc = self.num_device_free = 0
@@ -43,23 +45,35 @@ class SegmentStore:
 
     def set_fraction(self, fraction: float) -> None:
         if not 0 <= fraction <= 1:
-            raise InputError(f"memory fraction {fraction} must lie between 0 and 1")
+            raise InputError(f"memory fraction {fraction} must be between 0 and 1")
         self.allowed_bytes = int(fraction * self.driver.memory_info()[1]) if fraction < 1 else None
-        self.collects_garbage = self.allowed_bytes is not None and self.settings.garbage_collection_threshold > 0
+        self.collects_garbage = (
+            self.allowed_bytes is not None and self.settings.garbage_collection_threshold > 0
+        )
 
     def pool_for(self, pool_id: PoolId, is_small: bool) -> BlockPool:
         pair = self.pools.get(pool_id) or self._open_pool(pool_id)
         return pair[0] if is_small else pair[1]
 
     def _open_pool(self, pool_id: PoolId) -> tuple[BlockPool, BlockPool]:
-        small = BlockPool(pool_id, True, (self.all, self.small))
-        large = BlockPool(pool_id, False, (self.all, self.large))
+        """should_split, as two figures per pool: with expandable segments all pools split like the small one."""
+        any_block = {"min_rest": MIN_BLOCK_BYTES, "split_below": NO_LIMIT}
+        large_block = {"min_rest": SMALL_REQUEST_MAX_BYTES + 1, "split_below": self.max_split}
+        if self.settings.expandable_segments:
+            large_block = any_block
+        small = BlockPool(pool_id, True, (self.all, self.small), **any_block)
+        large = BlockPool(pool_id, False, (self.all, self.large), **large_block)
         self.pools[pool_id] = (small, large)
         return small, large
 
     def private_cached_bytes(self) -> int:
-        private = (blocks for pool_id, pair in self.pools.items() if pool_id != DEFAULT_POOL for blocks in pair)
-        return sum(block.size for blocks in private for block in blocks.free_blocks())
+        """What is free in all pools but the default one."""
+        total = 0
+        for pool_id, pools in self.pools.items():
+            if pool_id != DEFAULT_POOL:
+                for pool in pools:
+                    total += sum(block.size for block in pool.free_blocks())
+        return total
 
     # Taking
 
@@ -74,7 +88,10 @@ class SegmentStore:
     def take(self, pool: BlockPool, size: int, stream: int) -> Block | None:
         """alloc_block: a free block outside the pool, on memory that is new from the driver; None: there is none."""
         segment_bytes = self.segment_size(size)
-        if self.allowed_bytes is not None and self.all.reserved_bytes + segment_bytes > self.allowed_bytes:
+        if (
+            self.allowed_bytes is not None
+            and self.all.reserved_bytes + segment_bytes > self.allowed_bytes
+        ):
             return None
         if self.settings.expandable_segments:
             return self._grow(pool, size, stream)
@@ -154,18 +171,32 @@ class SegmentStore:
         return released >= wanted
 
     def collect_garbage(self) -> None:
-        """garbage_collect_cached_blocks: above the threshold, give back what nobody asked for the longest."""
+        """garbage_collect_cached_blocks: above the threshold, give back what was not used for the longest time.
+
+        Ages are counted in searches. Example: free segments of ages 1, 2 and 9, mean 4: the one of age 9 is given back,
+        then, if that is not enough, that of age 2, above the mean 1.5 of what is left.
+        """
         assert self.allowed_bytes is not None
-        excess = self.all.reserved_bytes - int(self.settings.garbage_collection_threshold * self.allowed_bytes)
+        threshold_bytes = int(self.settings.garbage_collection_threshold * self.allowed_bytes)
+        excess = self.all.reserved_bytes - threshold_bytes
         pool = self.default_large
         candidates = [block for block in pool.free_blocks() if not block.is_split()]
-        total_age, reclaimed, progress = sum(map(pool.age, candidates)), 0, True
-        while reclaimed < excess and progress and candidates:
-            mean_age = total_age / len(candidates)
-            old = [block for block in candidates if block.expandable is None and pool.age(block) >= mean_age]
-            progress = bool(old)
+        total_age = sum(map(pool.age, candidates))
+        while excess > 0 and candidates:
+            old = _blocks_to_collect(candidates, total_age / len(candidates))
+            if not old:
+                return
             for block in old:
                 candidates.remove(block)
-                reclaimed += block.size
+                excess -= block.size
                 total_age -= pool.age(block)
                 self.release_segment(block)
+
+
+def _blocks_to_collect(candidates: list[Block], mean_age: float) -> list[Block]:
+    """Those at least as old as the mean, without pages of expandable segments."""
+    return [
+        block
+        for block in candidates
+        if block.expandable is None and block.pool.age(block) >= mean_age
+    ]

@@ -1,7 +1,8 @@
-"""What PYTORCH_ALLOC_CONF text says, as a record.
+"""Parse the settings of PyTorch's caching allocator.
 
-Takes the text of `PYTORCH_ALLOC_CONF` / `PYTORCH_CUDA_ALLOC_CONF`, or the `allocator_settings` of a memory snapshot.
-Settings of the pinned-memory allocator and of locking are accepted and left out: they move no device bytes.
+In: the text of `PYTORCH_ALLOC_CONF` / `PYTORCH_CUDA_ALLOC_CONF`, or the `allocator_settings` of a memory snapshot. Out:
+a record. Settings of the pinned-memory allocator and of locking are accepted and ignored: they change no device bytes.
+Does not know the card: a memory fraction stays a fraction.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from vramcast.units import MiB
 class AllocatorSettings:
     """The settings that change which block a request gets; defaults are torch's."""
 
-    max_split_bytes: int | None = None  # blocks of this size and more are never split; None is unlimited
+    max_split_bytes: int | None = None  # blocks of this size and more are never split
     max_non_split_rounding_bytes: int = 20 * MiB
     roundup_power2_divisions: tuple[int, ...] = (0,) * ROUNDUP_INTERVALS
     garbage_collection_threshold: float = 0.0
@@ -36,13 +37,16 @@ class AllocatorSettings:
     def parse(cls, text: str) -> AllocatorSettings:
         """`expandable_segments:True,max_split_size_mb:128`; a leading `PYTORCH_ALLOC_CONF=` is tolerated."""
         settings = cls()
-        for key, value in _pairs(re.sub(r"^\s*PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF\s*=", "", text).strip().strip("\"'")):
+        value_text = re.sub(r"^\s*PYTORCH_(?:CUDA_|HIP_)?ALLOC_CONF\s*=", "", text)
+        for key, value in _pairs(value_text.strip().strip("\"'")):
             settings = settings._with(key, value)
         return settings
 
     def _with(self, key: str, value: str) -> AllocatorSettings:
         if key == "backend" and value != "native":
-            raise UnsupportedError(f"backend:{value} is not modelled, only native is: it decides in the driver.")
+            raise UnsupportedError(
+                f"backend:{value} is not modelled, only native is: it decides in the driver."
+            )
         if key in _WITHOUT_EFFECT:
             return self
         if key not in _READERS:
@@ -53,7 +57,9 @@ class AllocatorSettings:
         return settings
 
     @classmethod
-    def from_snapshot(cls, recorded: Mapping[object, object]) -> tuple[AllocatorSettings, tuple[str, ...]]:
+    def from_snapshot(
+        cls, recorded: Mapping[object, object]
+    ) -> tuple[AllocatorSettings, tuple[str, ...]]:
         """The `allocator_settings` of a snapshot, and what of it is not understood here.
 
         Its text comes first, then what a running job can change. The memory fraction is left out: its card is unknown.
@@ -65,7 +71,7 @@ class AllocatorSettings:
 
     @classmethod
     def _understood(cls, text: str) -> tuple[AllocatorSettings, tuple[str, ...]]:
-        """As much of a text as is known here: a newer torch may have settings that we have not heard of."""
+        """As much of a text as is known here: a newer torch may have settings that are unknown here."""
         settings, ignored = cls(), []
         try:
             for key, value in _pairs(text):
@@ -78,37 +84,56 @@ class AllocatorSettings:
         return settings, tuple(ignored)
 
     def divisions_for(self, nbytes: int) -> int:
-        """How many steps lie between two powers of two at this size; 0 or 1 is plain 512-byte rounding."""
-        index = max(0, nbytes.bit_length() - 1 - ROUNDUP_START_LOG2)
-        return self.roundup_power2_divisions[min(index, ROUNDUP_INTERVALS - 1)]
+        """How many steps there are between two powers of two at this size; 0 or 1 is plain 512-byte rounding."""
+        index = nbytes.bit_length() - 1 - ROUNDUP_START_LOG2
+        if index < 0:
+            return self.roundup_power2_divisions[0]
+        if index >= ROUNDUP_INTERVALS:
+            return self.roundup_power2_divisions[-1]
+        return self.roundup_power2_divisions[index]
 
 
 def _recorded_changes(recorded: Mapping[object, object]) -> dict[str, object]:
     """The figures of a snapshot's allocator_settings; what is not set is negative or empty there."""
     changes: dict[str, object] = {}
-    max_split, threshold = recorded.get("max_split_size"), recorded.get("garbage_collection_threshold")
+    max_split = recorded.get("max_split_size")
     if isinstance(max_split, int) and max_split > 0:
         changes["max_split_bytes"] = max_split
+    threshold = recorded.get("garbage_collection_threshold")
     if isinstance(threshold, float) and 0 < threshold < 1:
         changes["garbage_collection_threshold"] = threshold
-    if isinstance(recorded.get("expandable_segments"), bool):
-        changes["expandable_segments"] = recorded["expandable_segments"]
-    divisions = recorded.get("roundup_power2_divisions")
-    if isinstance(divisions, Mapping) and len(divisions) == ROUNDUP_INTERVALS:
-        values = tuple(value for value in divisions.values() if isinstance(value, int))
-        if len(values) == ROUNDUP_INTERVALS:
-            changes["roundup_power2_divisions"] = values
+    expandable = recorded.get("expandable_segments")
+    if isinstance(expandable, bool):
+        changes["expandable_segments"] = expandable
+    divisions = _recorded_divisions(recorded.get("roundup_power2_divisions"))
+    if divisions is not None:
+        changes["roundup_power2_divisions"] = divisions
     return changes
+
+
+def _recorded_divisions(recorded: object) -> tuple[int, ...] | None:
+    """One number per power of two; None if the snapshot has something else."""
+    if not isinstance(recorded, Mapping) or len(recorded) != ROUNDUP_INTERVALS:
+        return None
+    values = tuple(recorded.values())
+    return values if all(isinstance(value, int) for value in values) else None
 
 
 def _check_against_segment(settings: AllocatorSettings, field: str) -> None:
     smallest = settings.large_segment_bytes
-    if field in ("max_split_bytes", "large_segment_bytes") and (settings.max_split_bytes or smallest) < smallest:
+    if (
+        field in ("max_split_bytes", "large_segment_bytes")
+        and (settings.max_split_bytes or smallest) < smallest
+    ):
         given = (settings.max_split_bytes or 0) // MiB
-        raise InputError(f"max_split_size_mb:{given} is too small: torch wants at least {smallest // MiB}.")
+        raise InputError(
+            f"max_split_size_mb:{given} is too small: torch wants at least {smallest // MiB}."
+        )
     if field == "max_non_split_rounding_bytes" and settings.max_non_split_rounding_bytes < smallest:
         given = settings.max_non_split_rounding_bytes // MiB
-        raise InputError(f"max_non_split_rounding_mb:{given} is too small: torch wants at least {smallest // MiB}.")
+        raise InputError(
+            f"max_non_split_rounding_mb:{given} is too small: torch wants at least {smallest // MiB}."
+        )
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
@@ -118,7 +143,9 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
     while position < len(text):
         match = re.compile(r"([A-Za-z0-9_]+):(\[[^\]]*\]|[^,\[\]]+)(?:,|$)").match(text, position)
         if match is None:
-            raise InputError(f"allocator settings stop making sense at {text[position:]!r}. Write key:value,key:value.")
+            raise InputError(
+                f"cannot parse the allocator settings (--alloc-conf) at {text[position:]!r}. Write key:value,key:value."
+            )
         yield match.group(1), match.group(2)
         position = match.end()
 
@@ -132,7 +159,9 @@ def _mebibytes(key: str, value: str) -> int:
 def _segment_size(key: str, value: str) -> int:
     nbytes = _mebibytes(key, value)
     if nbytes <= OWN_SEGMENT_MIN_BYTES:
-        raise InputError(f"{key}:{value} is too small: torch wants more than {OWN_SEGMENT_MIN_BYTES // MiB}.")
+        raise InputError(
+            f"{key}:{value} is too small: torch wants more than {OWN_SEGMENT_MIN_BYTES // MiB}."
+        )
     return nbytes
 
 
@@ -149,7 +178,7 @@ def _fraction(key: str, value: str) -> float:
 def _threshold(key: str, value: str) -> float:
     number = _fraction(key, value)
     if not 0 < number < 1:
-        raise InputError(f"{key} must lie between 0 and 1, both excluded, not {value!r}.")
+        raise InputError(f"{key} must be between 0 and 1, both excluded, not {value!r}.")
     return number
 
 
@@ -164,7 +193,8 @@ def _divisions(key: str, value: str) -> tuple[int, ...]:
     if not value.startswith("["):
         return (_power_of_two(key, value),) * ROUNDUP_INTERVALS
     result = [0] * ROUNDUP_INTERVALS
-    first_boundary, last_index = True, 0  # torch starts `>` one interval above the last boundary, also without one
+    # torch starts `>` one interval above the last boundary, also if there is none.
+    first_boundary, last_index = True, 0
     for item in value[1:-1].split(","):
         boundary, _, count_text = item.partition(":")
         count = 0 if count_text == "0" else _power_of_two(key, count_text)
@@ -195,9 +225,20 @@ _READERS: dict[str, tuple[str, Callable[[str, str], object]]] = {
     "large_segment_size_mb": ("large_segment_bytes", _segment_size),
     "per_process_memory_fraction": ("per_process_memory_fraction", _fraction),
 }
-_WITHOUT_EFFECT = frozenset({
-    "backend", "release_lock_on_cudamalloc", "release_lock_on_hipmalloc", "pinned_use_cuda_host_register",
-    "pinned_use_hip_host_register", "pinned_num_register_threads", "pinned_use_background_threads",
-    "pinned_reserve_segment_size_mb", "pinned_max_round_threshold_mb", "pinned_max_cached_size_mb",
-    "pinned_free_catch_all", "graph_capture_record_stream_reuse", "throw_on_cudamalloc_oom",
-})  # fmt: skip
+_WITHOUT_EFFECT = frozenset(
+    {
+        "backend",
+        "release_lock_on_cudamalloc",
+        "release_lock_on_hipmalloc",
+        "pinned_use_cuda_host_register",
+        "pinned_use_hip_host_register",
+        "pinned_num_register_threads",
+        "pinned_use_background_threads",
+        "pinned_reserve_segment_size_mb",
+        "pinned_max_round_threshold_mb",
+        "pinned_max_cached_size_mb",
+        "pinned_free_catch_all",
+        "graph_capture_record_stream_reuse",
+        "throw_on_cudamalloc_oom",
+    }
+)

@@ -1,11 +1,22 @@
-"""The allocator's counters, and the dict that `torch.cuda.memory_stats()` would return."""
+"""The allocator's counters, and the dict that `torch.cuda.memory_stats()` would return.
+
+In: blocks that become allocated, freed, split or merged, and segments. Out: current value, peak and total of each
+counter, for both size classes together and for each. Does not know addresses.
+"""
 
 from __future__ import annotations
 
 _METRICS = (
-    "allocation", "segment", "active", "inactive_split",
-    "allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes",
-)  # fmt: skip
+    "allocation",
+    "segment",
+    "active",
+    "inactive_split",
+    "allocated_bytes",
+    "reserved_bytes",
+    "active_bytes",
+    "inactive_split_bytes",
+    "requested_bytes",
+)
 # Every block that becomes allocated becomes active, so the two have one total.
 _TOTAL_OF = {"active": "allocation", "active_bytes": "allocated_bytes"}
 
@@ -60,13 +71,11 @@ class Tally:
         elif amount:
             setattr(self, metric, getattr(self, metric) + amount)
 
-    def change_splits(self, amount: int) -> None:
-        """`change` of inactive_split, written out: every third free is one."""
-        self.inactive_split = value = self.inactive_split + amount
-        if amount > 0:
-            self.total_inactive_split += amount
-            if value > self.peak_inactive_split:
-                self.peak_inactive_split = value
+    def add_allocated_bytes(self, nbytes: int) -> None:
+        """Without the other counters, for an allocator without statistics."""
+        self.allocated_bytes = value = self.allocated_bytes + nbytes
+        if value > self.peak_allocated_bytes:
+            self.peak_allocated_bytes = value
 
     def add_segment(self, nbytes: int) -> None:
         """`raise_by` of segment and reserved_bytes, written out: a replay asks for thousands."""
@@ -86,13 +95,63 @@ class Tally:
     def rows(self, type_name: str) -> dict[str, int]:
         rows = {}
         for metric in _METRICS:
-            current, total = getattr(self, metric), getattr(self, "total_" + _TOTAL_OF.get(metric, metric))
+            current = getattr(self, metric)
+            total = getattr(self, "total_" + _TOTAL_OF.get(metric, metric))
             name = f"{metric}.{type_name}"
             rows[f"{name}.current"] = current
             rows[f"{name}.peak"] = getattr(self, "peak_" + metric)
             rows[f"{name}.allocated"] = total
             rows[f"{name}.freed"] = total - current
         return rows
+
+
+# One call for both tallies of a pool, with every counter written out: this is where a replay spends its time.
+
+
+def count_allocated(tallies: tuple[Tally, Tally], size: int, requested_bytes: int) -> None:
+    """A block becomes allocated, hence active."""
+    for tally in tallies:
+        tally.total_allocation += 1
+        tally.total_allocated_bytes += size
+        tally.total_requested_bytes += requested_bytes
+        tally.allocation = value = tally.allocation + 1
+        if value > tally.peak_allocation:
+            tally.peak_allocation = value
+        tally.active = value = tally.active + 1
+        if value > tally.peak_active:
+            tally.peak_active = value
+        tally.allocated_bytes = value = tally.allocated_bytes + size
+        if value > tally.peak_allocated_bytes:
+            tally.peak_allocated_bytes = value
+        tally.active_bytes = value = tally.active_bytes + size
+        if value > tally.peak_active_bytes:
+            tally.peak_active_bytes = value
+        tally.requested_bytes = value = tally.requested_bytes + requested_bytes
+        if value > tally.peak_requested_bytes:
+            tally.peak_requested_bytes = value
+
+
+def count_freed(tallies: tuple[Tally, Tally], size: int, requested_bytes: int) -> None:
+    """A block stops being active."""
+    for tally in tallies:
+        tally.active -= 1
+        tally.active_bytes -= size
+        tally.requested_bytes -= requested_bytes
+
+
+def count_splits(tallies: tuple[Tally, Tally], change: int, bytes_change: int) -> None:
+    """The number and the bytes of free blocks whose segment also has other blocks change."""
+    for tally in tallies:
+        tally.inactive_split = value = tally.inactive_split + change
+        if change > 0:
+            tally.total_inactive_split += change
+            if value > tally.peak_inactive_split:
+                tally.peak_inactive_split = value
+        tally.inactive_split_bytes = value = tally.inactive_split_bytes + bytes_change
+        if bytes_change > 0:
+            tally.total_inactive_split_bytes += bytes_change
+            if value > tally.peak_inactive_split_bytes:
+                tally.peak_inactive_split_bytes = value
 
 
 class Count:
@@ -113,6 +172,8 @@ class Count:
 
     def rows(self, name: str) -> dict[str, int]:
         return {
-            f"{name}.current": self.current, f"{name}.peak": self.peak,
-            f"{name}.allocated": self.total, f"{name}.freed": self.total - self.current,
-        }  # fmt: skip
+            f"{name}.current": self.current,
+            f"{name}.peak": self.peak,
+            f"{name}.allocated": self.total,
+            f"{name}.freed": self.total - self.current,
+        }

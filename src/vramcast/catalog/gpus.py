@@ -17,7 +17,17 @@ from vramcast.units import MiB, format_gib, parse_bytes
 SMALLEST_CARD_BYTES = 64 * MiB
 SIZE = re.compile(r"\s*[0-9]{1,12}(\.[0-9]{1,12})?\s*([kmgt]i?)?b\s*", re.IGNORECASE)
 # Words that vendors and shops put before or after the name of the card.
-DECORATION = {"nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "apple", "generation", "gpu"}
+DECORATION = {
+    "nvidia",
+    "geforce",
+    "tesla",
+    "amd",
+    "instinct",
+    "radeon",
+    "apple",
+    "generation",
+    "gpu",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +59,10 @@ class Gpu:
     sources: str = ""  # codes of gpus_source_codes.csv
     notes: str = ""
 
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        return (self.name, *self.aliases)
+
     def capacity_bytes(self) -> int:
         """total_bytes, or an error with a way forward where nobody has reported it."""
         if self.total_bytes is None:
@@ -62,33 +76,46 @@ class Gpu:
 @cache
 def all_gpus() -> tuple[Gpu, ...]:
     rules = read_rows("context_defaults.csv")
-    return tuple(_gpu(row, rules) for row in read_rows("gpus.csv"))
+    return tuple(_read_gpu(row, rules) for row in read_rows("gpus.csv"))
 
 
 def find_gpu(name: str) -> Gpu:
     """A card by any spelling of its name, or an anonymous one by its size: `rtx4090`, `A100 80GB`, `24GiB`."""
     if SIZE.fullmatch(name):
-        return _anonymous(name)
+        return _make_anonymous(name)
     found = _by_key().get(_key(name)) or _by_key().get((_plain(name),))
     if found:
         return found
-    candidates = [gpu.name for gpu in all_gpus() if set(_key(name)) and set(_key(name)) <= set(_key(gpu.name))]
+    candidates = _names_with_words(set(_key(name)))
     if len(candidates) > 1:
         raise UnsupportedError(f"{name!r} may be {_or(candidates)}. Write one of these.")
-    names = [spelling for gpu in all_gpus() for spelling in (gpu.name, *gpu.aliases)]
-    raise unknown("GPU", name, names, "See `vramcast gpus`, or give a size: --gpu 24GiB.")
+    spellings = [spelling for gpu in all_gpus() for spelling in gpu.spellings]
+    raise unknown("GPU", name, spellings, "See `vramcast gpus`, or give a size: --gpu 24GiB.")
+
+
+def _names_with_words(words: set[str]) -> list[str]:
+    """Names of cards that have all of these words: `a100` is said of several."""
+    if not words:
+        return []
+    return [gpu.name for gpu in all_gpus() if words <= set(_key(gpu.name))]
 
 
 def eager_context(gpu: Gpu) -> tuple[int, tuple[int, int], str] | None:
     """Bare context, its range and source under torch before 1.13, which loaded every kernel at once."""
-    bare, span, source = _context(gpu.name, gpu.vendor, read_rows("context_eager.csv"), gpu.architecture)
+    bare, span, source = _find_context(
+        gpu.name, gpu.vendor, read_rows("context_eager.csv"), gpu.architecture
+    )
     return None if bare is None or span is None else (bare, span, source)
 
 
 def search_gpus(text: str) -> tuple[Gpu, ...]:
     """Cards whose name or alias contains the text."""
     wanted = _plain(text)
-    return tuple(gpu for gpu in all_gpus() if any(wanted in _plain(name) for name in (gpu.name, *gpu.aliases)))
+
+    def matches(gpu: Gpu) -> bool:
+        return any(wanted in _plain(spelling) for spelling in gpu.spellings)
+
+    return tuple(filter(matches, all_gpus()))
 
 
 def _plain(text: str) -> str:
@@ -97,19 +124,22 @@ def _plain(text: str) -> str:
 
 def _key(text: str) -> tuple[str, ...]:
     """Letters and numbers in any order: `H100-80GB-SXM` and `h100 sxm 80gb` are one card."""
-    words = (word for word in re.findall(r"[a-z]+|[0-9]+", text.lower()) if word not in DECORATION)
-    return tuple(sorted("gb" if word in ("g", "gib") else word for word in words))
+    words = re.findall(r"[a-z]+|[0-9]+", text.lower())
+    meaningful = (word for word in words if word not in DECORATION)
+    return tuple(sorted("gb" if word in ("g", "gib") else word for word in meaningful))
 
 
 @cache
 def _by_key() -> dict[tuple[str, ...], Gpu]:
+    """Every spelling of every card, also with the card's size added to it."""
     keys: dict[tuple[str, ...], Gpu] = {}
     for gpu in all_gpus():
-        for name in (gpu.name, *gpu.aliases):
-            keys[_key(name)] = keys[(_plain(name),)] = gpu
+        for spelling in gpu.spellings:
+            keys[_key(spelling)] = gpu
+            keys[(_plain(spelling),)] = gpu
     for gpu in all_gpus():
-        for name in (gpu.name, *gpu.aliases):
-            keys.setdefault(_key(f"{name} {gpu.nominal_gb}GB"), gpu)
+        for spelling in gpu.spellings:
+            keys.setdefault(_key(f"{spelling} {gpu.nominal_gb}GB"), gpu)
     return keys
 
 
@@ -117,43 +147,65 @@ def _or(names: list[str]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
-def _anonymous(size: str) -> Gpu:
+def _make_anonymous(size: str) -> Gpu:
     total = parse_bytes(size)
     if total < SMALLEST_CARD_BYTES:
-        raise InputError(f"--gpu {size}: {total} bytes is too small for a GPU. Write it like 24GiB.")
-    context, span, source = _context("", "nvidia", read_rows("context_defaults.csv"))
+        raise InputError(
+            f"--gpu {size}: {total} bytes is too small for a GPU. Write it like 24GiB."
+        )
+    context, span, source = _find_context("", "nvidia", read_rows("context_defaults.csv"))
     return Gpu(
-        name=f"GPU with {format_gib(total)}", vendor="nvidia", total_bytes=total, total_source="given",
-        context_bytes=context, context_range_bytes=span, context_source=source,
-    )  # fmt: skip
+        name=f"GPU with {format_gib(total)}",
+        vendor="nvidia",
+        total_bytes=total,
+        total_source="given",
+        context_bytes=context,
+        context_range_bytes=span,
+        context_source=source,
+    )
 
 
-def _gpu(row: dict[str, str], rules: list[dict[str, str]]) -> Gpu:
+def _read_gpu(row: dict[str, str], rules: list[dict[str, str]]) -> Gpu:
     total, architecture = row["cuda_total_bytes"], row["architecture"]
-    numbered = re.fullmatch(r"(\d+)\.(\d+)", architecture)
-    context, span, source = _context(row["name"], row["vendor"], rules, architecture)
+    capability = re.fullmatch(r"(\d+)\.(\d+)", architecture)
+    context, span, source = _find_context(row["name"], row["vendor"], rules, architecture)
     return Gpu(
-        name=row["name"], vendor=row["vendor"], aliases=tuple(filter(None, row["aliases"].split(";"))),
+        name=row["name"],
+        vendor=row["vendor"],
+        aliases=tuple(filter(None, row["aliases"].split(";"))),
         total_bytes=int(total) if total else None,
-        gap="" if total else f"no total reported by CUDA is known ({row['notes']}).",
-        nominal_gb=_int(row["nominal_gb"]), seen=row["cuda_total_seen"], smi_total_mib=row["nvidia_smi_total_mib"],
-        total_source=row["memory_source"], bandwidth_gb_s=_float(row["bandwidth_gb_s"]),
-        bf16_tflops=_float(row["bf16_tflops"]), fp16_tflops=_float(row["fp16_tflops"]),
-        fp32_tflops=_float(row["fp32_tflops"]), interconnect=row["interconnect"], architecture=architecture,
-        compute_capability=(int(numbered[1]), int(numbered[2])) if numbered else None,
-        sm_count=_int(row["sm_count"]), supports_bf16=row["supports_bf16"].startswith("yes"),
-        supports_fp8=row["supports_fp8"].startswith("yes"), context_bytes=context, context_range_bytes=span,
-        context_source=source, sources=row["sources"], notes=row["notes"],
-    )  # fmt: skip
+        gap="" if total else f"memory size not in the catalog ({row['notes']}).",
+        nominal_gb=_int(row["nominal_gb"]),
+        seen=row["cuda_total_seen"],
+        smi_total_mib=row["nvidia_smi_total_mib"],
+        total_source=row["memory_source"],
+        bandwidth_gb_s=_float(row["bandwidth_gb_s"]),
+        bf16_tflops=_float(row["bf16_tflops"]),
+        fp16_tflops=_float(row["fp16_tflops"]),
+        fp32_tflops=_float(row["fp32_tflops"]),
+        interconnect=row["interconnect"],
+        architecture=architecture,
+        compute_capability=(int(capability[1]), int(capability[2])) if capability else None,
+        sm_count=_int(row["sm_count"]),
+        supports_bf16=row["supports_bf16"].startswith("yes"),
+        supports_fp8=row["supports_fp8"].startswith("yes"),
+        context_bytes=context,
+        context_range_bytes=span,
+        context_source=source,
+        sources=row["sources"],
+        notes=row["notes"],
+    )
 
 
-def _context(
+def _find_context(
     name: str, vendor: str, rules: list[dict[str, str]], architecture: str = ""
 ) -> tuple[int | None, tuple[int, int] | None, str]:
     """The first rule for this card, its compute capability or its vendor."""
     for rule in rules:
         if rule["applies_to"] in (name, architecture, vendor):
-            bare, low, high = (int(rule[column]) * MiB for column in ("bare_mib", "low_mib", "high_mib"))
+            bare = int(rule["bare_mib"]) * MiB
+            low = int(rule["low_mib"]) * MiB
+            high = int(rule["high_mib"]) * MiB
             return bare, (low, high), rule["basis"]
     return None, None, ""
 

@@ -37,7 +37,8 @@ class CatalogModel:
     @property
     def config(self) -> dict[str, Any]:
         """The config, in the keys of Hugging Face."""
-        data: dict[str, Any] = json.loads((DATA / "models" / f"{self.name}.json").read_text(encoding="utf-8"))
+        path = DATA / "models" / f"{self.name}.json"
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return data
 
 
@@ -46,16 +47,17 @@ def all_models() -> tuple[CatalogModel, ...]:
     aliases: dict[str, list[str]] = {}
     for row in read_rows("model_aliases.csv"):
         aliases.setdefault(row["name"], []).append(row["alias"])
-    models = (_model(row, aliases) for row in read_rows("models/INDEX.csv"))
-    return tuple(sorted(models, key=_natural))
+    models = (_read_model(row, aliases) for row in read_rows("models/INDEX.csv"))
+    return tuple(sorted(models, key=_family_and_size))
 
 
 def find_model(name: str) -> CatalogModel:
     """A catalog name, an alias or a Hugging Face id, with or without its organisation and its -Instruct."""
     model = lookup_model(name)
     if model is None:
-        names = [spelling for model in all_models() for spelling in (model.name, *model.aliases)]
-        raise unknown("model", _tail(name), names, "See `vramcast models`, or give a config.json or its folder.")
+        spellings = [word for model in all_models() for word in (model.name, *model.aliases)]
+        advice = "See `vramcast models`, or give a config.json or its folder."
+        raise unknown("model", _tail(name), spellings, advice)
     return model
 
 
@@ -67,10 +69,12 @@ def lookup_model(name: str) -> CatalogModel | None:
 def search_models(text: str) -> tuple[CatalogModel, ...]:
     """Models whose name, id, alias or class contains the text."""
     wanted = text.lower()
-    return tuple(
-        model for model in all_models()
-        if any(wanted in name.lower() for name in (model.name, model.hf_id, model.architecture, *model.aliases))
-    )  # fmt: skip
+
+    def matches(model: CatalogModel) -> bool:
+        names = (model.name, model.hf_id, model.architecture, *model.aliases)
+        return any(wanted in name.lower() for name in names)
+
+    return tuple(filter(matches, all_models()))
 
 
 def _tail(name: str) -> str:
@@ -91,21 +95,29 @@ def _by_key() -> dict[str, CatalogModel]:
     return keys
 
 
-def _model(row: dict[str, str], aliases: dict[str, list[str]]) -> CatalogModel:
+def _read_model(row: dict[str, str], aliases: dict[str, list[str]]) -> CatalogModel:
     name = row["file"].removesuffix(".json")
     return CatalogModel(
-        name=name, hf_id=row["hf_id"], architecture=row["architecture_class"], aliases=tuple(aliases.get(name, ())),
-        params=int(row["params_built"]), params_checked=row["match"] == "yes",
-        params_untied=_untied(row), source=row["config_source"], params_source=row["published_source"],
+        name=name,
+        hf_id=row["hf_id"],
+        architecture=row["architecture_class"],
+        aliases=tuple(aliases.get(name, ())),
+        params=int(row["params_built"]),
+        params_checked=row["match"] == "yes",
+        params_untied=_read_untied_count(row),
+        source=row["config_source"],
+        params_source=row["published_source"],
         notes=row["notes"],
-    )  # fmt: skip
+    )
 
 
-def _untied(row: dict[str, str]) -> int | None:
+def _read_untied_count(row: dict[str, str]) -> int | None:
     """The count of a checkpoint whose head is stored although transformers ties it."""
-    return int(row["params_built_alt"]) if row["params_built_alt"] and "untied" in row["notes"] else None
+    count = row["params_built_alt"]
+    return int(count) if count and "untied" in row["notes"] else None
 
 
-def _natural(model: CatalogModel) -> tuple[str, int]:
-    """By family, then by size."""
-    return re.split(r"[-\d]", model.name)[0], model.params
+def _family_and_size(model: CatalogModel) -> tuple[str, int]:
+    """The order of the catalog."""
+    family = re.split(r"[-\d]", model.name)[0]
+    return family, model.params

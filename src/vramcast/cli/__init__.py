@@ -18,26 +18,26 @@ from vramcast.cli.terminal import discard_output, print_error, screen
 from vramcast.errors import OutputError, TraceError, VramcastError
 
 COMMANDS = {
-    "diagnose": "read an OOM message, a log or nvidia-smi output: what happened, whose memory, why, what to do",
-    "trace": "run a training script on virtual GPUs: every byte, the peak, where it runs out",
-    "estimate": "the bill of a training job: every line, the peak, whether it fits",
-    "plan": "the cheapest changes that make a job fit, with what they free and cost",
-    "fit": "the cards on which a job fits",
-    "divide": "every legal way to divide a model over a cluster: tp, pp, cp, recomputation, micro-batch, with its peak",
+    "diagnose": "explain an out-of-memory error from its message, a log or nvidia-smi, and say what to do",
+    "trace": "run your training script on virtual GPUs: peak, breakdown, where it runs out",
+    "estimate": "memory breakdown of a training job: the peak, every line, whether it fits",
+    "plan": "the cheapest changes that make a job fit, what they save and what they cost",
+    "fit": "GPUs on which a job fits",
+    "divide": "all valid parallel layouts of a model over a cluster (tp, pp, cp, …), with their peaks",
     "check": "one line and an exit code, for continuous integration",
     "compare": "several jobs side by side",
-    "sweep": "a grid of batch sizes and lengths, and the largest that fits",
-    "params": "the parameters of a model, block by block, like a bill",
-    "models": "list and search the models of the catalog",
-    "gpus": "list and search the GPUs of the catalog",
-    "host": "host memory of a job: libraries, model, dataset, workers, batches in flight, against RAM and /dev/shm",
-    "accuracy": "what others measured against what is predicted, with the errors in the open",
-    "snapshot": "read a torch memory snapshot: peak, fragmentation, who holds it, other allocator settings",
+    "sweep": "peaks for many batch sizes and lengths, and the largest that fits",
+    "params": "the parameters of a model, block by block",
+    "models": "list and search the built-in models",
+    "gpus": "list and search the built-in GPUs",
+    "host": "CPU memory of a job: libraries, model, dataset, workers, prefetched batches; RAM and /dev/shm",
+    "accuracy": "predictions compared with published measurements, including all errors",
+    "snapshot": "read a PyTorch memory snapshot: peak, fragmentation, what holds memory, other settings",
 }
 
 
-MOST_LINES = 60  # of an error that shows where a script failed
-UNCOLLECTED = ("estimate", "plan", "check", "compare")
+MAX_ERROR_LINES = 60  # of an error that shows where a script failed
+WITHOUT_GC = ("estimate", "plan", "check", "compare")
 
 
 class Parser(argparse.ArgumentParser):
@@ -49,9 +49,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def console() -> int:
-    """A process of its own: what a command makes stays until it ends, and to look for garbage among millions of objects
-    would take a quarter of its time."""
-    if sys.argv[1:2] and sys.argv[1] in UNCOLLECTED:
+    """The entry point of the installed script. Garbage collection is off for short commands: they keep what they make
+    until they end, and looking for garbage among millions of objects takes a quarter of their time."""
+    if sys.argv[1:2] and sys.argv[1] in WITHOUT_GC:
         gc.disable()
         atexit.register(gc.freeze)
     return main()
@@ -65,7 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except VramcastError as error:
         if isinstance(error, OutputError):
             discard_output()
-        print_error(f"vramcast: {error}", lines=MOST_LINES if isinstance(error, TraceError) else 1)
+        print_error(
+            f"vramcast: {error}", lines=MAX_ERROR_LINES if isinstance(error, TraceError) else 1
+        )
         return 2
     except BrokenPipeError:  # the reader of our output (head, less) has seen enough
         discard_output()
@@ -106,7 +108,7 @@ def _overview() -> str:
         (
             "usage: vramcast COMMAND [options]        vramcast COMMAND --help for its options",
             "",
-            "How much GPU and host memory a training job takes, where every byte goes, and what makes it fit.",
+            "How much GPU and CPU memory a training job needs, where every byte goes, and what makes it fit.",
             "",
             *lines,
             "",

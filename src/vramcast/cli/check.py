@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from vramcast.cli.options import add_job_flags, job_of, print_json
-from vramcast.engine.estimate import estimate
+from vramcast.engine import estimate
 from vramcast.errors import InputError
 from vramcast.files import read_text
 from vramcast.forecast import Forecast
@@ -20,9 +20,18 @@ MOST_BASELINE_BYTES = 16 * MiB
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, nargs="?", help="a job file")
     add_job_flags(parser)
-    parser.add_argument("--baseline", type=Path, metavar="FILE", help="an earlier `estimate --json` to compare with")
-    parser.add_argument("--max-growth", metavar="P%", default="0%", help="how much the peak may grow over the baseline")
-    parser.add_argument("--json", action="store_true", help="the documented JSON (docs/schema.json)")
+    parser.add_argument(
+        "--baseline", type=Path, metavar="FILE", help="an earlier `estimate --json` to compare with"
+    )
+    parser.add_argument(
+        "--max-growth",
+        metavar="P%",
+        default="0%",
+        help="how much the peak may grow over the baseline",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="the documented JSON (docs/schema.json)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
         print_json(forecast_json(forecast))
     else:
-        from vramcast.report.bill import headline
+        from vramcast.report.verdict import headline
 
         print(f"{headline(forecast.verdict(), 'en')}{grown}")
     return 1 if forecast.verdict().fits is False or grown.endswith("TOO MUCH") else 0

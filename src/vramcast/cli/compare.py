@@ -8,16 +8,18 @@ from pathlib import Path
 
 from vramcast.cli import Parser
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
-from vramcast.engine.estimate import estimate
+from vramcast.engine import estimate
 from vramcast.errors import InputError
 from vramcast.job import Job
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "jobs", nargs="+", metavar="JOB",
-        help='a job file, or a model with flags in quotes: "phi-3-mini --batch 4"; flags outside quotes are for all',
-    )  # fmt: skip
+        "jobs",
+        nargs="+",
+        metavar="JOB",
+        help='a job file, or a model with flags in quotes: "phi-3-mini --batch 4"; flags outside quotes apply to all',
+    )
     add_job_flags(parser)
     add_output_flags(parser)
 

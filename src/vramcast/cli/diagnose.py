@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from vramcast.cli.options import add_job_flags, job_of
 from vramcast.diagnose.diagnosis import Diagnosis, diagnose
+from vramcast.diagnose.planned_steps import planned_steps
 from vramcast.diagnose.readers.log import Reading, read_stream
 from vramcast.diagnose.rules.findings import Finding
 from vramcast.errors import InputError
 from vramcast.files import Bounded, open_file
 from vramcast.job import Job, fields
 from vramcast.report import diagnose_json, diagnose_text
-from vramcast.report.diagnose_plans import planned_steps
-from vramcast.report.words.diagnose import LANGUAGES
+from vramcast.report.words import LANGUAGES
 from vramcast.units import GiB, parse_bytes
 
 if TYPE_CHECKING:
@@ -40,14 +40,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "- reads standard input",
     )
     parser.add_argument("--json", action="store_true", help="the same as JSON")
-    parser.add_argument("--lang", choices=LANGUAGES, default="en", help="language of the text (default: en)")
-    parser.add_argument("--model", metavar="NAME", help="what was trained: catalog name, HF config.json or folder")
-    parser.add_argument("--expected", metavar="SIZE", help="what you had reckoned it to need, say 62.6GB")
+    parser.add_argument(
+        "--lang", choices=LANGUAGES, default="en", help="language of the text (default: en)"
+    )
+    parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help="what was trained: built-in model name, HF config.json or folder",
+    )
+    parser.add_argument("--expected", metavar="SIZE", help="your own estimate, such as 62.6GB")
     script = parser.add_argument_group("script")
-    script.add_argument("--script", metavar="FILE", help="run this training script on a virtual card of the same size")
-    script.add_argument("--script-args", default="", metavar="TEXT", help="what the script itself is given")
-    script.add_argument("--steps", type=int, default=2, metavar="N", help="optimizer steps to follow it (default 2)")
-    script.add_argument("--empty-weights", action="store_true", help="from_pretrained needs a config only")
+    script.add_argument(
+        "--script",
+        metavar="FILE",
+        help="run this training script on a virtual card of the same size",
+    )
+    script.add_argument("--script-args", default="", metavar="TEXT", help="arguments of the script")
+    script.add_argument(
+        "--steps", type=int, default=2, metavar="N", help="optimizer steps to run (default 2)"
+    )
+    script.add_argument(
+        "--empty-weights", action="store_true", help="from_pretrained needs only a config"
+    )
     add_job_flags(parser)
 
 
@@ -83,7 +97,10 @@ def _followed(args: argparse.Namespace, reading: Reading) -> Finding:
     from vramcast.diagnose.follow_script import Following, card_for, follow
 
     following = Following(
-        script=args.script, arguments=args.script_args, steps=args.steps, empty_weights=args.empty_weights
+        script=args.script,
+        arguments=args.script_args,
+        steps=args.steps,
+        empty_weights=args.empty_weights,
     )
     return follow(following, card_for(reading, args.gpu))
 

@@ -1,54 +1,81 @@
-"""`vramcast divide MODEL --gpus 1024`: every legal way to divide a model over a cluster, smallest peak first."""
+"""`vramcast divide MODEL --gpus 1024`: all valid parallel layouts of a model over a cluster, smallest peak first."""
 
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
 from vramcast.cli.sweep import numbers
 from vramcast.errors import InputError, unknown
+from vramcast.job import Job
 
-KEPT = ("tp", "pp", "cp")  # tried in all sizes, unless a flag says one
+if TYPE_CHECKING:
+    from vramcast.engine import Division
+
+SIZES = ("tp", "pp", "cp")  # tried in all sizes, unless a flag gives one
 SHOWN = 10
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", nargs="?", help="catalog name, HF config.json or folder")
+    parser.add_argument("model", nargs="?", help="built-in model name, HF config.json or folder")
     add_job_flags(parser)
     add_output_flags(parser)
-    parser.add_argument("--top", type=int, metavar="N", default=SHOWN, help=f"show N divisions (default {SHOWN})")
+    parser.add_argument(
+        "--top", type=int, metavar="N", default=SHOWN, help=f"show N layouts (default {SHOWN})"
+    )
     parser.epilog = (
         "--batch and --checkpointing take lists (default 1,2,4,8 and none,selective,full); "
-        "--tp, --pp and --cp keep one size, without them all legal ones are tried"
+        "--tp, --pp and --cp fix one size, without them all valid ones are tried"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    from vramcast.engine.parallel.divisions import RECOMPUTE, search
     from vramcast.report.divisions import divisions_json, render_text
 
     batches = numbers("batch", args.batch or "1,2,4,8")
-    recompute = tuple(name.strip() for name in (args.checkpointing or ",".join(RECOMPUTE)).split(","))
-    for name in recompute:
-        if name not in RECOMPUTE:
-            raise unknown("checkpointing", name, RECOMPUTE)
-    args.batch, args.checkpointing = str(batches[0]), recompute[0]
+    checkpointing = _checkpointing(args.checkpointing)
+    args.batch, args.checkpointing = str(batches[0]), checkpointing[0]
     job = job_of(args, args.model)
     if job.gpus < 2:
         raise InputError("divide needs the number of GPUs: --gpus N, with N of at least 2")
     if args.top < 1:
         raise InputError(f"--top must be at least 1, not {args.top}")
-    fixed = {name: getattr(job, name) for name in KEPT if getattr(args, name) is not None}
-    found = [
-        each
-        for each in search(job, batches=batches, recompute=recompute)
-        if all(getattr(each, name) == size for name, size in fixed.items())
-    ]
-    if not found:
-        sizes = ", ".join(f"{name} {size}" for name, size in fixed.items()) or "any tp, pp and cp"
-        raise InputError(f"{job.gpus} GPUs cannot be divided with {sizes} for this model: take other sizes")
+    fixed = {name: getattr(job, name) for name in SIZES if getattr(args, name) is not None}
+    found = _layouts(job, fixed, batches, checkpointing)
     if args.json:
         print_json(divisions_json(found, args.top))
     else:
         print(render_text(found, job, top=args.top, markdown=args.markdown, lang=args.lang))
     return 1 if all(each.fits is False for each in found) else 0
+
+
+def _checkpointing(given: str | None) -> tuple[str, ...]:
+    """`none,full` as names that are known."""
+    from vramcast.engine import RECOMPUTE
+
+    if given is None:
+        return RECOMPUTE
+    names = tuple(name.strip() for name in given.split(","))
+    for name in names:
+        if name not in RECOMPUTE:
+            raise unknown("checkpointing", name, RECOMPUTE)
+    return names
+
+
+def _layouts(
+    job: Job, fixed: dict[str, int], batches: tuple[int, ...], checkpointing: tuple[str, ...]
+) -> list[Division]:
+    from vramcast.engine import search_divisions
+
+    found = [
+        each
+        for each in search_divisions(job, batches=batches, recompute=checkpointing)
+        if all(getattr(each, name) == size for name, size in fixed.items())
+    ]
+    if not found:
+        sizes = ", ".join(f"{name} {size}" for name, size in fixed.items()) or "any tp, pp and cp"
+        raise InputError(
+            f"no valid layout of {job.gpus} GPUs with {sizes} for this model: take other sizes"
+        )
+    return found

@@ -12,16 +12,23 @@ from vramcast.errors import InputError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", nargs="?", help="catalog name, HF config.json or folder")
+    parser.add_argument("model", nargs="?", help="built-in model name, HF config.json or folder")
     add_job_flags(parser)
     group = parser.add_argument_group("cards")
     group.add_argument(
-        "--most-gpus", type=int, metavar="N", default=1, help="try 2, 4, 8, … cards as well, up to N, sharded by FSDP2"
+        "--most-gpus",
+        type=int,
+        metavar="N",
+        default=1,
+        help="also try 2, 4, 8, … GPUs, up to N, sharded by FSDP2",
     )
     group.add_argument(
-        "--price", action="append", metavar="GPU=X", default=[],
-        help="price of one card, in any unit (may be repeated); only cards with a price are tried then",
-    )  # fmt: skip
+        "--price",
+        action="append",
+        metavar="GPU=X",
+        default=[],
+        help="price of one GPU, in any unit; repeatable; then only GPUs with a price are tried",
+    )
     add_output_flags(parser)
 
 
@@ -35,7 +42,9 @@ def run(args: argparse.Namespace) -> int:
     if args.most_gpus < 1:
         raise InputError(f"--most-gpus must be at least 1, not {args.most_gpus}")
     if args.most_gpus > 1 and job.gpus > 1:
-        raise InputError("--most-gpus tries numbers of cards; leave out gpus, or leave out --most-gpus")
+        raise InputError(
+            "--most-gpus tries numbers of cards; leave out gpus, or leave out --most-gpus"
+        )
     cards = cards_for(replace(job, gpu=None), args.most_gpus, _prices(args.price))
     if args.json:
         print_json(cards_json(cards))
@@ -54,9 +63,13 @@ def _prices(given: list[str]) -> dict[str, float]:
         except ValueError:
             price = math.nan
         if not equals or not 0 < price < math.inf:
-            raise InputError(f"--price is written like rtx4090=0.5, with a number above 0, not {text!r}")
+            raise InputError(
+                f"--price is written like rtx4090=0.5, with a number above 0, not {text!r}"
+            )
         gpu = find_gpu(name.strip())
         if gpu.total_bytes is None or gpu.sources == "":
-            raise InputError(f"--price {text}: name a card of the catalog whose memory is known (see `vramcast gpus`)")
+            raise InputError(
+                f"--price {text}: name a built-in GPU whose memory size is known (see `vramcast gpus`)"
+            )
         prices[gpu.name] = price
     return prices

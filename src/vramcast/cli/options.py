@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.job import Job, fields, job_from
-from vramcast.report.words.bill import LANGUAGES
+from vramcast.report.words import LANGUAGES
 
 
 def add_job_flags(parser: argparse.ArgumentParser) -> None:
     """One flag per field; `--job FILE` for a job file that the flags then override."""
-    parser.add_argument("--job", type=Path, metavar="FILE", help="a YAML job file; flags beside it win")
+    parser.add_argument(
+        "--job", type=Path, metavar="FILE", help="a YAML job file; flags override it"
+    )
     groups: dict[str, Any] = {}
     for name, field in fields().items():
         facts = field.metadata
@@ -21,9 +23,13 @@ def add_job_flags(parser: argparse.ArgumentParser) -> None:
         group = groups.setdefault(facts["group"], parser.add_argument_group(facts["group"]))
         text = facts["help"].replace("%", "%%") + _shown(facts["choices"], field.default)
         if facts["kind"] == "flag":
-            group.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=None, help=text)
+            group.add_argument(
+                f"--{name}", action=argparse.BooleanOptionalAction, default=None, help=text
+            )
         else:
-            group.add_argument(f"--{name}", metavar=_metavar(facts["kind"]), default=None, help=text)
+            group.add_argument(
+                f"--{name}", metavar=_metavar(facts["kind"]), default=None, help=text
+            )
 
 
 def _metavar(kind: str) -> str:
@@ -38,7 +44,9 @@ def _shown(choices: tuple[str, ...], default: Any) -> str:
 
 def job_of(args: argparse.Namespace, model: str | None = None) -> Job:
     """The job that the flags, and the job file if there is one, describe."""
-    given = {name: getattr(args, name.replace("-", "_"), None) for name in fields() if name != "model"}
+    given = {
+        name: getattr(args, name.replace("-", "_"), None) for name in fields() if name != "model"
+    }
     given = {name: value for name, value in given.items() if value is not None}
     file = args.job
     if model is not None and file is None and model.endswith((".yaml", ".yml")):

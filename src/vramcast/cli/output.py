@@ -1,4 +1,4 @@
-"""How a sheet or a record reaches the terminal: text folded to its width, markdown, or JSON."""
+"""How a table or a record reaches the terminal: text folded to its width, markdown, or JSON."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from collections.abc import Callable
 from typing import Any
 
 from vramcast.cli.options import print_json
-from vramcast.report.sheet import Sheet, Words, as_markdown, as_text
-from vramcast.report.words.catalog import label
+from vramcast.report.table import Table, as_markdown, as_text
 
 NARROWEST = 60
 
 
-def print_sheet(args: argparse.Namespace, sheet: Callable[[Words], Sheet], data: Callable[[], Any]) -> None:
+def print_table(
+    args: argparse.Namespace, table: Callable[[str], Table], data: Callable[[], Any]
+) -> None:
+    """`table`: made for a language."""
     if args.json:
         print_json(data())
         return
-    drawn = sheet(lambda text: label(text, args.lang))
-    print(as_markdown(drawn) if args.markdown else as_text(drawn, terminal_width()))
+    made = table(args.lang)
+    print(as_markdown(made) if args.markdown else as_text(made, terminal_width()))
 
 
 def terminal_width() -> int | None:

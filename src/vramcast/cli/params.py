@@ -1,24 +1,26 @@
-"""vramcast params MODEL: the parameter table by block, like a bill."""
+"""vramcast params MODEL: the parameters of a model, block by block."""
 
 from __future__ import annotations
 
 import argparse
 
 from vramcast.cli.options import add_output_flags
-from vramcast.cli.output import print_sheet
-from vramcast.models.blocks import bill_params
+from vramcast.cli.output import print_table
+from vramcast.models.blocks import break_down_params
 from vramcast.models.read.model import read_model
-from vramcast.report.params import params_json, params_sheet, tensors_sheet
+from vramcast.report.params import params_json, params_table, tensors_table
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="catalog name, config.json or its folder, safetensors")
+    parser.add_argument(
+        "model", metavar="MODEL", help="built-in model name, config.json or its folder, safetensors"
+    )
     parser.add_argument("--all", action="store_true", help="every tensor under its full name")
     add_output_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    bill = bill_params(read_model(args.model))
-    sheet = tensors_sheet if args.all else params_sheet
-    print_sheet(args, lambda w: sheet(bill, w), lambda: params_json(bill, tensors=args.all))
+    bill = break_down_params(read_model(args.model))
+    table = tensors_table if args.all else params_table
+    print_table(args, lambda lang: table(bill, lang), lambda: params_json(bill, tensors=args.all))
     return 0

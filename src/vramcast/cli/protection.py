@@ -18,7 +18,7 @@ def add_protection_flags(parser: argparse.ArgumentParser) -> None:
         "--protect",
         choices=("auto", "namespace", "guard"),
         default="auto",
-        help="how files are kept as they are: by the kernel (namespace), inside Python (guard), or the stronger of the "
+        help="how your files are protected: by the kernel (namespace), inside Python (guard), or the stronger of the "
         "two that this machine allows (auto, the default)",
     )
     group.add_argument(
@@ -28,8 +28,12 @@ def add_protection_flags(parser: argparse.ArgumentParser) -> None:
         const="none",
         help="the script writes to your disk: checkpoints it saves have no weights and replace real ones",
     )
-    group.add_argument("--keep-files", metavar="DIR", help="copy what the script wrote into this new folder")
-    group.add_argument("--offline", action="store_true", help="refuse connections to other machines")
+    group.add_argument(
+        "--keep-files", metavar="DIR", help="copy what the script wrote into this new folder"
+    )
+    group.add_argument(
+        "--offline", action="store_true", help="refuse connections to other machines"
+    )
 
 
 def protection_options(args: argparse.Namespace) -> Options:

@@ -17,17 +17,32 @@ from vramcast.units import MiB
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file", metavar="FILE", help="what torch.cuda.memory._dump_snapshot wrote; it is never executed"
+        "file",
+        metavar="FILE",
+        help="a file written by torch.cuda.memory._dump_snapshot; it is never executed",
     )
-    parser.add_argument("--replay", action="store_true", help="replay it through our allocator and report the match")
     parser.add_argument(
-        "--alloc-conf", action="append", default=[], metavar="TEXT",
-        help="also replay it under these PYTORCH_ALLOC_CONF settings, say expandable_segments:True; repeatable",
-    )  # fmt: skip
-    parser.add_argument("--device", type=int, metavar="N", help="the device to look at (default: the fullest)")
-    parser.add_argument("--top", type=int, default=15, metavar="N", help="how many holders to list (default: 15)")
+        "--replay",
+        action="store_true",
+        help="replay it through vramcast's allocator model and report the match",
+    )
+    parser.add_argument(
+        "--alloc-conf",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="also replay it with these PYTORCH_ALLOC_CONF settings, such as expandable_segments:True; repeatable",
+    )
+    parser.add_argument(
+        "--device", type=int, metavar="N", help="the device to report on (default: the fullest)"
+    )
+    parser.add_argument(
+        "--top", type=int, default=15, metavar="N", help="how many holders to list (default: 15)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON; includes the replay")
-    parser.add_argument("--html", metavar="OUT", help="write the timeline as a page that opens without a network")
+    parser.add_argument(
+        "--html", metavar="OUT", help="write the timeline as an HTML page that works offline"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,7 +51,9 @@ def run(args: argparse.Namespace) -> int:
     others = [(text, _settings(text)) for text in args.alloc_conf]
     snapshot = read_snapshot(args.file, _progress)
     device = _device(snapshot, args.device)
-    analysis = analyse(snapshot, device, with_replay=args.replay or args.json, other_settings=others)
+    analysis = analyse(
+        snapshot, device, with_replay=args.replay or args.json, other_settings=others
+    )
     name = Path(args.file).name
     if args.html:
         _write(args.html, snapshot_html.render(analysis, name, args.top))
@@ -49,7 +66,7 @@ def _settings(text: str) -> AllocatorSettings:
     settings = AllocatorSettings.parse(text)
     if settings.per_process_memory_fraction < 1:
         raise InputError(
-            f"--alloc-conf {text}: a snapshot does not say how large the card is, so a fraction means nothing."
+            f"--alloc-conf {text}: a snapshot does not say how large the card is, so a fraction cannot be applied."
         )
     return settings
 
@@ -59,7 +76,13 @@ def _device(snapshot: Snapshot, asked: int | None) -> int:
     if not devices:
         raise SnapshotError("the snapshot is empty: it holds no segments and no events.")
     if asked is None:
-        return max(devices, key=lambda device: (sum(segment.size for segment in snapshot.segments_of(device)), -device))
+        return max(
+            devices,
+            key=lambda device: (
+                sum(segment.size for segment in snapshot.segments_of(device)),
+                -device,
+            ),
+        )
     if asked not in devices:
         raise InputError(f"--device {asked}: the snapshot has {', '.join(map(str, devices))}.")
     return asked

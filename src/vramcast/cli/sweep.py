@@ -7,53 +7,72 @@ import re
 from typing import TYPE_CHECKING
 
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
-from vramcast.engine.prices.observed_line import Fit, fit, parse_points
 from vramcast.errors import InputError
+from vramcast.plan.observed_line import Fit, fit, parse_points
 
 if TYPE_CHECKING:
-    from vramcast.engine.prices.sweep import Sweep
+    from vramcast.engine import Sweep
 
-MOST_POINTS = 1_000_000
+MAX_POINTS = 1_000_000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="catalog name, HF config.json or folder")
+    parser.add_argument("model", help="built-in model name, HF config.json or folder")
     add_job_flags(parser)
     add_output_flags(parser)
     parser.add_argument("--csv", action="store_true", help="batch,seq,allocated_bytes lines")
     parser.add_argument(
-        "--observed", metavar="B:SIZE,…", help="runs that worked, such as 8:8GB,24:19GB: their line and what it says"
+        "--observed",
+        metavar="B:SIZE,…",
+        help="measured runs, such as 8:8GB,24:19GB: fit a line through them and compare",
     )
     parser.epilog = "--batch and --seq take lists and ranges: 1,2,4  or  1..64 (doubling)  or  128..4096:128 (steps)"
 
 
 def run(args: argparse.Namespace) -> int:
-    batches, seqs = numbers("batch", args.batch or "1..64"), numbers("seq", args.seq or "512..8192")
-    if len(batches) * len(seqs) > MOST_POINTS:
-        raise InputError(f"{len(batches)} × {len(seqs)} points are too many; at most {MOST_POINTS:,}")
-    args.batch, args.seq = str(batches[0]), str(seqs[0])
-    from vramcast.engine.prices.sweep import sweep
+    from vramcast.engine import sweep
     from vramcast.report.observed_text import fit_json
-    from vramcast.report.observed_text import render_text as observed_text
-    from vramcast.report.sweep_table import render_csv, render_text, sweep_json
+    from vramcast.report.sweep_table import sweep_json
 
-    points = parse_points(args.observed) if args.observed else ()
-    line = fit(points) if points else None
+    batches = numbers("batch", args.batch or "1..64")
+    seqs = numbers("seq", args.seq or "512..8192")
+    if len(batches) * len(seqs) > MAX_POINTS:
+        raise InputError(
+            f"{len(batches)} × {len(seqs)} points are too many; at most {MAX_POINTS:,}"
+        )
+    args.batch, args.seq = str(batches[0]), str(seqs[0])
+    line = fit(parse_points(args.observed)) if args.observed else None
     result = sweep(job_of(args, args.model), batches, seqs)
-    capacity = result.gpu.capacity_bytes() if result.gpu else None
     if args.json:
-        print_json(sweep_json(result) | ({"observed": fit_json(line, capacity)} if line else {}))
-        return 0
-    print(render_csv(result) if args.csv else render_text(result, markdown=args.markdown))
-    if line is not None and not args.csv:
-        print()
-        print(observed_text(line, _predicted(result), capacity))
+        observed = {} if line is None else {"observed": fit_json(line, _capacity(result))}
+        print_json(sweep_json(result) | observed)
+    else:
+        _print_table(args, result, line)
     return 0
+
+
+def _capacity(result: Sweep) -> int | None:
+    return result.gpu.capacity_bytes() if result.gpu else None
+
+
+def _print_table(args: argparse.Namespace, result: Sweep, line: Fit | None) -> None:
+    from vramcast.report.observed_text import render_text as observed_text
+    from vramcast.report.sweep_table import render_csv, render_text
+
+    if args.csv:
+        print(render_csv(result))
+        return
+    print(render_text(result, markdown=args.markdown, lang=args.lang))
+    if line is not None:
+        print()
+        print(observed_text(line, _predicted(result), _capacity(result), args.lang))
 
 
 def _predicted(result: Sweep) -> Fit | None:
     """The same line through the table's first column, if it has two batches."""
-    column = [(batch, int(result.allocated_bytes[row, 0])) for row, batch in enumerate(result.batches)]
+    column = [
+        (batch, int(result.allocated_bytes[row, 0])) for row, batch in enumerate(result.batches)
+    ]
     return fit(column) if len(column) > 1 else None
 
 
@@ -63,7 +82,9 @@ def numbers(name: str, text: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,9})(?:\.\.([0-9]{1,9})(?::([0-9]{1,9}))?)?\s*", part)
         if not match or int(match[1]) < 1:
-            raise InputError(f"{name} must be numbers or ranges such as 1,2,4 or 1..64 or 128..4096:128, not {part!r}")
+            raise InputError(
+                f"{name} must be numbers or ranges such as 1,2,4 or 1..64 or 128..4096:128, not {part!r}"
+            )
         found.update(dict.fromkeys(_expanded(name, int(match[1]), match[2], match[3])))
     return tuple(found)
 

@@ -92,7 +92,9 @@ def _told() -> Iterator[None]:
     except BrokenPipeError:  # the reader of our output (head, less) has seen enough
         raise
     except OSError as error:
-        raise OutputError(f"the answer cannot be written to standard output: {error.strerror or error}") from None
+        raise OutputError(
+            f"the answer cannot be written to standard output: {error.strerror or error}"
+        ) from None
 
 
 @contextlib.contextmanager

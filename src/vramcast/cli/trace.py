@@ -20,9 +20,20 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("script", help="the training script, unchanged")
-    parser.add_argument("arguments", nargs="*", help="what the script itself is given; put them after --")
-    parser.add_argument("--gpu", required=True, metavar="NAME", help="a card of the catalog, or a size such as 24GiB")
-    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="how many of them the script sees (default 1)")
+    parser.add_argument("arguments", nargs="*", help="arguments of the script; put them after --")
+    parser.add_argument(
+        "--gpu",
+        required=True,
+        metavar="NAME",
+        help="a built-in GPU, or a size such as 24GiB",
+    )
+    parser.add_argument(
+        "--gpus",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how many GPUs the script sees (default 1)",
+    )
     parser.add_argument(
         "--rank",
         type=int,
@@ -30,12 +41,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="run as this rank of a job over --gpus, as torchrun would start it",
     )
-    parser.add_argument("--steps", type=int, default=None, metavar="N", help="stop after N optimizer steps")
     parser.add_argument(
-        "--empty-weights", action="store_true", help="from_pretrained needs a config only, no weights on disk"
+        "--steps", type=int, default=None, metavar="N", help="stop after N optimizer steps"
     )
     parser.add_argument(
-        "--kernels", choices=("cuda", "cpu"), default="cuda", help="whose kernels decide what is kept (default cuda)"
+        "--empty-weights",
+        action="store_true",
+        help="from_pretrained needs only a config, no weights on disk",
+    )
+    parser.add_argument(
+        "--kernels",
+        choices=("cuda", "cpu"),
+        default="cuda",
+        help="whose kernels decide which tensors are saved (default cuda)",
     )
     parser.parse_args = parser.parse_intermixed_args  # type: ignore[method-assign]  # flags may follow the script
     parser.add_argument(
@@ -43,9 +61,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=None,
         metavar="FILE",
-        help="lay the formulas' answer for this job file beside the trace",
+        help="compare the trace with the formulas' estimate for this job file",
     )
-    parser.add_argument("--json", action="store_true", help="the documented JSON, one per card")
+    parser.add_argument("--json", action="store_true", help="the documented JSON, one per GPU")
     add_protection_flags(parser)
 
 
@@ -66,7 +84,9 @@ def trace_here(payload: dict[str, Any], session: Session) -> dict[str, Any]:
         from vramcast.virtual import virtual_gpu
         from vramcast.virtual.script import run_script
     except ImportError as error:
-        raise InputError(f"vramcast trace needs torch ({error}). Install it: pip install 'vramcast[trace]'") from error
+        raise InputError(
+            f"vramcast trace needs torch ({error}). Install it: pip install 'vramcast[trace]'"
+        ) from error
     args = argparse.Namespace(**payload)
     gpu = virtual_gpu(
         args.gpu,
@@ -82,8 +102,12 @@ def trace_here(payload: dict[str, Any], session: Session) -> dict[str, Any]:
     formula = None if args.job is None else _formula(Path(args.job))
     used = [place for place in gpu.places if place in forecast.ledger.devices()]
     report = _as_json if args.json else _as_text
-    refused = bool(ended.out_of_memory) or any(forecast.verdict(place).fits is False for place in used)
-    text = report(args, Traced(gpu=gpu, ended=ended, forecast=forecast, formula=formula, used=used), session)
+    refused = bool(ended.out_of_memory) or any(
+        forecast.verdict(place).fits is False for place in used
+    )
+    text = report(
+        args, Traced(gpu=gpu, ended=ended, forecast=forecast, formula=formula, used=used), session
+    )
     return {"report": text, "exit_code": int(refused)}
 
 
@@ -98,7 +122,7 @@ class Traced:
 
 def _as_json(args: argparse.Namespace, traced: Traced, session: Session) -> str:
     from vramcast.report.as_json import forecast_json
-    from vramcast.report.trace_beside import beside_json
+    from vramcast.report.trace_against_formula import against_formula_json
 
     data = [_json(traced.gpu, traced.forecast, traced.ended, place) for place in traced.used]
     footprint = session.footprint().as_json()
@@ -106,21 +130,30 @@ def _as_json(args: argparse.Namespace, traced: Traced, session: Session) -> str:
         form["trace"]["footprint"] = footprint
         if traced.formula is not None:
             form["trace"]["formula"] = forecast_json(traced.formula)
-            form["trace"]["beside"] = beside_json(traced.forecast.ledger, traced.formula.ledger, place)
+            form["trace"]["beside"] = against_formula_json(
+                traced.forecast.ledger, traced.formula.ledger, place
+            )
     return json_text(data[0] if args.gpus == 1 or args.rank is not None else data)
 
 
 def _as_text(args: argparse.Namespace, traced: Traced, session: Session) -> str:
     from vramcast.report.side_by_side import render
-    from vramcast.report.trace import footprint_text, render_trace
-    from vramcast.report.trace_beside import beside_text
+    from vramcast.report.trace import footprint_lines, render_trace
+    from vramcast.report.trace_against_formula import against_formula_text
 
     forecast, ending = traced.forecast, _ending(args, traced.ended)
-    texts = [render_trace(forecast, _points(traced.gpu, place), ending, place) for place in traced.used]
-    texts[-1] = "\n".join([texts[-1], *footprint_text(session.footprint())])
+    texts = [
+        render_trace(forecast, _points(traced.gpu, place), ending, place) for place in traced.used
+    ]
+    texts[-1] = "\n".join([texts[-1], *footprint_lines(session.footprint())])
     if traced.formula is not None:
-        texts.append(render(["traced", "formula"], [forecast, traced.formula], markdown=False, lang="en"))
-        texts += [beside_text(forecast.ledger, traced.formula.ledger, place) for place in traced.used]
+        texts.append(
+            render(["traced", "formula"], [forecast, traced.formula], markdown=False, lang="en")
+        )
+        texts += [
+            against_formula_text(forecast.ledger, traced.formula.ledger, place)
+            for place in traced.used
+        ]
     return "\n\n".join(texts)
 
 
@@ -131,13 +164,21 @@ def _forecast(gpu: VirtualGpu, ended: Run) -> Forecast:
     ledger = gpu.ledger()
     if not ledger.devices():
         raise TraceError("the script put nothing on a GPU: no tensor was ever on cuda.")
-    notes = tuple(f"{text} ({times} times)" if times > 1 else text for text, times in gpu.notes.items())
-    warnings = (f"out of memory at {ended.out_of_memory_line}: {ended.out_of_memory}",) if ended.out_of_memory else ()
-    return Forecast(model=None, job=None, gpu=gpu.card, ledger=ledger, assumptions=notes, warnings=warnings)
+    notes = tuple(
+        f"{text} ({times} times)" if times > 1 else text for text, times in gpu.notes.items()
+    )
+    warnings = (
+        (f"out of memory at {ended.out_of_memory_line}: {ended.out_of_memory}",)
+        if ended.out_of_memory
+        else ()
+    )
+    return Forecast(
+        model=None, job=None, gpu=gpu.card, ledger=ledger, assumptions=notes, warnings=warnings
+    )
 
 
 def _formula(path: Path) -> Forecast:
-    from vramcast.engine.estimate import estimate
+    from vramcast.engine import estimate
     from vramcast.jobfile import read_job
 
     return estimate(read_job(path, {}))
@@ -168,10 +209,12 @@ def _json(gpu: VirtualGpu, forecast: Forecast, ended: Run, place: str) -> dict[s
         "out_of_memory_line": ended.out_of_memory_line or None,
         "timeline": [
             {
-                "event": point.event, "phase": point.phase, "allocated_bytes": point.allocated_bytes,
+                "event": point.event,
+                "phase": point.phase,
+                "allocated_bytes": point.allocated_bytes,
                 "reserved_bytes": point.reserved_bytes,
             }
             for point in gpu.timeline(place)
         ],
-    }  # fmt: skip
+    }
     return data

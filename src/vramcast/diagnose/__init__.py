@@ -1,1 +1,1 @@
-"""What happened: printed text → observations → findings, hypotheses, advice. Prints nothing itself."""
+"""Printed text → observations → findings, hypotheses and advice. Start at `diagnosis`. Prints nothing itself."""

@@ -1,7 +1,8 @@
-"""One call from what was printed to what it means.
+"""From what was printed to what it means, in one call. Start reading the package here.
 
-In: a Reading and, where it is known, the job. Out: a Diagnosis: observations, findings, hypotheses, advice; with a job
-also the gap between what it should take and what was seen. What the planner advises is added by the reports.
+In: a Reading and, if it is known, the job. Out: a Diagnosis: observations, findings, hypotheses and advice; with a
+job also the gap between what the job should need and what was observed. Does not know the planner: `report` adds its
+plans.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from vramcast.diagnose.next_steps import Advice, advise
 from vramcast.diagnose.readers.log import Reading
-from vramcast.diagnose.rules.findings import ROUNDING_BYTES, Finding, fact, neighbours
-from vramcast.diagnose.rules.host_findings import find
-from vramcast.diagnose.rules.hypotheses import Case, Hypothesis, joined, rank
+from vramcast.diagnose.rules.findings import Finding, fact
+from vramcast.diagnose.rules.hypotheses import Case, Hypothesis, join_explanations, rank
+from vramcast.diagnose.rules.log_findings import find
+from vramcast.diagnose.rules.processes import ROUNDING_BYTES, neighbours
 from vramcast.errors import VramcastError
 
-if TYPE_CHECKING:  # the formula engine is loaded only where a job is given
+if TYPE_CHECKING:  # the engine is loaded only if a job is given
     from vramcast.diagnose.job_gap.gap import Gap
     from vramcast.diagnose.job_gap.seen_peak import SeenPeak
     from vramcast.job import Job
@@ -30,115 +32,155 @@ class Diagnosis:
     hypotheses: tuple[Hypothesis, ...]
     advice: tuple[Advice, ...]
     gap: Gap | None = None
-    snapshot: Analysis | None = None  # where the input was a memory snapshot
+    snapshot: Analysis | None = None  # if the input was a memory snapshot
 
 
-def diagnose(reading: Reading, job: Job | None = None, *, expected_bytes: int | None = None) -> Diagnosis:
-    """`expected_bytes`: what the owner had reckoned the job to need."""
+def diagnose(
+    reading: Reading, job: Job | None = None, *, expected_bytes: int | None = None
+) -> Diagnosis:
+    """`expected_bytes`: what the user had calculated that the job needs."""
     case = Case(reading=reading, findings=find(reading))
     hypotheses = rank(case)
-    gap, more = _gap(reading, job) if job is not None else (None, ())
+    gap: Gap | None = None
+    findings = list(case.findings)
+    if job is not None:
+        gap, job_facts = _explain_with_job(reading, job)
+        findings += job_facts
     if gap is not None:
-        hypotheses = joined(hypotheses, gap.explanations)
+        hypotheses = join_explanations(hypotheses, gap.explanations)
+    if expected_bytes is not None:
+        findings += _compare_with_expected(expected_bytes, reading, gap)
     return Diagnosis(
         reading=reading,
-        findings=(*case.findings, *more, *_expected(reading, expected_bytes, gap)),
+        findings=tuple(findings),
         hypotheses=hypotheses,
         advice=advise(case, hypotheses),
         gap=gap,
     )
 
 
-def _gap(reading: Reading, job: Job) -> tuple[Gap | None, tuple[Finding, ...]]:
-    """A job that cannot be priced is a finding: the rest of the diagnosis still holds."""
+def _explain_with_job(reading: Reading, job: Job) -> tuple[Gap | None, list[Finding]]:
+    """A job that the engine cannot price is a finding: everything else in the diagnosis still holds."""
     from vramcast.diagnose.job_gap.gap import explain_gap
-    from vramcast.diagnose.job_gap.seen_peak import explain_peak, seen_peak
+    from vramcast.diagnose.job_gap.peak_gap import explain_peak
+    from vramcast.diagnose.job_gap.seen_peak import seen_peak
     from vramcast.diagnose.rules.evidence import evidence_of
 
     evidence, seen = evidence_of(reading), seen_peak(reading)
-    if evidence is None and seen is None:
-        return None, (fact("job_without_failure"),)
     try:
-        if evidence is None and seen is not None:
+        if evidence is not None:
+            gap = explain_gap(job, evidence)
+            return gap, _facts_about_job(gap)
+        if seen is not None:
             gap = explain_peak(job, seen)
-            return gap, tuple(_peak_facts(gap, seen))
-        assert evidence is not None  # one of both, see above
-        gap = explain_gap(job, evidence)
+            return gap, _facts_about_peak(gap, seen)
     except VramcastError as error:
-        return None, (fact("job_not_priced", error=str(error)),)
-    return gap, tuple(_job_facts(gap))
+        return None, [fact("job_not_priced", error=str(error))]
+    return None, [fact("job_without_failure")]
 
 
-def _peak_facts(gap: Gap, seen: SeenPeak) -> list[Finding]:
-    """What the job as described comes to on the level that was seen, and how far that is from it."""
-    from vramcast.diagnose.job_gap.seen_peak import level_bytes
+def _facts_about_peak(gap: Gap, seen: SeenPeak) -> list[Finding]:
+    """What the job as described needs on the level of the peak that was seen, and how far that is from it."""
+    from vramcast.diagnose.job_gap.peak_gap import level_bytes
     from vramcast.ledger import Level
 
-    levels = {str(level): level_bytes(gap.described, level) for level in Level}
-    known = {f"{name}_bytes": size for name, size in levels.items() if size is not None}
-    facts = [fact("peak_levels", **known)] if len(known) == len(levels) else []
-    value = levels[str(seen.level)]
-    if value is None:
-        return [*facts, fact("card_unknown")]
-    as_described = any(item.changes == () for item in gap.explanations)
-    rule = "peak_as_described" if as_described else "peak_above" if seen.nbytes > value else "peak_below"
-    difference = abs(seen.nbytes - value)
-    facts.append(
-        fact(rule, level=str(seen.level), seen_bytes=seen.nbytes, need_bytes=value, difference_bytes=difference)
-    )
-    if not gap.explanations and gap.num_variants:
-        facts.append(fact("no_explanation", count=gap.num_variants))
-    return facts
-
-
-def _job_facts(gap: Gap) -> list[Finding]:
-    from vramcast.diagnose.job_gap.course import card_bytes
-
-    need, fullest = gap.described.need_bytes, gap.described.fullest
-    card, allocated = card_bytes(gap.described, gap.evidence), gap.evidence.allocated_bytes
     facts = []
-    if card is None:
-        facts.append(fact("job_need", need_bytes=need, phase=fullest.phase))
-        facts.append(fact("card_unknown"))
+    levels = {level: level_bytes(gap.described, level) for level in Level}
+    known = {f"{level}_bytes": nbytes for level, nbytes in levels.items() if nbytes is not None}
+    if len(known) == len(levels):
+        facts.append(fact("peak_levels", **known))
+    need = levels[seen.level]
+    if need is None:
+        return [*facts, fact("card_unknown")]
+    facts.append(_compare_peak(gap, seen, need))
+    return [*facts, *_no_explanation(gap)]
+
+
+def _compare_peak(gap: Gap, seen: SeenPeak, need_bytes: int) -> Finding:
+    if any(not item.changes for item in gap.explanations):
+        rule = "peak_as_described"
+    elif seen.nbytes > need_bytes:
+        rule = "peak_above"
     else:
-        rule = "job_too_large" if need > card else "job_would_fit"
-        facts.append(fact(rule, need_bytes=need, phase=fullest.phase, card_bytes=card))
+        rule = "peak_below"
+    return fact(
+        rule,
+        level=str(seen.level),
+        seen_bytes=seen.nbytes,
+        need_bytes=need_bytes,
+        difference_bytes=abs(seen.nbytes - need_bytes),
+    )
+
+
+def _no_explanation(gap: Gap) -> list[Finding]:
+    if gap.explanations or not gap.num_variants:
+        return []
+    return [fact("no_explanation", count=gap.num_variants)]
+
+
+def _facts_about_job(gap: Gap) -> list[Finding]:
+    """What the job as described needs, and whether that fits the card and the numbers of the failure."""
+    facts = _compare_with_card(gap)
+    need, allocated = gap.described.need_bytes, gap.evidence.allocated_bytes
     if allocated is not None and allocated > need:
         facts.append(fact("more_than_described", allocated_bytes=allocated, need_bytes=need))
-    if (shared := _ranks_on_one_card(gap)) is not None:
-        facts.append(shared)
-    if not gap.explanations and gap.num_variants:
-        facts.append(fact("no_explanation", count=gap.num_variants))
-    return facts
+    return [*facts, *_ranks_on_one_card(gap), *_no_explanation(gap)]
 
 
-def _ranks_on_one_card(gap: Gap) -> Finding | None:
-    """Other processes beside a job of several ranks: what so many ranks would take together on this card."""
-    count = 1 + sum(1 for use in neighbours(gap.evidence.observation) if (use.nbytes or 0) > ROUNDING_BYTES)
+def _compare_with_card(gap: Gap) -> list[Finding]:
+    from vramcast.diagnose.job_gap.agreement import card_bytes
+
+    need, phase = gap.described.need_bytes, gap.described.fullest.phase
+    card = card_bytes(gap.described, gap.evidence)
+    if card is None:
+        return [fact("job_need", need_bytes=need, phase=phase), fact("card_unknown")]
+    rule = "job_too_large" if need > card else "job_would_fit"
+    return [fact(rule, need_bytes=need, phase=phase, card_bytes=card)]
+
+
+def _ranks_on_one_card(gap: Gap) -> list[Finding]:
+    """A job of several ranks, and other processes on this card: what so many ranks would need together on it."""
+    others = [use.nbytes or 0 for use in neighbours(gap.evidence.observation)]
+    count = 1 + sum(nbytes > ROUNDING_BYTES for nbytes in others)
     gpu = gap.described.forecast.gpu
     card = gap.evidence.capacity_bytes or (gpu.total_bytes if gpu else None)
     if gap.described.job.gpus < 2 or count < 2 or card is None:
-        return None
-    rank = gap.described.need_bytes + gap.described.outside_bytes
-    return fact("ranks_on_one_card", count=count, rank_bytes=rank, together_bytes=count * rank, card_bytes=card)
+        return []
+    rank_bytes = gap.described.need_bytes + gap.described.outside_bytes
+    shared = fact(
+        "ranks_on_one_card",
+        count=count,
+        rank_bytes=rank_bytes,
+        together_bytes=count * rank_bytes,
+        card_bytes=card,
+    )
+    return [shared]
 
 
-def _expected(reading: Reading, expected_bytes: int | None, gap: Gap | None) -> tuple[Finding, ...]:
-    if expected_bytes is None:
-        return ()
+def _compare_with_expected(expected_bytes: int, reading: Reading, gap: Gap | None) -> list[Finding]:
     if gap is not None and gap.seen is not None:
-        rule = "expected_exceeded" if gap.seen.nbytes > expected_bytes else "expected_kept"
-        return (fact(rule, expected_bytes=expected_bytes, level=str(gap.seen.level), seen_bytes=gap.seen.nbytes),)
-    failures = [item for item in reading.observations if item.is_failure() and item.allocated_bytes is not None]
-    if failures and (failures[0].allocated_bytes or 0) > expected_bytes:
-        allocated = failures[0].allocated_bytes or 0
-        refuted = fact("expected_refuted", expected_bytes=expected_bytes, allocated_bytes=allocated)
-    else:
-        refuted = fact("expected_possible", expected_bytes=expected_bytes)
+        return [_compare_expected_with_peak(expected_bytes, gap.seen)]
+    facts = [_compare_expected_with_failure(expected_bytes, reading)]
     if gap is None:
-        return (refuted,)
-    from vramcast.diagnose.job_gap.course import card_bytes
+        return facts
+    from vramcast.diagnose.job_gap.agreement import card_bytes
 
     card = card_bytes(gap.described, gap.evidence)
-    fits = card is not None and expected_bytes <= card
-    return (refuted, fact("expected_fits", expected_bytes=expected_bytes, card_bytes=card or 0)) if fits else (refuted,)
+    if card is not None and expected_bytes <= card:
+        facts.append(fact("expected_fits", expected_bytes=expected_bytes, card_bytes=card))
+    return facts
+
+
+def _compare_expected_with_peak(expected_bytes: int, seen: SeenPeak) -> Finding:
+    rule = "expected_exceeded" if seen.nbytes > expected_bytes else "expected_kept"
+    return fact(rule, expected_bytes=expected_bytes, level=str(seen.level), seen_bytes=seen.nbytes)
+
+
+def _compare_expected_with_failure(expected_bytes: int, reading: Reading) -> Finding:
+    """The job needs at least what was allocated when it failed."""
+    failures = [item for item in reading.observations if item.is_failure()]
+    sizes = [item.allocated_bytes for item in failures if item.allocated_bytes is not None]
+    allocated = sizes[0] if sizes else 0
+    if allocated > expected_bytes:
+        return fact("expected_refuted", expected_bytes=expected_bytes, allocated_bytes=allocated)
+    return fact("expected_possible", expected_bytes=expected_bytes)

@@ -1,7 +1,7 @@
-"""What to do, as far as the printed text alone decides it: one step per plausible cause, the surest cause first.
+"""What to do, as far as the printed text decides it: the steps against each cause, the most plausible cause first.
 
-In: the Case and its ranked hypotheses. Out: Advice by name. How much a step would free is the planner's to say; it
-needs the job.
+In: the Case and its ranked hypotheses. Out: Advice by name. Does not know how much a step would free: that takes the
+job and the planner.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from vramcast.diagnose.rules.hypotheses import Case, Hypothesis
 
 MAX_STEPS = 4
 
-# cause → steps, the cheapest first.
+# Cause → steps against it, the cheapest first.
 STEPS: dict[str, tuple[str, ...]] = {
     "another_process": ("free_the_card",),
     "fragmentation": ("expandable_segments",),
@@ -25,6 +25,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     "driver_or_runtime_limit": ("look_below_pytorch",),
     "host_memory": ("less_host_memory",),
     "shared_memory": ("more_shm",),
+    "open_files": ("share_through_files",),
     "card_full_elsewhere": ("leave_room_for_libraries",),
     "vllm_share": ("lower_vllm_share",),
     "outside_pytorch": ("fewer_libraries",),
@@ -53,7 +54,7 @@ STEPS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """A step by name, and the cause it is for."""
+    """A step by name, and the cause that it is meant for."""
 
     step: str
     because: str
@@ -61,8 +62,9 @@ class Advice:
 
 def advise(case: Case, hypotheses: Sequence[Hypothesis]) -> tuple[Advice, ...]:
     steps: dict[str, Advice] = {}
+    hint_is_useless = case.has("hint_cannot_help", "hint_beside_the_point")
     for hypothesis in hypotheses:
-        if hypothesis.name == "fragmentation" and case.has("hint_cannot_help", "hint_beside_the_point"):
+        if hypothesis.name == "fragmentation" and hint_is_useless:
             continue
         for step in STEPS[hypothesis.name]:
             steps.setdefault(step, Advice(step=step, because=hypothesis.name))

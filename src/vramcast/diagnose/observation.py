@@ -1,7 +1,7 @@
-"""What one printed message or log line says about memory, in torch's words, and the Ledger it amounts to.
+"""What one printed message or log line says about memory, in torch's words.
 
-In: nothing; the readers fill these records. Out: Observation, and `ledger_of(observation)` with origin `measured`.
-Does not know how any text is worded.
+In: nothing; the readers fill these records. Out: Observation, and its Ledger with origin `measured`. Does not know
+how any text is worded.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from vramcast.ledger import Category, Entry, Ledger, Level, Origin, Word
 
-OBSERVED = "observed"  # the one phase of a measured ledger: the moment the text was printed
+OBSERVED = "observed"  # the only phase of a measured ledger: the moment that the text describes
 
 
 class Moment(Word):
@@ -24,7 +24,7 @@ class Moment(Word):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessUse:
-    """One process on the device, by the number the driver gives it, if the text says it."""
+    """Memory of one process on the device; None where the text does not say."""
 
     pid: int | None
     nbytes: int | None
@@ -33,7 +33,7 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A printed number that has no field of its own."""
+    """A printed number for which Observation has no field."""
 
     label: str
     value: int | float
@@ -57,10 +57,11 @@ class Observation:
     process_bytes: int | None = None
     other_processes: tuple[ProcessUse, ...] | None = None
     allowed_bytes: int | None = None  # a cap below the capacity, set by the user or by the backend
-    used_bytes: int | None = None  # on the whole device or host, whoever holds it
+    used_bytes: int | None = None  # by all processes on the device or host
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
-    requested_range_bytes: tuple[int, int] | None = None  # every size that prints as the request was printed
+    # Smallest and largest size that is printed as the request was printed.
+    requested_range_bytes: tuple[int, int] | None = None
     figures: tuple[Figure, ...] = ()
     derived: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -80,26 +81,45 @@ class Observation:
 
 
 def ledger_of(observation: Observation) -> Ledger:
-    """The measured bill: what PyTorch allocated, what it cached, the rest of the process, and the neighbours."""
+    """What PyTorch allocated, what it cached, the rest of this process, and the other processes."""
     if observation.moment is Moment.THEORY:
         return Ledger(entries=())
     place = observation.place or "cuda"
-    parts = (
-        _part("allocated by PyTorch", Category.UNKNOWN, Level.ALLOCATED, place, observation.allocated_bytes),
-        _part("reserved by PyTorch but unallocated", Category.SLACK, Level.RESERVED, place, cached_bytes(observation)),
-        _part("this process outside PyTorch", Category.CONTEXT, Level.PROCESS, place, outside_bytes(observation)),
-        *(
-            _part(
-                f"process {other.pid or other.name}",
-                Category.UNKNOWN,
-                Level.PROCESS,
-                f"other processes on {place}",
-                other.nbytes,
-            )
-            for other in observation.other_processes or ()
+    entries = (
+        _entry(
+            "allocated by PyTorch",
+            Category.UNKNOWN,
+            Level.ALLOCATED,
+            place,
+            observation.allocated_bytes,
         ),
+        _entry(
+            "reserved by PyTorch but unallocated",
+            Category.SLACK,
+            Level.RESERVED,
+            place,
+            cached_bytes(observation),
+        ),
+        _entry(
+            "this process outside PyTorch",
+            Category.CONTEXT,
+            Level.PROCESS,
+            place,
+            outside_bytes(observation),
+        ),
+        *(_entry_of_other_process(use, place) for use in observation.other_processes or ()),
     )
-    return Ledger(entries=tuple(part for part in parts if part is not None))
+    return Ledger(entries=tuple(entry for entry in entries if entry is not None))
+
+
+def _entry_of_other_process(use: ProcessUse, place: str) -> Entry | None:
+    return _entry(
+        f"process {use.pid or use.name}",
+        Category.UNKNOWN,
+        Level.PROCESS,
+        f"other processes on {place}",
+        use.nbytes,
+    )
 
 
 def cached_bytes(observation: Observation) -> int | None:
@@ -109,19 +129,27 @@ def cached_bytes(observation: Observation) -> int | None:
 
 
 def outside_bytes(observation: Observation) -> int | None:
-    """Context, NCCL and libraries: what the process holds that PyTorch's allocator does not count."""
+    """Context, NCCL and libraries: memory of this process that PyTorch's allocator does not count."""
     return _difference(observation.process_bytes, observation.reserved_bytes)
 
 
 def _difference(larger: int | None, smaller: int | None) -> int | None:
-    # Printed figures are rounded, so a part that is really zero may come out a few bytes below it.
-    return None if larger is None or smaller is None else max(0, larger - smaller)
+    if larger is None or smaller is None:
+        return None
+    return max(0, larger - smaller)  # printed figures are rounded: a zero may come out negative
 
 
-def _part(component: str, category: Category, level: Level, place: str, nbytes: int | None) -> Entry | None:
+def _entry(
+    component: str, category: Category, level: Level, place: str, nbytes: int | None
+) -> Entry | None:
     if nbytes is None:
         return None
     return Entry(
-        category=category, component=component, place=place, phases=(OBSERVED,), nbytes=nbytes,
-        origin=Origin.MEASURED, level=level,
-    )  # fmt: skip
+        category=category,
+        component=component,
+        place=place,
+        phases=(OBSERVED,),
+        nbytes=nbytes,
+        origin=Origin.MEASURED,
+        level=level,
+    )

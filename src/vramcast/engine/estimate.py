@@ -1,172 +1,341 @@
 """Job → Forecast. Start reading the engine here.
 
-Read the model, record it under the job's regime, bill what lies there (states), what a step makes (activations, logits,
-temporaries), companions and overheads; let the allocator model say what torch would reserve. No torch, no network.
+1. `resolve` decides what the job left open (see `setup`).
+2. `read_model` finds the model's config.
+3. One of four ways is chosen, here and nowhere else: a bare count of parameters, one GPU, many GPUs, model editing.
+4. Each way makes entries (states, what a step makes, companions, overheads) and lets the allocator model say what
+   torch would reserve; `bill` assembles them.
+
+No torch, no network.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.engine.assumptions import list_assumptions
-from vramcast.engine.bill import TooLarge, allocator_slack, cut_to_phases, job_phases
+from vramcast.engine.bill import (
+    Bill,
+    Remarks,
+    TooLarge,
+    allocator_slack,
+    count_layers,
+    cut_to_phases,
+    job_phases,
+    summarize_model,
+)
 from vramcast.engine.editing.lines import PHASES_OF_EDITING, check_edit, edit_lines, edit_replay
 from vramcast.engine.lines.batch import batch_values
 from vramcast.engine.lines.growth import lengths, scaling
 from vramcast.engine.lines.host import host_side
 from vramcast.engine.lines.overheads import context_entries, workspace_entries, workspaces
-from vramcast.engine.lines.setting import Setting
+from vramcast.engine.lines.setting import Beside, Setting
 from vramcast.engine.lines.states import States, from_count, state_entries, unique
 from vramcast.engine.lines.training_step import Step, describe_activations, entries_of
 from vramcast.engine.program import record_job
-from vramcast.engine.recording.precision import card_warnings
 from vramcast.engine.recording.record import DEVICE, is_divided, plain, sizes_of
-from vramcast.engine.replay.card import (
-    replayed_on_card,
-    room_on,
-)
+from vramcast.engine.replay.card import replayed_on_card, room_on
 from vramcast.engine.replay.drafts import Draft, Drafts
 from vramcast.engine.replay.run import Replayed
 from vramcast.engine.stream.gate_loops import held_between
 from vramcast.errors import InputError, UnsupportedError
-from vramcast.forecast import Forecast, ModelSummary, Scaling
+from vramcast.forecast import Forecast, Scaling
 from vramcast.job import Job
-from vramcast.ledger import (
-    PHASES,
-    STEP,
-    Category,
-    Entry,
-    Ledger,
-    Level,
-    Origin,
-)
+from vramcast.ledger import PHASES, STEP, Category, Entry, Ledger, Level, Origin
 from vramcast.models.read.config import Config
 from vramcast.models.read.model import read_model
 from vramcast.models.read.source import ModelSource
 from vramcast.models.record.program import Program
+from vramcast.setup import Setup, resolve
+from vramcast.setup.precision import card_warnings
+from vramcast.setup.records import Versions
 from vramcast.units import format_bytes, format_gib
 
+# Options that mean nothing where only a number of parameters is known, and their values if not said.
 NEED_LAYERS = {
-    "lora_rank": None, "quantize": "none", "loop": "plain", "reference": "none", "reward": "none", "critic": "none",
-    "teacher": "none", "rollout_tokens": None, "edit": (), "sub_device": None, "resume": "none", "evaluate": False,
-}  # fmt: skip
-ONE_GPU = {"sub_device": None}
+    "lora_rank": None,
+    "quantize": "none",
+    "loop": "plain",
+    "reference": "none",
+    "reward": "none",
+    "critic": "none",
+    "teacher": "none",
+    "rollout_tokens": None,
+    "edit": (),
+    "sub_device": None,
+    "resume": "none",
+    "evaluate": False,
+}
+ONLY_PARAMETERS = (
+    "only the parameters are known: activations, logits, temporaries and overheads are not included"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A job with its model and its card looked up."""
+
+    job: Job
+    setup: Setup
+    gpu: Gpu | None
+    source: ModelSource
+    config: Config
+
+    def remarks(self, assumptions: tuple[str, ...] = (), notes: tuple[str, ...] = ()) -> Remarks:
+        return Remarks(
+            assumptions=(*list_assumptions(self.job, self.config), *assumptions),
+            warnings=(
+                *self.source.notes,
+                *self.source.warnings,
+                *card_warnings(self.setup.precision, self.gpu),
+            ),
+            notes=notes,
+        )
 
 
 def estimate(job: Job, *, with_scaling: bool = True, drafts: Drafts | None = None) -> Forecast:
-    """`with_scaling`: how it grows with the length, which takes recordings of its own. `drafts`: of jobs like this."""
+    """The memory of a job. `with_scaling`: also how it grows with the length, which takes recordings of its own.
+    `drafts`: what was recorded for jobs like this one."""
+    setup = resolve(job)
     gpu = find_gpu(job.gpu) if job.gpu else None
     if job.params is not None:
-        return _states_only(from_count(job.params, job), job, gpu, f"{job.params:,} parameters", ())
+        name = f"{job.params:,} parameters"
+        return _estimate_states(job, from_count(job.params, setup), gpu, name, ())
     assert job.model is not None
     source = read_model(job.model)
     if source.config is None or source.params is not None:
-        params = unique(source.params or ())
-        return _states_only(States(params=params, job=job), job, gpu, source.name, (*source.notes, *source.warnings))
-    if is_divided(job):
-        from vramcast.engine.parallel.ranks import forecast_ranks
-
-        asked = [name for name, value in ONE_GPU.items() if getattr(job, name) != value]
-        if asked:
-            names = ", ".join(name.replace("_", "-") for name in asked)
-            raise UnsupportedError(f"{names} is modelled on one GPU only: leave out gpus, or price it apart")
-        return forecast_ranks(job, gpu, source, source.config)
-    if job.edit:
-        edited = _edited(job, gpu, source, source.config, must_fit=False)
-        assert isinstance(edited, Forecast)
-        return edited
-    draft = (drafts or Drafts(source.config, gpu)).of(job)
-    forecast = _billed(draft, replayed_on_card(draft.script, gpu, job), source)
-    return replace(forecast, scaling=_scaling(job, source.config, gpu)) if with_scaling else forecast
+        states = States(params=unique(source.params or ()), setup=setup)
+        return _estimate_states(job, states, gpu, source.name, (*source.notes, *source.warnings))
+    question = Question(job=job, setup=setup, gpu=gpu, source=source, config=source.config)
+    if is_divided(setup):
+        return _estimate_ranks(question)
+    if setup.editing.parameters:
+        return _estimate_edit(question)
+    draft = (drafts or Drafts(source.config, gpu)).of(setup)
+    forecast = _bill_one_gpu(question, draft, replayed_on_card(draft.script, gpu, setup))
+    if not with_scaling:
+        return forecast
+    return replace(forecast, scaling=_scaling(job, source.config, gpu))
 
 
-def estimate_if_it_may_fit(job: Job, at_least_bytes: int = 0, drafts: Drafts | None = None) -> Forecast | TooLarge:
-    """Of a model on a card that are known. No bill is made where the card runs out, or where context and workspaces at
-    the upper end leave too little of it: such a job does not fit surely. `at_least_bytes`: a peak that is known."""
+def estimate_if_it_may_fit(
+    job: Job, at_least_bytes: int = 0, drafts: Drafts | None = None
+) -> Forecast | TooLarge:
+    """For searches: no bill is made where the card runs out of memory, or where context and workspaces at their upper
+    end leave too little of it. Model and card must be known. `at_least_bytes`: a lower bound of the peak."""
     assert job.gpu is not None
     assert job.model is not None
-    gpu, source = find_gpu(job.gpu), read_model(job.model)
+    setup, gpu, source = resolve(job), find_gpu(job.gpu), read_model(job.model)
     assert source.config is not None
-    if is_divided(job):
-        from vramcast.engine.parallel.ranks import forecast_fitting
+    question = Question(job=job, setup=setup, gpu=gpu, source=source, config=source.config)
+    if is_divided(setup):
+        from vramcast.engine.parallel.ranks import forecast_ranks
 
-        return forecast_fitting(job, gpu, source, source.config)
-    if job.edit:
-        return _edited(job, gpu, source, source.config, must_fit=True)
-    most = least_left(job, gpu)
+        return forecast_ranks(
+            job, gpu, source, source.config, remarks=question.remarks(), must_fit=True
+        )
+    if setup.editing.parameters:
+        return _bill_edit(question, must_fit=True)
+    most = least_left(setup.versions, gpu)
     if at_least_bytes > most:
         return TooLarge(asked_bytes=at_least_bytes)
     drafts = drafts or Drafts(source.config, gpu)
-    draft, replayed = drafts.replayed(job, capacity_bytes=room_on(job, gpu), most_bytes=most)
+    draft, replayed = drafts.replayed(
+        setup, capacity_bytes=room_on(setup.versions, gpu), most_bytes=most
+    )
     if replayed.out_of_memory:
         return TooLarge(asked_bytes=max(at_least_bytes, replayed.peak_requested_bytes))
-    return _billed(draft, replayed, source)
+    return _bill_one_gpu(question, draft, replayed)
 
 
-def least_left(job: Job, gpu: Gpu) -> int:
-    """Of a card, where context and workspaces are at the upper end of what is assumed."""
-    assumed = (*context_entries(job, gpu, DEVICE), *workspace_entries(job, gpu, DEVICE))
-    return room_on(job, gpu) - sum(entry.range_bytes[1] - entry.nbytes for entry in assumed if entry.range_bytes)
+def least_left(versions: Versions, gpu: Gpu) -> int:
+    """What a card leaves for tensors where context and workspaces are at the upper end of what is assumed."""
+    assumed = (*context_entries(versions, gpu, DEVICE), *workspace_entries(versions, gpu, DEVICE))
+    ranges = [(entry.nbytes, entry.range_bytes) for entry in assumed if entry.range_bytes]
+    return room_on(versions, gpu) - sum(upper - nbytes for nbytes, (_, upper) in ranges)
 
 
-def _states_only(states: States, job: Job, gpu: Gpu | None, name: str, notes: tuple[str, ...]) -> Forecast:
+def context_bytes(job: Job, gpu: Gpu | None) -> int:
+    """What the CUDA context takes of the card before anything is allocated."""
+    entries = context_entries(resolve(job).versions, gpu, DEVICE)
+    return sum(entry.nbytes for entry in entries)
+
+
+def reserved_bytes(job: Job, gpu: Gpu | None, drafts: Drafts) -> int:
+    """What torch reserves at the peak of a job on one GPU."""
+    setup = resolve(job)
+    return replayed_on_card(drafts.of(setup).script, gpu, setup).peak_reserved_bytes
+
+
+def record_model(job: Job, config: Config, gpu: Gpu | None) -> Program:
+    """The model as this job runs it at its own batch and length, loss included."""
+    setup = resolve(job)
+    return record_job(setup, config, gpu, sizes_of(setup.data, config))
+
+
+def _estimate_states(
+    job: Job, states: States, gpu: Gpu | None, name: str, notes: tuple[str, ...]
+) -> Forecast:
     """Weights, gradients and states of something whose architecture is unknown: a lower bound."""
     asked = [name for name, value in NEED_LAYERS.items() if getattr(job, name) != value]
     if asked:
         names = ", ".join(name.replace("_", "-") for name in asked)
-        raise UnsupportedError(f"{names} needs the model's layers: give a model, not a table or a count of parameters")
-    if is_divided(job):
+        raise UnsupportedError(
+            f"{names} needs the model's layers: give a model, not a table or a count of parameters"
+        )
+    if is_divided(states.setup):
         from vramcast.engine.parallel.ranks import forecast_counts
 
-        return forecast_counts(states, gpu, name, notes)
+        return forecast_counts(job, states, gpu, name, notes)
     gradients = Entry(
-        category=Category.GRADIENTS, component="of trained parameters", place=DEVICE,
+        category=Category.GRADIENTS,
+        component="of trained parameters",
+        place=DEVICE,
         phases=PHASES[PHASES.index(STEP) :],
-        nbytes=states.gradient_bytes, origin=Origin.FORMULA, source=states.recipe.whose,
+        nbytes=states.gradient_bytes,
+        origin=Origin.FORMULA,
+        source=states.recipe.whose,
         formula=f"{states.trained.numel:,} parameters",
-    )  # fmt: skip
-    entries = cut_to_phases((*state_entries(states, DEVICE), gradients), job_phases(job))
-    ledger = Ledger(entries=entries, top_level=Level.ALLOCATED)
-    ledger.check()
-    return Forecast(
-        model=_summary(name, states, None, None), job=job, gpu=gpu, ledger=ledger,
-        assumptions=list_assumptions(job, None),
-        warnings=(
-            *notes, "only the parameters are known: activations, logits, temporaries and overheads are not in this bill"
+    )
+    bill = Bill(
+        job=job,
+        gpu=gpu,
+        model=summarize_model(name, states),
+        entries=(*state_entries(states, DEVICE), gradients),
+        phases=job_phases(states.setup),
+        remarks=Remarks(
+            assumptions=list_assumptions(job, None), warnings=(*notes, ONLY_PARAMETERS)
         ),
-    )  # fmt: skip
+        knows_activations=False,
+    )
+    return bill.forecast()
 
 
-def _billed(draft: Draft, replayed: Replayed, source: ModelSource) -> Forecast:
-    step, extra, setting = draft.step, draft.extra, draft.setting
-    job, config, gpu, states, program = step.job, setting.config, setting.gpu, step.states, step.program
+def _estimate_ranks(question: Question) -> Forecast:
+    from vramcast.engine.parallel.ranks import forecast_ranks
+
+    if question.setup.editing.sub_device is not None:
+        raise UnsupportedError(
+            "sub-device is modelled on one GPU only: leave out gpus, or estimate it separately"
+        )
+    forecast = forecast_ranks(
+        question.job,
+        question.gpu,
+        question.source,
+        question.config,
+        remarks=question.remarks(),
+        must_fit=False,
+    )
+    assert isinstance(forecast, Forecast)
+    return forecast
+
+
+def _estimate_edit(question: Question) -> Forecast:
+    forecast = _bill_edit(question, must_fit=False)
+    assert isinstance(forecast, Forecast)
+    return forecast
+
+
+def _bill_one_gpu(question: Question, draft: Draft, replayed: Replayed) -> Forecast:
+    """What a step makes and what is there throughout, as entries; then the allocator's share."""
+    setup, gpu, step, extra = question.setup, question.gpu, draft.step, draft.extra
     lines = step.lines(draft.stream, draft.later)
-    texts = dict(describe_activations(program, job))
+    texts = dict(describe_activations(step.program, setup.checkpointing))
     for line in lines:
         line.formula = line.formula or texts.get(line.component, "")
-    devices = dict.fromkeys((DEVICE, *(line.place for line in extra.lines if line.place.startswith("cuda"))))
-    entries = (
-        *state_entries(states, DEVICE), *entries_of(lines), *entries_of(extra.lines),
-        *(entry for device in devices for entry in workspace_entries(job, gpu, device)),
-        *(entry for device in devices for entry in context_entries(job, gpu, device)),
-        *host_side(job, config, states, setting.sizes),
-    )  # fmt: skip
-    level = Level.PROCESS if gpu else Level.RESERVED  # the context depends on the card
-    ledger = Ledger(entries=cut_to_phases((*entries, *allocator_slack(replayed)), job_phases(job)), top_level=level)
-    ledger.check()
-    return Forecast(
-        model=_summary(source.name, states, config.model_type, _layers(program)), job=job, gpu=gpu, ledger=ledger,
-        assumptions=(*list_assumptions(job, config), *extra.assumptions),
-        warnings=(*source.notes, *source.warnings, *card_warnings(job.precision, gpu)),
-        notes=(*_padding(job, config), *_loops(job, step, ledger)),
-    )  # fmt: skip
+    entries = [*state_entries(step.states, DEVICE), *entries_of(lines), *entries_of(extra.lines)]
+    for device in _devices(extra):
+        entries += workspace_entries(setup.versions, gpu, device)
+    for device in _devices(extra):
+        entries += context_entries(setup.versions, gpu, device)
+    entries += host_side(setup, question.config, step.states, draft.setting.sizes)
+    bill = Bill(
+        job=question.job,
+        gpu=gpu,
+        model=summarize_model(
+            question.source.name,
+            step.states,
+            question.config.model_type,
+            count_layers(step.program),
+        ),
+        entries=(*entries, *allocator_slack(replayed)),
+        phases=job_phases(setup),
+        remarks=question.remarks(extra.assumptions),
+    )
+    forecast = bill.forecast()
+    notes = (*_compare_padding(question.job), *_compare_loops(question.job, step, forecast.ledger))
+    return replace(forecast, notes=notes)
+
+
+def _devices(extra: Beside) -> tuple[str, ...]:
+    """The training GPU, and those on which companions run."""
+    others = (line.place for line in extra.lines if line.place.startswith("cuda"))
+    return tuple(dict.fromkeys((DEVICE, *others)))
+
+
+def _bill_edit(question: Question, *, must_fit: bool) -> Forecast | TooLarge:
+    """A model-editing job: other lines, other phases, perhaps two devices, each with an allocator of its own."""
+    setup, config, gpu = question.setup, question.config, question.gpu
+    check_edit(setup)
+    sizes = sizes_of(setup.data, config)
+    program = record_job(setup, config, gpu, sizes)
+    states = States(params=unique(program.params()), setup=setup)
+    setting = Setting(
+        setup=setup,
+        config=config,
+        gpu=gpu,
+        sizes=sizes,
+        program=program,
+        states=states,
+        device=DEVICE,
+    )
+    extra = edit_lines(setting)
+    devices = dict.fromkeys(line.place for line in extra.lines if line.place.startswith("cuda"))
+    entries = [*entries_of(extra.lines)]
+    for device in devices:
+        entries += workspace_entries(setup.versions, gpu, device)
+    tensors = Ledger(entries=cut_to_phases(entries, PHASES_OF_EDITING), top_level=Level.ALLOCATED)
+    too_large = TooLarge(
+        asked_bytes=max(tensors.peak(device).allocated_bytes for device in devices)
+    )
+    if must_fit and gpu is not None and too_large.asked_bytes > room_on(setup.versions, gpu):
+        return too_large
+    small = (
+        *workspaces(setup.versions, gpu),
+        *(int(value.nbytes) for value in batch_values(program, setup.versions)),
+    )
+    for device in devices:
+        script = edit_replay(setting, extra.blocks, device, small)
+        replayed = replayed_on_card(script, gpu, setup, card_only=must_fit)
+        if must_fit and replayed.out_of_memory:
+            return too_large
+        entries += [
+            *allocator_slack(replayed, device),
+            *context_entries(setup.versions, gpu, device),
+        ]
+    bill = Bill(
+        job=question.job,
+        gpu=gpu,
+        model=summarize_model(
+            question.source.name, states, config.model_type, count_layers(program)
+        ),
+        entries=entries,
+        phases=PHASES_OF_EDITING,
+        remarks=question.remarks(extra.assumptions),
+    )
+    return bill.forecast()
 
 
 def _scaling(job: Job, config: Config, gpu: Gpu | None) -> Scaling:
-    base, *_ = three = lengths(int(sizes_of(job, config).seq))
-    one, two, more = (record_job(job, config, gpu, plain(sizes_of(at_length(job, seq), config))) for seq in three)
-    return scaling(job, (one, two, more), base)
+    """How activations grow with the length, from three recordings."""
+    setup = resolve(job)
+    base, *more = lengths(int(sizes_of(setup.data, config).seq))
+    setups = [resolve(at_length(job, seq)) for seq in (base, *more)]
+    one, two, three = (
+        record_job(setup, config, gpu, plain(sizes_of(other.data, config))) for other in setups
+    )
+    return scaling(setup, (one, two, three), base)
 
 
 def at_length(job: Job, seq: int) -> Job:
@@ -174,12 +343,14 @@ def at_length(job: Job, seq: int) -> Job:
     return replace(job, seq=seq, longest_seq=None if job.longest_seq is None else seq)
 
 
-def _padding(job: Job, config: Config) -> list[str]:
+def _compare_padding(job: Job) -> list[str]:
     """The peak comes from the longest batch; what would the average one take?"""
     if job.longest_seq is None or job.seq is None or job.seq == job.longest_seq:
         return []
     if job.seq > job.longest_seq:
-        raise InputError(f"seq {job.seq} is the average length and longest-seq {job.longest_seq} the longest one")
+        raise InputError(
+            f"seq {job.seq} is the average length and longest-seq {job.longest_seq} the longest one"
+        )
     average = estimate(at_length(job, job.seq), with_scaling=False).verdict().peak
     return [
         f"padded to {job.longest_seq} tokens, of which {1 - job.seq / job.longest_seq:.0%} are padding on average; "
@@ -187,15 +358,16 @@ def _padding(job: Job, config: Config) -> list[str]:
     ]
 
 
-def _loops(job: Job, step: Step, ledger: Ledger) -> list[str]:
-    """Of what does a loop save how much? What is held between the passes, and the peak, are two answers."""
+def _compare_loops(job: Job, step: Step, ledger: Ledger) -> list[str]:
+    """What a gate's training loop holds between its passes, and its peak, compared with retain-graph."""
     if job.loop in ("plain", "joint"):
         return []
     held = int(held_between(step.program, step.mode(fresh=True)))
     texts = [f"held between the two backward passes: {format_bytes(held)}"]
     if job.loop != "retain-graph":
         other = replace(job, loop="retain-graph")
-        retained = int(held_between(step.program, replace(step, job=other).mode(fresh=True)))
+        retaining = replace(step, setup=resolve(other))
+        retained = int(held_between(step.program, retaining.mode(fresh=True)))
         own = ledger.peak(DEVICE).allocated_bytes
         peak = estimate(other, with_scaling=False).verdict().peak.allocated_bytes
         texts.append(
@@ -203,47 +375,3 @@ def _loops(job: Job, step: Step, ledger: Ledger) -> list[str]:
             f"{job.loop} saves {1 - held / retained:.1%} of what is held and {max(1 - own / peak, 0):.1%} of the peak"
         )
     return texts
-
-
-def _edited(job: Job, gpu: Gpu | None, source: ModelSource, config: Config, *, must_fit: bool) -> Forecast | TooLarge:
-    """A model-editing job: other lines, other phases, perhaps two devices, each with an allocator of its own."""
-    check_edit(job)
-    sizes = sizes_of(job, config)
-    program = record_job(job, config, gpu, sizes)
-    states = States(params=unique(program.params()), job=job)
-    setting = Setting(job=job, config=config, gpu=gpu, sizes=sizes, program=program, states=states, device=DEVICE)
-    extra = edit_lines(setting)
-    devices = dict.fromkeys(line.place for line in extra.lines if line.place.startswith("cuda"))
-    entries = (
-        *entries_of(extra.lines),
-        *(entry for device in devices for entry in workspace_entries(job, gpu, device)),
-    )  # fmt: skip
-    small = (*workspaces(job, gpu), *(int(value.nbytes) for value in batch_values(program, job)))
-    billed = Ledger(entries=cut_to_phases(entries, PHASES_OF_EDITING), top_level=Level.ALLOCATED)
-    too_large = TooLarge(asked_bytes=max(billed.peak(device).allocated_bytes for device in devices))
-    if must_fit and gpu is not None and too_large.asked_bytes > room_on(job, gpu):
-        return too_large
-    for device in devices:
-        replayed = replayed_on_card(edit_replay(setting, extra.blocks, device, small), gpu, job, card_only=must_fit)
-        if must_fit and replayed.out_of_memory:
-            return too_large
-        entries += (*allocator_slack(replayed, device), *context_entries(job, gpu, device))
-    level = Level.PROCESS if gpu else Level.RESERVED
-    ledger = Ledger(entries=cut_to_phases(entries, PHASES_OF_EDITING), top_level=level)
-    ledger.check()
-    return Forecast(
-        model=_summary(source.name, states, config.model_type, _layers(program)), job=job, gpu=gpu, ledger=ledger,
-        assumptions=(*list_assumptions(job, config), *extra.assumptions),
-        warnings=(*source.notes, *source.warnings, *card_warnings(job.precision, gpu)),
-    )  # fmt: skip
-
-
-def _summary(name: str, states: States, family: str | None, layers: int | None) -> ModelSummary:
-    return ModelSummary(
-        name=name, params_total=states.params.numel,
-        params_trainable=states.trained.numel, family=family, num_layers=layers,
-    )  # fmt: skip
-
-
-def _layers(program: Program) -> int:
-    return sum(placed.section.is_block for placed in program.placed)

@@ -1,5 +1,5 @@
-"""Host memory: what the machine allows, what libraries and parquet files hold, and the bill that follows.
+"""Host memory: what the machine allows, what libraries and parquet files hold, and the entries that follow.
 
-Sits beside the ledger: imports errors, units and ledger only, never torch, and pyarrow only when a file is read, so
-that both the formula side and the pieces inside a training job may use it.
+Start at `entries.py` (HostJob → entries) and `parquet.py` (files → facts). Imports errors, units, files and ledger
+only, never torch, and pyarrow only when a file is read: the engine and pieces inside a training job may both use it.
 """

@@ -1,8 +1,8 @@
 """Read a parquet footer without pyarrow: rows and column sizes of every row group.
 
-In: a file. Out: records. Three reasons not to ask pyarrow: it does not hand out `SizeStatistics`, the decoded size of
-text columns; its accessors end the whole process (C++ terminate) on a damaged footer where this raises; and what it
-makes of a long footer leaves the heap full of holes, of which every worker forked later makes its own copy. Knows the
+In: a file. Out: records. Three reasons not to ask pyarrow: it does not expose `SizeStatistics`, the decoded size of
+text columns; its accessors end the whole process (C++ terminate) on a damaged footer where this raises; and its objects
+for a long footer leave the heap full of holes, of which every worker forked later makes its own copy. Knows the
 compact thrift protocol and the field numbers of parquet.thrift it needs; reads no data page.
 """
 
@@ -19,7 +19,7 @@ from vramcast.files import open_file
 from vramcast.units import MiB, format_bytes, round_up
 
 MAGIC = b"PAR1"
-MOST_FOOTER_BYTES = 64 * MiB
+MAX_FOOTER_BYTES = 64 * MiB
 # Field numbers of parquet.thrift: FileMetaData, RowGroup, ColumnChunk, ColumnMetaData, Statistics, SizeStatistics
 FILE_ROWS, ROW_GROUPS = 3, 4
 COLUMNS, GROUP_ROWS = 1, 3
@@ -27,16 +27,18 @@ META_DATA = 3
 NUM_VALUES, UNCOMPRESSED, COMPRESSED, STATISTICS, SIZE_STATISTICS = 5, 6, 7, 12, 16
 NULL_COUNT = 3
 UNENCODED_BYTES = 1
-_TRUE, _FALSE, _LIST, _SET, _STRUCT = 1, 2, 9, 10, 12
+# Type numbers of the compact thrift protocol
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _TEXT, _LIST, _SET, _STRUCT = (*range(1, 11), 12)
 _NO_STRUCTS = b"\x0c"  # an empty list of structs
 _MAX_DEPTH = 64
 
-# What pyarrow makes of a footer it has opened: a C++ object per row group and per column chunk, and an allocation for
-# every list in them and for text that does not fit in the string itself. Sizes of the objects: growth of glibc's
+# What pyarrow allocates for a footer it has opened: a C++ object per row group and per column chunk, and one allocation
+# for every list in them and for text that does not fit in the string itself. Sizes of the objects: growth of glibc's
 # mallinfo2 over ParquetFile() with pyarrow 26, files of 2 and 40 columns, 50 and 200 row groups, less lists and text.
 GROUP_OBJECT_BYTES = 104
 CHUNK_OBJECT_BYTES = 680
-ELEMENT_BYTES = {3: 1, 4: 2, 5: 4, 6: 8, 7: 8, 8: 32, _STRUCT: 24}  # of a list; a string is 32, PageEncodingStats 24
+# Of a list, by thrift type; a string is 32, PageEncodingStats 24.
+ELEMENT_BYTES = {_BYTE: 1, _I16: 2, _I32: 4, _I64: 8, _DOUBLE: 8, _TEXT: 32, _STRUCT: 24}
 INLINE_TEXT_BYTES = 15  # libstdc++ keeps shorter text in the string
 
 
@@ -65,7 +67,8 @@ class Footer:
 
     groups: tuple[GroupFooter, ...]
     opened_bytes: int  # of the objects pyarrow makes of it for as long as the file is open
-    schema_file: bytes = field(repr=False)  # a parquet file without row groups: the schema as pyarrow reads it
+    # A parquet file without row groups: the schema as pyarrow reads it.
+    schema_file: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,25 +80,30 @@ class _Keep:
 
 
 def read_footer(path: Path) -> Footer:
-    data = _footer(path)
+    data = _read_footer_bytes(path)
     thrift = _Thrift(data)
     try:
         fields = thrift.struct(_FILE, 0)
         groups: tuple[GroupFooter, ...] = tuple(fields.get(ROW_GROUPS, ()))
-        total, rows = fields[FILE_ROWS], sum(group.num_rows for group in groups)
+        total = fields[FILE_ROWS]
+        rows = sum(group.num_rows for group in groups)
         chunks = sum(len(group.leaves) for group in groups)
     except (IndexError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: the parquet footer is damaged") from error
     if total != rows:
-        raise InputError(f"{path}: the parquet footer is damaged: its row groups do not add up to {total} rows")
+        raise InputError(
+            f"{path}: the parquet footer is damaged: its row groups do not add up to {total} rows"
+        )
     objects = len(groups) * GROUP_OBJECT_BYTES + chunks * CHUNK_OBJECT_BYTES
     return Footer(
-        groups=groups, opened_bytes=objects + thrift.allocated_bytes,
-        schema_file=_as_file(data, thrift.spans.get(ROW_GROUPS)),
-    )  # fmt: skip
+        groups=groups,
+        opened_bytes=objects + thrift.allocated_bytes,
+        schema_file=_without_row_groups(data, thrift.spans.get(ROW_GROUPS)),
+    )
 
 
-def _as_file(data: bytes, row_groups: tuple[int, int] | None) -> bytes:
+def _without_row_groups(data: bytes, row_groups: tuple[int, int] | None) -> bytes:
+    """A whole parquet file of the footer alone, its list of row groups emptied."""
     if row_groups is not None:
         data = data[: row_groups[0]] + _NO_STRUCTS + data[row_groups[1] :]
     return MAGIC + data + struct.pack("<I4s", len(data), MAGIC)
@@ -119,10 +127,12 @@ def _leaf(fields: dict[int, Any]) -> LeafChunk:
     nulls = fields.get(STATISTICS, {}).get(NULL_COUNT)
     text = fields.get(SIZE_STATISTICS, {}).get(UNENCODED_BYTES)
     return LeafChunk(
-        num_values=_size(fields[NUM_VALUES]), encoded_bytes=_size(fields[COMPRESSED]),
-        uncompressed_bytes=_size(fields[UNCOMPRESSED]), null_count=None if nulls is None else _size(nulls),
+        num_values=_size(fields[NUM_VALUES]),
+        encoded_bytes=_size(fields[COMPRESSED]),
+        uncompressed_bytes=_size(fields[UNCOMPRESSED]),
+        null_count=None if nulls is None else _size(nulls),
         text_bytes=None if text is None else _size(text),
-    )  # fmt: skip
+    )
 
 
 def _size(value: int) -> int:
@@ -133,29 +143,36 @@ def _size(value: int) -> int:
 
 _META = _Keep(
     fields={
-        NUM_VALUES: _Keep(), UNCOMPRESSED: _Keep(), COMPRESSED: _Keep(),
-        STATISTICS: _Keep(fields={NULL_COUNT: _Keep()}), SIZE_STATISTICS: _Keep(fields={UNENCODED_BYTES: _Keep()}),
+        NUM_VALUES: _Keep(),
+        UNCOMPRESSED: _Keep(),
+        COMPRESSED: _Keep(),
+        STATISTICS: _Keep(fields={NULL_COUNT: _Keep()}),
+        SIZE_STATISTICS: _Keep(fields={UNENCODED_BYTES: _Keep()}),
     },
     make=_leaf,
-)  # fmt: skip
+)
 _COLUMN = _Keep(fields={META_DATA: _META}, make=_chunk)
 _GROUP = _Keep(fields={GROUP_ROWS: _Keep(), COLUMNS: _COLUMN}, make=_group)
 _FILE = _Keep(fields={FILE_ROWS: _Keep(), ROW_GROUPS: _GROUP})
 _NOTHING = _Keep()
 
 
-def _footer(path: Path) -> bytes:
+def _read_footer_bytes(path: Path) -> bytes:
     with open_file(path) as file:
         end = file.seek(0, 2)
         if end < 12:
-            raise InputError(f"{path}: {end} bytes are too few for a parquet file; it is empty or truncated")
+            raise InputError(
+                f"{path}: {end} bytes are too few for a parquet file; it is empty or truncated"
+            )
         file.seek(end - 8)
         length, magic = struct.unpack("<I4s", file.read(8))
         if magic != MAGIC or length > end - 12:
-            raise InputError(f"{path}: no parquet footer at the end; the file is truncated or not parquet")
-        if length > MOST_FOOTER_BYTES:
             raise InputError(
-                f"{path}: a footer of {format_bytes(length)} where at most {format_bytes(MOST_FOOTER_BYTES)} are read. "
+                f"{path}: no parquet footer at the end; the file is truncated or not parquet"
+            )
+        if length > MAX_FOOTER_BYTES:
+            raise InputError(
+                f"{path}: a footer of {format_bytes(length)} where at most {format_bytes(MAX_FOOTER_BYTES)} are read. "
                 "Rewrite the file with fewer, larger row groups."
             )
         file.seek(end - 8 - length)
@@ -168,7 +185,7 @@ class _Thrift:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.at = 0
-        self.spans: dict[int, tuple[int, int]] = {}  # where the fields of the outermost struct lie
+        self.spans: dict[int, tuple[int, int]] = {}  # offsets of the fields of the outermost struct
         self.allocated_bytes = 0  # by the lists and long texts of structs inside, in a C++ reader
 
     def struct(self, keep: _Keep, depth: int) -> Any:
@@ -178,7 +195,9 @@ class _Thrift:
             delta, kind = head >> 4, head & 15
             number = number + delta if delta else self._zigzag()
             start = self.at
-            value = None if kind in (_TRUE, _FALSE) else self._read(kind, keep.fields.get(number, _NOTHING), depth + 1)
+            value = None
+            if kind not in (_TRUE, _FALSE):
+                value = self._read(kind, keep.fields.get(number, _NOTHING), depth + 1)
             if depth == 0:
                 self.spans[number] = (start, self.at)
             if number in keep.fields:
@@ -206,10 +225,10 @@ class _Thrift:
         if kind in (_TRUE, _FALSE):
             self._skip(size)
             return []
-        if size and keep.make is None:  # else their objects are counted by what they are
+        # Records that are kept (row groups, chunks) are counted as objects in read_footer.
+        if size and keep.make is None:
             self.allocated_bytes += _malloc_bytes(size * ELEMENT_BYTES.get(kind, 0))
-        values = (self._read(kind, keep, depth + 1) for _ in range(size))
-        return list(values)
+        return [self._read(kind, keep, depth + 1) for _ in range(size)]
 
     def _text(self) -> None:
         size = self._varint()
@@ -247,8 +266,13 @@ class _Thrift:
 
 
 _SCALARS: dict[int, Callable[[_Thrift], int | None]] = {
-    3: _Thrift._byte, 4: _Thrift._zigzag, 5: _Thrift._zigzag, 6: _Thrift._zigzag, 7: _Thrift._double, 8: _Thrift._text,
-}  # fmt: skip
+    _BYTE: _Thrift._byte,
+    _I16: _Thrift._zigzag,
+    _I32: _Thrift._zigzag,
+    _I64: _Thrift._zigzag,
+    _DOUBLE: _Thrift._double,
+    _TEXT: _Thrift._text,
+}
 
 
 def _malloc_bytes(nbytes: int) -> int:

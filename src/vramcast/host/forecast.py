@@ -21,7 +21,9 @@ class HostForecast:
 
     def needed_bytes(self, phase: str) -> int:
         """Memory that cannot be dropped: everything but mapped file pages."""
-        return sum(self.ledger.moment(phase, place).allocated_bytes for place in self.ledger.places())
+        return sum(
+            self.ledger.moment(phase, place).allocated_bytes for place in self.ledger.places()
+        )
 
     def shown_bytes(self, phase: str) -> int:
         """What PSS summed over the processes shows, mapped file pages included."""
@@ -44,14 +46,20 @@ class HostForecast:
 
     @property
     def shm_bytes(self) -> int:
-        return max((self.ledger.moment(phase, SHM).allocated_bytes for phase in self.ledger.phases()), default=0)
+        return max(
+            (self.ledger.moment(phase, SHM).allocated_bytes for phase in self.ledger.phases()),
+            default=0,
+        )
 
     @property
     def fits(self) -> bool | None:
         """Against RAM and the container's limit, and shared memory against its own; None where neither is known."""
         answers = [
             need <= room
-            for need, room in ((self.peak_bytes, self.limits.capacity_bytes), (self.shm_bytes, self.limits.shm_bytes))
+            for need, room in (
+                (self.peak_bytes, self.limits.capacity_bytes),
+                (self.shm_bytes, self.limits.shm_bytes),
+            )
             if room is not None
         ]
         return all(answers) if answers else None
@@ -61,4 +69,8 @@ class HostForecast:
 
     def batch_bytes(self) -> int:
         """The part of what training needs that grows with the batch."""
-        return sum(e.nbytes for e in self.ledger.entries if e.category == Category.INPUT and FORWARD in e.phases)
+        return sum(
+            e.nbytes
+            for e in self.ledger.entries
+            if e.category == Category.INPUT and FORWARD in e.phases
+        )

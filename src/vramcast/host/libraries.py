@@ -1,4 +1,4 @@
-"""What the interpreter and its libraries hold before any work is done. Measured, with versions.
+"""What the interpreter and its libraries hold before any work is done: measured figures, with versions.
 
 In: names in the order of import. Out: private bytes (once per process) and mapped file bytes (shared by all processes
 of the machine). The CPU figures were read with `vramcast.host.processes` after each import in one process; the CUDA
@@ -29,35 +29,55 @@ class Library:
     source: str = _HERE
     range_bytes: tuple[int, int] | None = None  # of the private part
 
+    @property
+    def private_range_bytes(self) -> tuple[int, int]:
+        return self.range_bytes or (self.private_bytes, self.private_bytes)
+
 
 PYTHON = Library(name="python", version="3.11.7", private_bytes=6963 * KiB, file_bytes=6144 * KiB)
 _IMPORTS = (
     Library(name="numpy", version="2.4.6", private_bytes=7270 * KiB, file_bytes=6451 * KiB),
     Library(name="pyarrow", version="26.0.1", private_bytes=8090 * KiB, file_bytes=27853 * KiB),
     Library(name="torch", version="2.13.0+cpu", private_bytes=133018 * KiB, file_bytes=60826 * KiB),
-    Library(name="transformers", version="5.22.2", private_bytes=109158 * KiB, file_bytes=7782 * KiB),
+    Library(
+        name="transformers", version="5.22.2", private_bytes=109158 * KiB, file_bytes=7782 * KiB
+    ),
     Library(name="accelerate", version="1.15.0", private_bytes=2048 * KiB, file_bytes=0),
     Library(name="peft", version="0.21.2", private_bytes=6144 * KiB, file_bytes=307 * KiB),
-    Library(name="bitsandbytes", version="0.49.2", private_bytes=43755 * KiB, file_bytes=2700 * KiB),
+    Library(
+        name="bitsandbytes", version="0.49.2", private_bytes=43755 * KiB, file_bytes=2700 * KiB
+    ),
     Library(name="datasets", version="5.2.0", private_bytes=38195 * KiB, file_bytes=16282 * KiB),
 )
 KNOWN = {library.name: library for library in _IMPORTS}
 
 # torch's first backward, optimizer and DataLoader: kernels touched, autograd's thread, their arenas.
-FIRST_STEP = Library(name="first step", version="torch 2.13.0+cpu", private_bytes=4 * MiB, file_bytes=11 * MiB)
+FIRST_STEP = Library(
+    name="first step", version="torch 2.13.0+cpu", private_bytes=4 * MiB, file_bytes=11 * MiB
+)
 
 # pytorch#159432 (2.9, A100): PSS 500.74 MB with torch and torchvision imported, the GPU untouched.
 # metatrain#1229 (GH200, 2026): 0.4 GiB per spawned worker.
 CUDA_TORCH = Library(
-    name="torch", version="CUDA build, 2.9", private_bytes=400 * MiB, file_bytes=0, origin=Origin.ASSUMED,
-    source="pytorch#159432, metatrain#1229", range_bytes=(250 * MiB, 1000 * MiB),
-)  # fmt: skip
+    name="torch",
+    version="CUDA build, 2.9",
+    private_bytes=400 * MiB,
+    file_bytes=0,
+    origin=Origin.ASSUMED,
+    source="pytorch#159432, metatrain#1229",
+    range_bytes=(250 * MiB, 1000 * MiB),
+)
 # discuss.pytorch.org 124078: 410 MB before `.cuda()`, 1.95 GB after; pytorch#12873: 1.9 GB. Both before CUDA loaded its
 # modules lazily (11.7), so this is the upper end for a newer one, where no public figure was found.
 CUDA_CONTEXT = Library(
-    name="cuda context, host side", version="CUDA < 11.7", private_bytes=1468 * MiB, file_bytes=0,
-    origin=Origin.ASSUMED, source="discuss.pytorch.org 124078, pytorch#12873", range_bytes=(200 * MiB, 1800 * MiB),
-)  # fmt: skip
+    name="cuda context, host side",
+    version="CUDA < 11.7",
+    private_bytes=1468 * MiB,
+    file_bytes=0,
+    origin=Origin.ASSUMED,
+    source="discuss.pytorch.org 124078, pytorch#12873",
+    range_bytes=(200 * MiB, 1800 * MiB),
+)
 
 # A worker process that has served a few hundred batches: pages that counting references has made private.
 FORKED_WORKER_BYTES = 13 * MiB
@@ -74,29 +94,38 @@ def launcher(build: str) -> Library:
 
     Its mapped files are those of the ranks. `accelerate launch` imports more: the upper end.
     """
-    rows = libraries(("torch",), build)
-    private = sum(row.private_bytes for row in rows)
-    low, high = (sum((row.range_bytes or (row.private_bytes,) * 2)[end] for row in rows) for end in (0, 1))
+    imported = libraries(("torch",), build)
+    ranges = [library.private_range_bytes for library in imported]
+    torch = imported[-1]
     return Library(
-        name="launcher", version="torchrun", private_bytes=private, file_bytes=0, origin=rows[-1].origin,
-        source=f"{rows[-1].source}; torchrun 147 MiB, accelerate launch 174 MiB with a CPU build",
-        range_bytes=(low, high + 30 * MiB),
-    )  # fmt: skip
+        name="launcher",
+        version="torchrun",
+        private_bytes=sum(library.private_bytes for library in imported),
+        file_bytes=0,
+        origin=torch.origin,
+        source=f"{torch.source}; torchrun 147 MiB, accelerate launch 174 MiB with a CPU build",
+        range_bytes=(
+            sum(low for low, _ in ranges),
+            sum(high for _, high in ranges) + 30 * MiB,
+        ),
+    )
 
 
 def collected_bytes(names: tuple[str, ...]) -> int:
-    """The most that a full collection makes private in a forked worker: what was measured, else all of an import."""
+    """The most that a full garbage collection makes private in a forked worker; all of an import if not measured."""
     return sum(COLLECTED_BYTES.get(name, KNOWN[name].private_bytes) for name in names)
 
 
 def libraries(names: tuple[str, ...], build: str) -> tuple[Library, ...]:
-    """The rows of the table for a process that imports these, interpreter first."""
+    """What a process that imports these holds, interpreter first, in the order of import."""
     if build not in BUILDS:
         raise unknown("torch build", build, BUILDS)
     for name in names:
         if name not in KNOWN:
-            raise unknown("library", name, KNOWN, "Measure others with vramcast.host.processes.family_use().")
-    chosen = [library for library in _IMPORTS if library.name in {"numpy", *names}]
-    if build == "cpu":
-        return (PYTHON, *chosen)
-    return (PYTHON, *(CUDA_TORCH if library.name == "torch" else library for library in chosen))
+            raise unknown(
+                "library", name, KNOWN, "Measure others with vramcast.host.processes.family_use()."
+            )
+    imported = [library for library in _IMPORTS if library.name in {"numpy", *names}]
+    if build == "cuda" and KNOWN["torch"] in imported:
+        imported[imported.index(KNOWN["torch"])] = CUDA_TORCH
+    return (PYTHON, *imported)

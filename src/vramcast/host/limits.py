@@ -1,7 +1,7 @@
-"""What this machine, and the container around this process, allow.
+"""Read what this machine, and the container around this process, allow.
 
 In: /proc, /sys/fs/cgroup and /dev/shm below a root that tests may replace. Out: a record of bytes and CPUs; a limit
-that does not exist or cannot be read is None. Linux only: elsewhere every figure is None save the number of CPUs.
+that does not exist or cannot be read is None. Linux only: elsewhere every figure is None except the number of CPUs.
 """
 
 from __future__ import annotations
@@ -44,16 +44,21 @@ class Limits:
 
 
 def read_limits(root: Path = Path("/")) -> Limits:
-    meminfo = _meminfo(root / "proc/meminfo")
+    meminfo = _read_meminfo(root / "proc/meminfo")
     limit, used = _tightest_memory(root)
-    shm = _filesystem(root / "dev/shm")
+    shm_bytes, shm_free_bytes = _filesystem_size(root / "dev/shm")
     return Limits(
-        ram_bytes=meminfo.get("MemTotal"), available_bytes=meminfo.get("MemAvailable"), cgroup_limit_bytes=limit,
-        cgroup_used_bytes=used, shm_bytes=shm[0], shm_free_bytes=shm[1], cpus=_cpus(root),
-    )  # fmt: skip
+        ram_bytes=meminfo.get("MemTotal"),
+        available_bytes=meminfo.get("MemAvailable"),
+        cgroup_limit_bytes=limit,
+        cgroup_used_bytes=used,
+        shm_bytes=shm_bytes,
+        shm_free_bytes=shm_free_bytes,
+        cpus=_count_cpus(root),
+    )
 
 
-def _meminfo(path: Path) -> dict[str, int]:
+def _read_meminfo(path: Path) -> dict[str, int]:
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -62,7 +67,7 @@ def _meminfo(path: Path) -> dict[str, int]:
     return {name.rstrip(":"): int(value) * KiB for name, value in pairs}
 
 
-def _filesystem(path: Path) -> tuple[int | None, int | None]:
+def _filesystem_size(path: Path) -> tuple[int | None, int | None]:
     try:
         stat = os.statvfs(path)
     except (OSError, AttributeError):
@@ -72,29 +77,38 @@ def _filesystem(path: Path) -> tuple[int | None, int | None]:
 
 def _tightest_memory(root: Path) -> tuple[int | None, int | None]:
     """Limit and use of the group with the least room among this process's group and those above it."""
-    found = [(limit, _used(group)) for group in _groups(root, "memory") if (limit := _limit(group)) is not None]
-    if not found:
+    limited: list[tuple[int, int | None]] = []
+    for group in _groups(root, "memory"):
+        limit = _memory_limit(group)
+        if limit is not None:
+            limited.append((limit, _memory_used(group)))
+    if not limited:
         return None, None
-    return min(found, key=lambda pair: pair[0] - (pair[1] or 0))
+    return min(limited, key=lambda pair: pair[0] - (pair[1] or 0))
 
 
-def _limit(group: Path) -> int | None:
-    limit = _number(group / "memory.max") or _number(group / "memory.limit_in_bytes")
-    return limit if limit is not None and limit < NO_LIMIT_BYTES else None
+def _memory_limit(group: Path) -> int | None:
+    limit = _read_int(group / "memory.max") or _read_int(group / "memory.limit_in_bytes")
+    if limit is None or limit >= NO_LIMIT_BYTES:
+        return None
+    return limit
 
 
-def _used(group: Path) -> int | None:
-    used = _number(group / "memory.current")
+def _memory_used(group: Path) -> int | None:
+    used = _read_int(group / "memory.current")
     if used is None:
-        used = _number(group / "memory.usage_in_bytes")
-    cache = _stat(group / "memory.stat")
-    inactive = cache.get("total_inactive_file", cache.get("inactive_file", 0))
-    return None if used is None else max(used - inactive, 0)
+        used = _read_int(group / "memory.usage_in_bytes")
+    if used is None:
+        return None
+    stat = _read_memory_stat(group / "memory.stat")
+    inactive = stat.get("total_inactive_file", stat.get("inactive_file", 0))
+    return max(used - inactive, 0)
 
 
-def _stat(path: Path) -> dict[str, int]:
+def _read_memory_stat(path: Path) -> dict[str, int]:
     try:
-        return {name: int(value) for name, value in (line.split() for line in path.read_text().splitlines())}
+        pairs = [line.split() for line in path.read_text().splitlines()]
+        return {name: int(value) for name, value in pairs}
     except (OSError, ValueError):
         return {}
 
@@ -112,6 +126,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _memberships(root: Path, controller: str) -> Iterator[tuple[Path, str]]:
+    """Mount point and name of the control groups of this process."""
     base = root / "sys/fs/cgroup"
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -120,22 +135,32 @@ def _memberships(root: Path, controller: str) -> Iterator[tuple[Path, str]]:
     for line in lines:
         number, controllers, name = line.split(":", 2)
         if number == "0" and not controllers:
-            yield (base / "unified" if (base / "unified").is_dir() else base), name
+            yield _existing_folder(base / "unified", base), name
         elif controller in controllers.split(","):
-            yield base / controllers if (base / controllers).is_dir() else base / controller, name
+            yield _existing_folder(base / controllers, base / controller), name
 
 
-def _number(path: Path) -> int | None:
+def _existing_folder(folder: Path, otherwise: Path) -> Path:
+    return folder if folder.is_dir() else otherwise
+
+
+def _read_int(path: Path) -> int | None:
     try:
         return int(path.read_text())
     except (OSError, ValueError):
         return None  # not there, or "max"
 
 
-def _cpus(root: Path) -> int:
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quotas = [quota for group in _groups(root, "cpu") if (quota := _cpu_quota(group)) is not None]
-    return max(1, min([allowed, *quotas]))
+def _count_cpus(root: Path) -> int:
+    allowed = _allowed_cpus()
+    quotas = [_cpu_quota(group) for group in _groups(root, "cpu")]
+    return max(1, min([allowed, *(quota for quota in quotas if quota is not None)]))
+
+
+def _allowed_cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _cpu_quota(group: Path) -> int | None:
@@ -143,7 +168,8 @@ def _cpu_quota(group: Path) -> int | None:
     try:
         quota, period = (group / "cpu.max").read_text().split()
     except (OSError, ValueError):
-        quota, period = str(_number(group / "cpu.cfs_quota_us") or "max"), str(_number(group / "cpu.cfs_period_us"))
+        quota = str(_read_int(group / "cpu.cfs_quota_us") or "max")
+        period = str(_read_int(group / "cpu.cfs_period_us"))
     if not quota.isdecimal() or not period.isdecimal() or int(period) == 0:
         return None  # "max", or -1 in version 1
     return -(-int(quota) // int(period))

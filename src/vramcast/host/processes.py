@@ -1,8 +1,8 @@
-"""What a process and its children hold, read from the kernel.
+"""Read from the kernel what a process and its children hold.
 
 In: a process id. Out: bytes of private memory, shared memory and mapped files, each shared page counted once within the
-family. That is PSS summed over the family, with two repairs: pages of libraries that strangers on the machine also map
-count in full, and shared memory counts where only a file descriptor holds it, as for batches waiting between worker and
+family. That is PSS summed over the family, with two corrections: pages of libraries that other processes also map count
+in full, and shared memory counts where only a file descriptor holds it, as for batches waiting between worker and
 training loop, which PSS does not see. Linux only.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,15 +41,18 @@ def family_use(root_pid: int | None = None) -> HostUse:
     mapped: dict[str, int] = {}
     for pid in pids:
         try:
-            private += _sizes(Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()).get("Pss_Anon", 0)
+            private += _private_bytes(pid)
             for key, size in (*_mapped_pages(pid), *_open_shm(pid)):
                 mapped[key] = max(mapped.get(key, 0), size)
         except (FileNotFoundError, ProcessLookupError):
             continue  # ended while we looked
     shm = sum(size for key, size in mapped.items() if key.startswith(SHM_PREFIX))
     return HostUse(
-        private_bytes=private, shm_bytes=shm, file_bytes=sum(mapped.values()) - shm, processes=len(pids)
-    )  # fmt: skip
+        private_bytes=private,
+        shm_bytes=shm,
+        file_bytes=sum(mapped.values()) - shm,
+        processes=len(pids),
+    )
 
 
 def _open_shm(pid: int) -> Iterator[tuple[str, int]]:
@@ -74,14 +77,17 @@ def _family(pid: int) -> Iterator[int]:
         yield from _family(int(child))
 
 
-def _sizes(lines: Iterable[str]) -> dict[str, int]:
-    parts = (line.split() for line in lines)
-    return {part[0].rstrip(":"): int(part[1]) * KiB for part in parts if len(part) == 3 and part[2] == "kB"}
+def _private_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss_Anon:"):
+            return int(line.split()[1]) * KiB
+    return 0
 
 
 def _mapped_pages(pid: int) -> Iterator[tuple[str, int]]:
-    """Resident pages of each mapped file that are still the file's own, by file and offset."""
-    key, sizes = "", dict[str, int]()
+    """Resident pages of each mapped file that the process has not written to, by file and offset."""
+    key = ""
+    sizes: dict[str, int] = {}
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         match = _MAPPING.match(line)
         if match is None:
@@ -90,18 +96,19 @@ def _mapped_pages(pid: int) -> Iterator[tuple[str, int]]:
                 sizes[name] = int(rest.split()[0]) * KiB
             continue
         if key:
-            yield key, _clean(sizes)
+            yield key, _unwritten_bytes(sizes)
         offset, inode, path = match.groups()
-        key, sizes = _key(path, offset, inode), {}
+        key, sizes = _mapping_key(path, offset, inode), {}
     if key:
-        yield key, _clean(sizes)
+        yield key, _unwritten_bytes(sizes)
 
 
-def _key(path: str, offset: str, inode: str) -> str:
+def _mapping_key(path: str, offset: str, inode: str) -> str:
+    """Equal for the same pages in every process; empty for memory without a file."""
     if path.startswith(SHM_PREFIX):
         return f"{SHM_PREFIX}{inode}"
     return f"{path}@{offset}" if inode != "0" else ""
 
 
-def _clean(sizes: dict[str, int]) -> int:
+def _unwritten_bytes(sizes: dict[str, int]) -> int:
     return max(sizes.get("Rss", 0) - sizes.get("Anonymous", 0), 0)

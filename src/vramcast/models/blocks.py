@@ -1,7 +1,7 @@
-"""Parameters by block, like a bill: the embedding, each kind of layer once with how often it occurs, the head.
+"""Parameters by block: the embedding, each kind of layer once with how often it occurs, the head.
 
-In comes a ModelSource, out comes a ParamBill. Tied tensors are lines of zero. Does not know dtypes of a job: figures
-are elements, and bytes only where a checkpoint says how it stores them.
+In comes a ModelSource, out comes a ParamBreakdown. Tied tensors are lines of zero. Does not know dtypes of a job:
+figures are elements, and bytes only where a checkpoint says how it stores them.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vramcast.models.read.source import ModelSource
-from vramcast.models.record.tape import Param, Placed
+from vramcast.models.record.tape import Param, PlacedSection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One tensor of a block, or `count` alike ones (experts stored one by one)."""
+    """One tensor of a block, or `count` identical ones (experts stored one by one)."""
 
     name: str
     shape: tuple[int, ...]
@@ -29,7 +29,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A section and the layers that are alike; `layers` is empty for a part that occurs once."""
+    """A section and the layers that are identical; `layers` is empty for a part that occurs once."""
 
     name: str
     layers: tuple[int, ...]
@@ -45,7 +45,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParamBill:
+class ParamBreakdown:
     source: ModelSource
     blocks: tuple[Block, ...]
 
@@ -55,41 +55,57 @@ class ParamBill:
 
     @property
     def trainable(self) -> int:
-        return sum(param.numel for param in self.source.table() if param.tied_to is None and param.trainable)
+        own = (param for param in self.source.table() if param.tied_to is None)
+        return sum(param.numel for param in own if param.trainable)
 
 
-def bill_params(source: ModelSource) -> ParamBill:
-    """Layers with the same tensors form one block, wherever they stand."""
-    order: dict[tuple[str, tuple[Line, ...]], list[int]] = {}
+def break_down_params(source: ModelSource) -> ParamBreakdown:
+    """Layers with the same tensors form one block, wherever they are in the model."""
+    layers_of: dict[tuple[str, tuple[Line, ...]], list[int]] = {}
     for placed in source.sections():
         lines = _lines(placed)
-        if lines:
-            layers = order.setdefault((placed.section.name, lines), [])
-            layers.extend([] if placed.index is None else [placed.index])
-    blocks = (Block(name=name, layers=tuple(layers), lines=lines) for (name, lines), layers in order.items())
-    return ParamBill(source=source, blocks=tuple(blocks))
+        if not lines:
+            continue
+        layers = layers_of.setdefault((placed.section.name, lines), [])
+        if placed.index is not None:
+            layers.append(placed.index)
+    blocks = (
+        Block(name=name, layers=tuple(layers), lines=lines)
+        for (name, lines), layers in layers_of.items()
+    )
+    return ParamBreakdown(source=source, blocks=tuple(blocks))
 
 
-def _lines(placed: Placed) -> tuple[Line, ...]:
+def _lines(placed: PlacedSection) -> tuple[Line, ...]:
     """The tensors of one section, names relative to its layer, numbered siblings of one shape together."""
-    alike: dict[tuple[str, Param], int] = {}
+    count_of: dict[tuple[str, Param], int] = {}
     for param in placed.section.params:
-        name = _relative(param.name, placed)
+        name = _relative_name(param.name, placed)
         unnamed = Param(
-            name="", shape=tuple(int(n) for n in param.shape), kind=param.kind, dtype=param.dtype,
-            trainable=param.trainable, tied_to=param.tied_to,
-        )  # fmt: skip
-        alike[name, unnamed] = alike.get((name, unnamed), 0) + 1
+            name="",
+            shape=tuple(int(n) for n in param.shape),
+            kind=param.kind,
+            dtype=param.dtype,
+            trainable=param.trainable,
+            tied_to=param.tied_to,
+        )
+        count_of[name, unnamed] = count_of.get((name, unnamed), 0) + 1
     return tuple(
         Line(
-            name=name, shape=param.shape, kind=param.kind, dtype=param.dtype.name, count=count, tied_to=param.tied_to,
-            trainable=param.trainable, numel=0 if param.tied_to else param.numel * count,
+            name=name,
+            shape=param.shape,
+            kind=param.kind,
+            dtype=param.dtype.name,
+            count=count,
+            tied_to=param.tied_to,
+            trainable=param.trainable,
+            numel=0 if param.tied_to else param.numel * count,
         )
-        for (name, param), count in alike.items()
-    )  # fmt: skip
+        for (name, param), count in count_of.items()
+    )
 
 
-def _relative(name: str, placed: Placed) -> str:
+def _relative_name(name: str, placed: PlacedSection) -> str:
     """`model.layers.{i}.mlp.experts.7.w1.weight` → `mlp.experts.*.w1.weight`."""
     if placed.index is not None:
         name = name.removeprefix(f"{placed.section.name}.")

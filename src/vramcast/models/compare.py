@@ -1,4 +1,4 @@
-"""Two tables of parameters, held side by side: what an architecture has against what a checkpoint stores."""
+"""Compares two tables of parameters: what an architecture has against what a checkpoint stores."""
 
 from __future__ import annotations
 
@@ -12,33 +12,55 @@ def differences(built: Sequence[Param], stored: Sequence[Param]) -> str | None:
 
     Totals decide, because libraries rename and fuse tensors when they load them; names only explain.
     """
-    has = sum(param.numel for param in built if param.tied_to is None)
-    holds = sum(param.numel for param in stored if param.dtype.floating)
-    if has == holds:
+    num_built = sum(param.numel for param in built if param.tied_to is None)
+    num_stored = sum(param.numel for param in stored if param.dtype.floating)
+    if num_built == num_stored:
         return None
-    text = f"the checkpoint holds {holds:,} elements, the config's architecture has {has:,} ({holds - has:+,})."
-    return " ".join((text, *_explained(built, stored)))
+    totals = (
+        f"the checkpoint holds {num_stored:,} elements, the config's architecture has {num_built:,} "
+        f"({num_stored - num_built:+,})."
+    )
+    return " ".join((totals, *_explain(built, stored)))
 
 
-def _explained(built: Sequence[Param], stored: Sequence[Param]) -> list[str]:
-    names = {param.name: param for param in built if param.tied_to is None}
-    ties = {param.name for param in built if param.tied_to is not None}
-    found = {param.name: _counterpart(param.name, names) for param in stored}
-    untied = [param for param in stored if _counterpart(param.name, ties)]
-    extra = [param for param in stored if not found[param.name] and param not in untied]
-    missing = set(names).difference(filter(None, found.values()))
-    other = [p for p in stored if (name := found[p.name]) and p.numel != names[name].numel]
-    return [
-        text for label, items in (
-            ("Stored although tied", [param.name for param in untied]),
-            ("Only in the checkpoint", [param.name for param in extra]),
-            ("Only in the architecture", sorted(missing)),
-            ("Of another size", [f"{param.name} {list(param.shape)}" for param in other]),
-        ) if (text := _listed(label, items))
-    ]  # fmt: skip
+def _explain(built: Sequence[Param], stored: Sequence[Param]) -> list[str]:
+    """One sentence for each way in which names and sizes differ."""
+    built_by_name = {param.name: param for param in built if param.tied_to is None}
+    tied_names = {param.name for param in built if param.tied_to is not None}
+    untied: list[str] = []
+    extra: list[str] = []
+    resized: list[str] = []
+    matched: set[str] = set()
+    for param in stored:
+        name = _counterpart(param.name, built_by_name)
+        if name is not None:
+            matched.add(name)
+            if param.numel != built_by_name[name].numel:
+                resized.append(f"{param.name} {list(param.shape)}")
+        if _counterpart(param.name, tied_names):
+            untied.append(param.name)
+        elif name is None:
+            extra.append(param.name)
+    missing = sorted(set(built_by_name) - matched)
+    sentences = (
+        _list_items("Stored although tied", untied),
+        _list_items("Only in the checkpoint", extra),
+        _list_items("Only in the architecture", missing),
+        _list_items("Of another size", resized),
+    )
+    return list(filter(None, sentences))
 
 
-PREFIXES = ("model", "transformer", "bert", "roberta", "gpt_neox", "language_model", "model.language_model", "vit")
+PREFIXES = (
+    "model",
+    "transformer",
+    "bert",
+    "roberta",
+    "gpt_neox",
+    "language_model",
+    "model.language_model",
+    "vit",
+)
 
 
 def _counterpart(name: str, known: Collection[str]) -> str | None:
@@ -48,10 +70,11 @@ def _counterpart(name: str, known: Collection[str]) -> str | None:
     tail = name.partition(".")[2]
     if tail in known:
         return tail
-    return next((full for prefix in PREFIXES if (full := f"{prefix}.{name}") in known), None)
+    prefixed = (f"{prefix}.{name}" for prefix in PREFIXES)
+    return next((full_name for full_name in prefixed if full_name in known), None)
 
 
-def _listed(label: str, items: list[str]) -> str:
+def _list_items(label: str, items: list[str]) -> str:
     if not items:
         return ""
     more = f" and {len(items) - 3} more" if len(items) > 3 else ""

@@ -1,4 +1,8 @@
-"""The parameters of a model in their order, and sums over them."""
+"""The parameters of a model in their order, and sums over them.
+
+A 32-layer Llama has 291 tensors of 9 kinds (shape, kind, dtype …), so that a sum asks 9 tensors, not 291: a search adds
+parameters up hundreds of times.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from vramcast.models.record.values import Param
 
 
 class Params(tuple[Param, ...]):
-    """Layers have parameters alike, and a search adds them up by the hundred: one is asked for all of its kind."""
+    """Parameters in their order; a sum asks one of each kind and multiplies."""
 
     @cached_property
     def trained(self) -> Params:
@@ -19,10 +23,13 @@ class Params(tuple[Param, ...]):
 
     @cached_property
     def kinds(self) -> list[tuple[Param, int]]:
-        """One of each kind, with how many there are."""
-        alike = [(param.shape, param.kind, param.dtype.name, param.trainable, param.stored_bytes) for param in self]
-        first = dict(zip(reversed(alike), reversed(self), strict=True))
-        return [(first[kind], times) for kind, times in Counter(alike).items()]
+        """The first of each kind, with how many there are."""
+        keys = [
+            (param.shape, param.kind, param.dtype.name, param.trainable, param.stored_bytes)
+            for param in self
+        ]
+        first = dict(zip(reversed(keys), reversed(self), strict=True))
+        return [(first[key], times) for key, times in Counter(keys).items()]
 
     @cached_property
     def sizes(self) -> list[int]:

@@ -12,19 +12,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.engine.estimate import estimate
-from vramcast.engine.lines.states import States, unique
-from vramcast.engine.program import record_job
-from vramcast.engine.recording.record import plain, sizes_of
+from vramcast.engine import RankPrices, States, estimate, record_model, sizes_of, unique
 from vramcast.errors import InputError, VramcastError, unknown
 from vramcast.forecast import Forecast
 from vramcast.job import Job, fields, parse_value
 from vramcast.models.read.config import Config
 from vramcast.plan.cluster import ACROSS
 from vramcast.plan.cost import StepCost, pass_seconds, slowdown_of, update_seconds, work_of
+from vramcast.plan.edit_cost import edit_cost
 from vramcast.plan.moves import CHANGES, FREE, SLOWER, Move
-from vramcast.plan.rank_prices import RankPrices, edit_cost
+from vramcast.plan.rank_cost import slowest_rank_cost
+from vramcast.plan.ranking import fits_surely
 from vramcast.plan.search import about
+from vramcast.setup import resolve
+
+AS_GIVEN = "as given"  # the first line: the job without any advice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,27 +40,47 @@ class Priced:
     slowdown: tuple[float, float] | None
     reason: str = ""
 
+    @property
+    def is_given(self) -> bool:
+        return self.text == AS_GIVEN
+
+    @property
+    def fits(self) -> bool:
+        return self.forecast is not None and fits_surely(self.forecast)
+
 
 def price_advice(base: Forecast, texts: Iterable[str]) -> tuple[Priced, ...]:
+    """The job as given, then one line for each text."""
     assert base.job is not None
     gpu, config = about(base.job)
     cost = _cost(base.job, config, gpu)
-    found: list[Priced] = []
+    given = Priced(text=AS_GIVEN, job=base.job, forecast=base, frees_bytes=0, slowdown=(1.0, 1.0))
+    found = [given]
     for text in texts:
         added = text.lstrip().startswith("+")
-        before = found[-1].job if added and found else base.job
-        found.append(_priced(base, cost, text.strip(), changed(before, text.strip().lstrip("+")), config, gpu))
+        before = found[-1].job if added else base.job
+        found.append(
+            _priced(
+                base, cost, text.strip(), changed(before, text.strip().lstrip("+")), config, gpu
+            )
+        )
     return tuple(found)
 
 
-def _priced(base: Forecast, cost: StepCost, text: str, job: Job, config: Config, gpu: Gpu) -> Priced:
+def _priced(
+    base: Forecast, cost: StepCost, text: str, job: Job, config: Config, gpu: Gpu
+) -> Priced:
     try:
         forecast = estimate(job)
         slowdown = slowdown_of(_cost(job, config, gpu), cost)
     except VramcastError as error:
-        return Priced(text=text, job=job, forecast=None, frees_bytes=0, slowdown=None, reason=str(error))
+        return Priced(
+            text=text, job=job, forecast=None, frees_bytes=0, slowdown=None, reason=str(error)
+        )
     before, after = (one.verdict().allocated_bytes or 0 for one in (base, forecast))
-    return Priced(text=text, job=job, forecast=forecast, frees_bytes=before - after, slowdown=slowdown)
+    return Priced(
+        text=text, job=job, forecast=forecast, frees_bytes=before - after, slowdown=slowdown
+    )
 
 
 def changed(job: Job, text: str) -> Job:
@@ -68,13 +90,17 @@ def changed(job: Job, text: str) -> Job:
     if name in moves:
         return _moved(job, moves[name])
     values = _values(name, moves)
-    return replace(job, **{key.replace("-", "_"): parse_value(key, value) for key, value in values.items()})
+    return replace(
+        job, **{key.replace("-", "_"): parse_value(key, value) for key, value in values.items()}
+    )
 
 
 def _moved(job: Job, move: Move) -> Job:
     after = move.apply(job)
     if after is None:
-        raise InputError(f"--try {move.name}: does not apply to this job (it is so already, or cannot be)")
+        raise InputError(
+            f"--try {move.name}: does not apply to this job (it is so already, or cannot be)"
+        )
     return after
 
 
@@ -98,14 +124,16 @@ def _values(text: str, moves: dict[str, Move]) -> dict[str, Any]:
 
 def _cost(job: Job, config: Config, gpu: Gpu) -> StepCost:
     if job.gpus > 1:
-        return RankPrices(config, gpu).cost(job)
+        return slowest_rank_cost(RankPrices(config, gpu), resolve(job))
     if job.edit:
         return edit_cost(job, config, gpu)
-    sizes = plain(sizes_of(job, config))
-    program = record_job(job, config, gpu, sizes)
-    fast, slow = pass_seconds(program, work_of(program), job, gpu)
-    trained = States(params=unique(program.params()), job=job).trained
+    sizes = sizes_of(resolve(job).data, config)
+    program = record_model(job, config, gpu)
+    fast, slow = pass_seconds(program, work_of(program), resolve(job), gpu)
+    trained = States(params=unique(program.params()), setup=resolve(job)).trained
     return StepCost(
-        pass_s=(float(fast), float(slow)), update_s=update_seconds(trained, job, gpu),
-        tokens=int(sizes.batch * sizes.seq), passes=job.accumulate,
-    )  # fmt: skip
+        pass_s=(float(fast), float(slow)),
+        update_s=update_seconds(trained, resolve(job), gpu),
+        tokens=int(sizes.batch * sizes.seq),
+        passes=job.accumulate,
+    )

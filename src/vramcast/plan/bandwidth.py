@@ -24,7 +24,9 @@ NETWORK_BYTES_PER_S = (100e9 / 8 / 8, 400e9 / 8)
 # Assumed: two channels of a desktop to eight of a server, of which an optimizer on the CPU reaches about half.
 HOST_BYTES_PER_S = (25e9, 100e9)
 
-NVLINK = re.compile(r"^(?:NVLink\d|XGMI) ~?(\d+(?:\.\d+)?) GB/s")  # both directions together; bridges join pairs only
+NVLINK = re.compile(
+    r"^(?:NVLink\d|XGMI) ~?(\d+(?:\.\d+)?) GB/s"
+)  # both directions together; bridges join pairs only
 PCIE = re.compile(r"PCIe (\d)\.0 x(\d+)")
 
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import Gpu, all_gpus
-from vramcast.engine.estimate import estimate
+from vramcast.engine import RankPrices, estimate
 from vramcast.errors import VramcastError
 from vramcast.job import Job
 from vramcast.models.read.model import read_model
-from vramcast.plan.rank_prices import RankPrices
 from vramcast.plan.ranking import fits_surely
+from vramcast.setup import resolve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,8 @@ def cards_for(job: Job, most: int = 1, prices: Mapping[str, float] | None = None
     """Every card whose capacity is known. Alone: smallest first. In numbers, the fewest of each that do: cheapest
     first, by price where all have one, else by the memory that is bought; what does not fit comes last."""
     known = sorted(
-        (gpu for gpu in all_gpus() if gpu.total_bytes and gpu.vendor == "nvidia"), key=lambda g: g.total_bytes or 0
+        (gpu for gpu in all_gpus() if gpu.total_bytes and gpu.vendor == "nvidia"),
+        key=lambda g: g.total_bytes or 0,
     )
     if prices:
         known = [gpu for gpu in known if gpu.name in prices]
@@ -48,7 +49,10 @@ def cards_for(job: Job, most: int = 1, prices: Mapping[str, float] | None = None
         key = (gpu.capacity_bytes(), gpu.compute_capability)
         if key not in tried:
             tried[key] = _fewest(job, gpu, most)
-    found = [_priced(replace(tried[gpu.capacity_bytes(), gpu.compute_capability], gpu=gpu), prices) for gpu in known]
+    found = [
+        _priced(replace(tried[gpu.capacity_bytes(), gpu.compute_capability], gpu=gpu), prices)
+        for gpu in known
+    ]
     return found if most == 1 and not prices else sorted(found, key=_cost)
 
 
@@ -83,7 +87,7 @@ def _on(job: Job, gpu: Gpu, count: int) -> Job:
 
 def _is_too_much(job: Job, prices: RankPrices) -> bool:
     try:
-        return prices.resting(job).lying_bytes > prices.gpu.capacity_bytes()
+        return prices.resting(resolve(job)).lying_bytes > prices.gpu.capacity_bytes()
     except VramcastError:
         return False  # the estimate will say why
 
@@ -92,6 +96,10 @@ def _card(job: Job, gpu: Gpu, count: int) -> Card:
     forecast = estimate(job, with_scaling=False)
     verdict = forecast.verdict()
     return Card(
-        gpu=gpu, count=count, process_bytes=verdict.process_bytes or 0, headroom_bytes=verdict.headroom_bytes or 0,
-        fits=verdict.fits is True, surely=fits_surely(forecast),
-    )  # fmt: skip
+        gpu=gpu,
+        count=count,
+        process_bytes=verdict.process_bytes or 0,
+        headroom_bytes=verdict.headroom_bytes or 0,
+        fits=verdict.fits is True,
+        surely=fits_surely(forecast),
+    )

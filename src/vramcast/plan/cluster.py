@@ -11,25 +11,42 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from vramcast.engine.bill import TooLarge
-from vramcast.engine.parallel.topology import Topology
+from vramcast.engine import RankPrices, Resting, TooLarge, Topology
 from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
 from vramcast.job import Job
 from vramcast.ledger import Category, Ledger, Level
 from vramcast.plan.cost import StepCost, slowdown_of
+from vramcast.plan.edit_cost import edit_cost
 from vramcast.plan.moves import Kind, Move, available
-from vramcast.plan.rank_prices import RankPrices, Resting, edit_cost
-from vramcast.plan.ranking import KINDS, Applied, Limits, Moves, Question, Questions, is_plan, move_effort
+from vramcast.plan.rank_cost import slowest_rank_cost
+from vramcast.plan.ranking import (
+    KINDS,
+    Applied,
+    Limits,
+    Moves,
+    Question,
+    Questions,
+    is_plan,
+    move_effort,
+)
+from vramcast.setup import resolve
 from vramcast.units import MiB
 
 PRICED = 400
 LEAST = 16 * MiB  # less is nothing
 TRIED = 24
 LEFT_OUT = (
-    "checkpointing with offload", "selective checkpointing", "chunked cross entropy", "Adafactor", "paged 8-bit AdamW",
-    "optimizer states paged to the host", "sequence ÷ 2", "sequence ÷ 4", "expandable segments",
-)  # fmt: skip
+    "checkpointing with offload",
+    "selective checkpointing",
+    "chunked cross entropy",
+    "Adafactor",
+    "paged 8-bit AdamW",
+    "optimizer states paged to the host",
+    "sequence ÷ 2",
+    "sequence ÷ 4",
+    "expandable segments",
+)
 SHARDED = ("fsdp1", "fsdp2", "zero1", "zero2", "zero3")
 ZERO = ("zero1", "zero2", "zero3")
 
@@ -39,7 +56,11 @@ def _shard(strategy: str) -> Callable[[Job], Job | None]:
         deepspeed = job.framework == "deepspeed" or job.strategy in ZERO
         if job.gpus == 1 or job.strategy == strategy or (strategy in ZERO) != deepspeed:
             return None
-        if strategy in ZERO and job.strategy in ZERO and ZERO.index(strategy) < ZERO.index(job.strategy):
+        if (
+            strategy in ZERO
+            and job.strategy in ZERO
+            and ZERO.index(strategy) < ZERO.index(job.strategy)
+        ):
             return None
         return job.changed(strategy=strategy)
 
@@ -59,8 +80,15 @@ def _offload(what: str) -> Callable[[Job], Job | None]:
 def _tensor_parallel(size: int) -> Callable[[Job], Job | None]:
     def apply(job: Job) -> Job | None:
         copies = job.gpus // (job.pp * job.cp)
-        possible = copies % size == 0 and size <= job.gpus_per_node and job.tp == 1 and job.quantize == "none"
-        kept = job.changed(tp=size, accumulate=job.accumulate * size)  # fewer copies, the same global batch
+        possible = (
+            copies % size == 0
+            and size <= job.gpus_per_node
+            and job.tp == 1
+            and job.quantize == "none"
+        )
+        kept = job.changed(
+            tp=size, accumulate=job.accumulate * size
+        )  # fewer copies, the same global batch
         return kept if possible and job.gpus > 1 else None
 
     return apply
@@ -69,37 +97,69 @@ def _tensor_parallel(size: int) -> Callable[[Job], Job | None]:
 ACROSS = (
     *(
         Move(
-            name=f"ZeRO-{stage}", axis="strategy", kind=Kind.SLOWER, apply=_shard(f"zero{stage}"), why=why,
-            price=stage / 10, how={"deepspeed": f'"zero_optimization": {{"stage": {stage}}}'},
+            name=f"ZeRO-{stage}",
+            axis="strategy",
+            kind=Kind.SLOWER,
+            apply=_shard(f"zero{stage}"),
+            why=why,
+            price=stage / 10,
+            how={"deepspeed": f'"zero_optimization": {{"stage": {stage}}}'},
         )
-        for stage, why in ((1, "optimizer states are divided"), (2, "gradients too"), (3, "weights too"))
+        for stage, why in (
+            (1, "optimizer states are split over the GPUs"),
+            (2, "gradients are split as well"),
+            (3, "weights are split as well"),
+        )
     ),
     Move(
-        name="FSDP2", axis="strategy", kind=Kind.SLOWER, apply=_shard("fsdp2"), price=0.3,
-        why="weights, gradients and states are divided; blocks are gathered as they run",
-        how={"torch": "fully_shard(block); fully_shard(model)", "trainer": 'fsdp="full_shard auto_wrap"'},
+        name="FSDP2",
+        axis="strategy",
+        kind=Kind.SLOWER,
+        apply=_shard("fsdp2"),
+        price=0.3,
+        why="weights, gradients and states are split over the GPUs; each block is gathered when it runs",
+        how={
+            "torch": "fully_shard(block); fully_shard(model)",
+            "trainer": 'fsdp="full_shard auto_wrap"',
+        },
     ),
     Move(
-        name="optimizer states on the host", axis="offload", kind=Kind.SLOWER, apply=_offload("optimizer"), price=2,
-        why="the CPU updates; gradients and weights cross PCIe in every step",
+        name="optimizer states on the host",
+        axis="offload",
+        kind=Kind.SLOWER,
+        apply=_offload("optimizer"),
+        price=2,
+        why="the CPU updates the weights; gradients and weights are copied over PCIe in every step",
         how={"deepspeed": '"offload_optimizer": {"device": "cpu"}'},
     ),
     Move(
-        name="weights and optimizer states on the host", axis="offload", kind=Kind.SLOWER, apply=_offload("params"),
-        price=3, why="what is not at work waits in host memory",
-        how={"torch": "fully_shard(..., offload_policy=CPUOffloadPolicy())",
-             "deepspeed": '"offload_param": {"device": "cpu"}'},
+        name="weights and optimizer states on the host",
+        axis="offload",
+        kind=Kind.SLOWER,
+        apply=_offload("params"),
+        price=3,
+        why="whatever is not in use stays in CPU memory",
+        how={
+            "torch": "fully_shard(..., offload_policy=CPUOffloadPolicy())",
+            "deepspeed": '"offload_param": {"device": "cpu"}',
+        },
     ),
     *(
         Move(
-            name=f"tensor parallel {size}", axis="tp", kind=Kind.SLOWER, apply=_tensor_parallel(size),
-            price=0.5 + size / 10, why="each matrix is divided; activations are reduced in every layer",
-            how={"torch": f"parallelize_module(..., tp_plan) over {size} GPUs of one machine; accumulation × {size}",
-                 "megatron": f"--tensor-model-parallel-size {size}"},
+            name=f"tensor parallel {size}",
+            axis="tp",
+            kind=Kind.SLOWER,
+            apply=_tensor_parallel(size),
+            price=0.5 + size / 10,
+            why="each matrix is split over the GPUs; activations are reduced in every layer",
+            how={
+                "torch": f"parallelize_module(..., tp_plan) over {size} GPUs of one machine; accumulation × {size}",
+                "megatron": f"--tensor-model-parallel-size {size}",
+            },
         )
         for size in (2, 4, 8)
     ),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +207,16 @@ def _besides_size(moves: Moves, topology: Topology) -> tuple[Hashable, ...]:
 
 def moves_for(job: Job, limits: Limits) -> list[Move]:
     """What applies, fewer than on one GPU. Offload applies to sharded jobs, so it is asked of one."""
-    sharded = job.changed(strategy=job.strategy if job.strategy in SHARDED else "fsdp2") if job.gpus > 1 else job
-    found = [move for move in available(job, limits.keep, second_gpu=limits.second_gpu) if move.name not in LEFT_OUT]
+    sharded = (
+        job.changed(strategy=job.strategy if job.strategy in SHARDED else "fsdp2")
+        if job.gpus > 1
+        else job
+    )
+    found = [
+        move
+        for move in available(job, limits.keep, second_gpu=limits.second_gpu)
+        if move.name not in LEFT_OUT
+    ]
     for move in ACROSS:
         after = move.apply(sharded if move.axis == "offload" else job)
         if after is not None and move.axis not in limits.keep:
@@ -162,8 +230,12 @@ def in_order(job: Job, limits: Limits) -> Iterator[tuple[Moves, Job]]:
     for move in moves_for(job, limits):
         axes.setdefault(move.axis, [None]).append(move)
     first = ("strategy", "tp", "optimizer")
-    names = [name for name in (*first, *(name for name in axes if name not in first)) if name in axes]
-    combined = [tuple(m for m in chosen if m) for chosen in product(*(axes[name] for name in names))]
+    names = [
+        name for name in (*first, *(name for name in axes if name not in first)) if name in axes
+    ]
+    combined = [
+        tuple(m for m in chosen if m) for chosen in product(*(axes[name] for name in names))
+    ]
     combined.sort(key=lambda moves: (_worst(moves), sum(map(move_effort, moves)), len(moves)))
     after = Applied(job)
     for moves in combined:
@@ -202,7 +274,11 @@ class Search:
         for moves, changed in in_order(self.job, self.limits):
             if found and (self.num_asked >= TRIED or self.num_priced >= PRICED):
                 return
-            if skip(moves) or _divides_nothing(moves, changed) or any(move.name in self.useless for move in moves):
+            if (
+                skip(moves)
+                or _divides_nothing(moves, changed)
+                or any(move.name in self.useless for move in moves)
+            ):
                 continue
             try:
                 price = self._price_if_it_may_fit(moves, changed)
@@ -211,7 +287,9 @@ class Search:
             if price is None or not self._fast_enough(price.cost):
                 continue
             self.num_asked += 1
-            answer = yield Question(moves=moves, job=changed, slowdown=slowdown_of(price.cost, self.cost))
+            answer = yield Question(
+                moves=moves, job=changed, slowdown=slowdown_of(price.cost, self.cost)
+            )
             if is_plan(answer):
                 found.append(moves)
             if isinstance(answer, Forecast | TooLarge):
@@ -227,7 +305,9 @@ class Search:
             beyond = self._beyond.get(_way(job), 0)
             self._beyond[_way(job)] = max(beyond, asked - price.allocated_bytes)
         if not is_plan(forecast):
-            self._refuse(Refused(nbytes=asked, moves=moves, job=job, has_passes=True, cost=price.cost))
+            self._refuse(
+                Refused(nbytes=asked, moves=moves, job=job, has_passes=True, cost=price.cost)
+            )
 
     def _refuse(self, found: Refused) -> None:
         if self.smallest is None or found.order < self.smallest.order:
@@ -236,8 +316,10 @@ class Search:
     def _price_if_it_may_fit(self, moves: Moves, job: Job) -> _Price | None:
         if job.gpus == 1:
             self.num_priced += 1
-            return _Price(cost=edit_cost(job, self.prices.config, self.prices.gpu), allocated_bytes=0)
-        rests = self.prices.resting(job)
+            return _Price(
+                cost=edit_cost(job, self.prices.config, self.prices.gpu), allocated_bytes=0
+            )
+        rests = self.prices.resting(resolve(job))
         most = min(rests.left_bytes, self.most - self._beyond.get(_way(job), 0))
         if rests.lying_bytes > most:
             self._refuse(Refused(nbytes=rests.lying_bytes, moves=moves, job=job, has_passes=False))
@@ -245,21 +327,34 @@ class Search:
         self.num_priced += 1
         made = self._made.setdefault(_besides_size(moves, rests.topology), [])
         least = max((each.at_least(job) for each in made), default=0) + rests.least_bytes
-        if self._is_no_smaller(least, rests) and (rests.loaded_bytes > rests.left_bytes or least > most):
+        if self._is_no_smaller(least, rests) and (
+            rests.loaded_bytes > rests.left_bytes or least > most
+        ):
             return None
-        allocated = self.prices.allocated_bytes(job)
+        allocated = self.prices.allocated_bytes(resolve(job))
         made.append(_Made(nbytes=allocated - rests.least_bytes, batch=job.batch, tp=job.tp))
         if rests.loaded_bytes > rests.left_bytes or allocated > most:
-            self._refuse(Refused(nbytes=max(rests.loaded_bytes, allocated), moves=moves, job=job, has_passes=True))
+            self._refuse(
+                Refused(
+                    nbytes=max(rests.loaded_bytes, allocated), moves=moves, job=job, has_passes=True
+                )
+            )
             return None
-        return _Price(cost=self.prices.cost(job), allocated_bytes=allocated)
+        return _Price(cost=slowest_rank_cost(self.prices, resolve(job)), allocated_bytes=allocated)
 
     def _is_no_smaller(self, least: int, rests: Resting) -> bool:
         """Than the smallest of those refused."""
-        return self.smallest is not None and self.smallest.order <= (True, False, max(rests.loaded_bytes, least))
+        return self.smallest is not None and self.smallest.order <= (
+            True,
+            False,
+            max(rests.loaded_bytes, least),
+        )
 
     def _fast_enough(self, cost: StepCost) -> bool:
-        return self.limits.max_slowdown is None or max(slowdown_of(cost, self.cost)) <= self.limits.max_slowdown
+        return (
+            self.limits.max_slowdown is None
+            or max(slowdown_of(cost, self.cost)) <= self.limits.max_slowdown
+        )
 
 
 def _way(job: Job) -> Hashable:

@@ -11,15 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.engine.lines.optimizers import implementation, is_paged, state_bytes
-from vramcast.engine.recording.precision import RECIPES
-from vramcast.engine.stream.checkpointing import recompute_rule
+from vramcast.engine import is_paged, recompute_rule, state_bytes
 from vramcast.job import Job
 from vramcast.models.params import Params
 from vramcast.models.record.dims import Number, maximum
 from vramcast.models.record.program import Program
-from vramcast.models.record.tape import Op, Placed
-from vramcast.plan.bandwidth import pcie_rates
+from vramcast.models.record.tape import Op, PlacedSection
+from vramcast.plan.bandwidth import NETWORK_BYTES_PER_S, Rates, link_rates, pcie_rates
+from vramcast.setup import Setup
+from vramcast.setup.precision import Recipe
+from vramcast.setup.records import Checkpointing
 
 # Of the dense 16-bit peak, as torchtitan's docs/performance.md reports it: 29.0 % (405B, FSDP2 and TP, 128 H100) to
 # 58.2 % (8B, FSDP2, 64 A100); Megatron-LM (arXiv 2104.04473, table 1) lies between with 44–52 %.
@@ -27,12 +28,35 @@ UTILISATION = (0.29, 0.58)
 # Of the card's memory bandwidth. High: A800 1,727 of 1,935 GB/s (mli/transformers-benchmarks#4); RTX A5000 660 of 768
 # (86 %). Low, assumed: kernels that are small or strided.
 BANDWIDTH_SHARE = (0.6, 0.89)
-CPU_FLOPS = (0.3e12, 2e12)  # assumed: a desktop's AVX2 cores to a server's AVX-512 ones, in fp32 GEMMs
+CPU_FLOPS = (
+    0.3e12,
+    2e12,
+)  # assumed: a desktop's AVX2 cores to a server's AVX-512 ones, in fp32 GEMMs
 DEFAULT_TFLOPS, DEFAULT_BANDWIDTH_GB_S = 150.0, 1000.0  # a card of which neither is known
 
 PRODUCTS = ("linear", "bmm")  # what selective checkpointing keeps
 
 Range = tuple[Number, Number]  # seconds, at the high and at the low end of the assumptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssumedSpeeds:
+    """What the seconds of a job rest on, one direction each; None where the job has no such link."""
+
+    peak_share: Rates  # of the card's dense 16-bit FLOP/s
+    pcie: Rates
+    between_gpus: Rates | None
+    between_machines: Rates | None
+
+
+def assumed_speeds(job: Job, gpu: Gpu | None) -> AssumedSpeeds:
+    has_many_machines = job.gpus > job.gpus_per_node
+    return AssumedSpeeds(
+        peak_share=UTILISATION,
+        pcie=pcie_rates(gpu),
+        between_gpus=link_rates(gpu) if job.gpus > 1 else None,
+        between_machines=NETWORK_BYTES_PER_S if has_many_machines else None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,45 +104,64 @@ class Work:
 
 
 def work_of(program: Program) -> Work:
-    times = Counter(placed.section for placed in program.placed)
-    params = [(param, n) for section, n in times.items() for param in section.params if param.tied_to is None]
+    times = Counter(placed.section for placed in program.sections)
+    params = [
+        (param, n)
+        for section, n in times.items()
+        for param in section.params
+        if param.tied_to is None
+    ]
     return Work(
         forward_flops=_summed(program, _forward_flops, lambda placed: "none"),
         weights=sum(param.numel * n for param, n in params),
-        unpacked_bytes=sum((p.stored_bytes + 4 * p.numel) * n for p, n in params if p.stored_bytes is not None),
-        block_inputs_bytes=sum((p.section.inputs[0].nbytes for p in program.placed if p.section.is_block), 0),
-    )  # fmt: skip
+        unpacked_bytes=sum(
+            (p.stored_bytes + 4 * p.numel) * n for p, n in params if p.stored_bytes is not None
+        ),
+        block_inputs_bytes=sum(
+            (p.section.inputs[0].nbytes for p in program.sections if p.section.is_block), 0
+        ),
+    )
 
 
-def pass_seconds(program: Program, work: Work, job: Job, gpu: Gpu | None) -> Range:
+def pass_seconds(program: Program, work: Work, setup: Setup, gpu: Gpu | None) -> Range:
     """Forward and backward, recomputation and companions included. Never less than reading the weights takes."""
-    runs = 2 + (job.checkpointing not in ("none", "selective"))
-    frozen = (job.reference, job.teacher, job.reward)
-    on_gpu = step_flops(program, job) + work.forward_flops * frozen.count("same")
+    runs = 2 + (setup.checkpointing.how not in ("none", "selective"))
+    frozen = (setup.companions.reference, setup.companions.teacher, setup.companions.reward)
+    on_gpu = step_flops(program, setup.checkpointing) + work.forward_flops * frozen.count("same")
     on_cpu = work.forward_flops * frozen.count("cpu")
-    moved = 2 * work.block_inputs_bytes if job.checkpointing == "offload" else 0.0  # there and back
-    again = recomputed_bytes(program, job)
+    moved = (
+        2 * work.block_inputs_bytes if setup.checkpointing.how == "offload" else 0.0
+    )  # there and back
+    again = recomputed_bytes(program, setup.checkpointing)
     ends = []
     for end in (1, 0):
         bandwidth = _bandwidth(gpu) * BANDWIDTH_SHARE[end]
-        computing = maximum(on_gpu / (_peak_flops(job, gpu) * UTILISATION[end]), runs * 2 * work.weights / bandwidth)
+        computing = maximum(
+            on_gpu / (_peak_flops(setup.precision, gpu) * UTILISATION[end]),
+            runs * 2 * work.weights / bandwidth,
+        )
         crossing = moved / pcie_rates(gpu)[end] + on_cpu / CPU_FLOPS[end]
         ends.append(computing + crossing + (runs * work.unpacked_bytes + again) / bandwidth)
     return (ends[0], ends[1])
 
 
-def step_flops(program: Program, job: Job) -> Number:
+def step_flops(program: Program, checkpointing: Checkpointing) -> Number:
     """Forward, backward (gradients of inputs, and of weights where they are trained) and what is recomputed."""
-    return _summed(program, _op_flops, recompute_rule(job))
+    return _summed(program, _op_flops, recompute_rule(checkpointing))
 
 
-def recomputed_bytes(program: Program, job: Job) -> Number:
+def recomputed_bytes(program: Program, checkpointing: Checkpointing) -> Number:
     """Read and written by what is recomputed beside matrix products: norms, activations, casts."""
-    return _summed(program, _op_traffic, recompute_rule(job))
+    return _summed(program, _op_traffic, recompute_rule(checkpointing))
 
 
 def _op_traffic(op: Op, recomputed: str) -> Number:
-    if recomputed == "none" or _is_product(op) or not op.output.requires_grad or op.output.owner is not None:
+    if (
+        recomputed == "none"
+        or _is_product(op)
+        or not op.output.requires_grad
+        or op.output.owner is not None
+    ):
         return 0.0
     return sum((value.nbytes for value in (*op.inputs, op.output) if value.param is None), 0.0)
 
@@ -127,15 +170,17 @@ def _is_product(op: Op) -> bool:
     return op.name in PRODUCTS or op.name.endswith("attention")
 
 
-def _summed(program: Program, of_op: Callable[[Op, str], Number], rule: Callable[[Placed], str]) -> Number:
+def _summed(
+    program: Program, of_op: Callable[[Op, str], Number], rule: Callable[[PlacedSection], str]
+) -> Number:
     """Over the ops of all sections, each of which is summed once for every way of running it."""
-    times = Counter((placed.section, rule(placed)) for placed in program.placed)
+    times = Counter((placed.section, rule(placed)) for placed in program.sections)
     total: Number = 0.0
     for (section, how), count in times.items():
         key = (of_op, section, how)
-        if key not in program.folded:
-            program.folded[key] = sum((of_op(op, how) for op in section.ops), 0.0)
-        total = total + count * program.folded[key]
+        if key not in program.cache:
+            program.cache[key] = sum((of_op(op, how) for op in section.ops), 0.0)
+        total = total + count * program.cache[key]
     return total
 
 
@@ -152,31 +197,36 @@ def _op_flops(op: Op, recomputed: str) -> Number:
 # ---- one update
 
 
-def update_seconds(params: Params, job: Job, gpu: Gpu | None) -> tuple[float, float]:
+def update_seconds(params: Params, setup: Setup, gpu: Gpu | None) -> tuple[float, float]:
     """The optimizer's own time: bytes through the card's memory, and over PCIe where states are paged."""
-    touched, paged = _update_bytes(params, job), _paged_bytes(params, job)
+    touched, paged = _update_bytes(params, setup), _paged_bytes(params, setup)
     ends = [
-        touched / (_bandwidth(gpu) * BANDWIDTH_SHARE[end]) + paged / pcie_rates(gpu)[end] for end in (1, 0)
-    ]  # fmt: skip
+        touched / (_bandwidth(gpu) * BANDWIDTH_SHARE[end]) + paged / pcie_rates(gpu)[end]
+        for end in (1, 0)
+    ]
     return (ends[0], ends[1])
 
 
-def _update_bytes(params: Params, job: Job) -> float:
+def _update_bytes(params: Params, setup: Setup) -> float:
     """The optimizer reads and writes weights and states and reads gradients; in lists it does so about 1.5 times."""
-    item = _state_item(job)
-    touched = params.trained.total(lambda param: 3 * param.nbytes + 2 * state_bytes(param, job, item))
-    return touched * (1.5 if implementation(job) == "foreach" else 1.0)
+    item = _state_item(setup.precision)
+    touched = params.trained.total(
+        lambda param: 3 * param.nbytes + 2 * state_bytes(param, setup, item)
+    )
+    return touched * (1.5 if setup.optimizer.implementation == "foreach" else 1.0)
 
 
-def _paged_bytes(params: Params, job: Job) -> float:
+def _paged_bytes(params: Params, setup: Setup) -> float:
     """There and back, as if the card had no room to spare: the most that paging can cost."""
-    item = _state_item(job)
-    paged = params.trained.total(lambda param: state_bytes(param, job, item) if is_paged(job, param) else 0)
+    item = _state_item(setup.precision)
+    paged = params.trained.total(
+        lambda param: state_bytes(param, setup, item) if is_paged(setup.optimizer, param) else 0
+    )
     return 2.0 * paged
 
 
-def _state_item(job: Job) -> int | None:
-    recipe = RECIPES[job.precision]
+def _state_item(precision: Recipe) -> int | None:
+    recipe = precision
     return recipe.states.nbytes if recipe.states else None
 
 
@@ -187,8 +237,8 @@ def _bandwidth(gpu: Gpu | None) -> float:
     return ((gpu.bandwidth_gb_s if gpu else None) or DEFAULT_BANDWIDTH_GB_S) * 1e9
 
 
-def _peak_flops(job: Job, gpu: Gpu | None) -> float:
-    recipe = RECIPES[job.precision]
+def _peak_flops(precision: Recipe, gpu: Gpu | None) -> float:
+    recipe = precision
     tflops = ((gpu.bf16_tflops or gpu.fp16_tflops) if gpu else None) or DEFAULT_TFLOPS
     if recipe.autocast is None and recipe.weights.nbytes == 4:
         tflops = (gpu.fp32_tflops if gpu else None) or tflops / 8

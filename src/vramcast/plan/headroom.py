@@ -11,17 +11,20 @@ from dataclasses import dataclass, replace
 import numpy
 from numpy.typing import NDArray
 
-from vramcast.engine.bill import TooLarge
-from vramcast.engine.estimate import estimate_if_it_may_fit
-from vramcast.engine.prices.peaks import Recording
-from vramcast.engine.recording.sequence_limits import DEFAULT_SEQ
-from vramcast.engine.replay.varying_lengths import has_many_lengths
+from vramcast.engine import (
+    DEFAULT_SEQ,
+    Recording,
+    TooLarge,
+    estimate_if_it_may_fit,
+    has_many_lengths,
+)
 from vramcast.errors import InputError
 from vramcast.forecast import Forecast
 from vramcast.job import Job
 from vramcast.models.read.config import Config
 from vramcast.models.record.program import Sizes
-from vramcast.plan.ranking import is_plan, peak_bytes
+from vramcast.plan.ranking import is_plan
+from vramcast.setup import resolve
 
 Grid = NDArray[numpy.int64]
 POINTS = 4096  # looked at above what is known to fit
@@ -35,7 +38,9 @@ POSITIONS = ("max_position_embeddings", "", "n_positions", "n_ctx", "max_target_
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
     largest_batch: int
-    longest_seq: int | None  # None where batches are padded or of many lengths, or no length is given
+    longest_seq: (
+        int | None
+    )  # None where batches are padded or of many lengths, or no length is given
 
 
 def find_reach(forecast: Forecast, config: Config, room: int) -> Reach:
@@ -43,7 +48,7 @@ def find_reach(forecast: Forecast, config: Config, room: int) -> Reach:
     assert job is not None
     batches = job.batch + numpy.arange(POINTS)
     batch = _farthest(forecast, config, room, "batch", batches)
-    if job.seq is None or job.longest_seq is not None or has_many_lengths(job):
+    if job.seq is None or job.longest_seq is not None or has_many_lengths(resolve(job).data):
         return Reach(largest_batch=batch, longest_seq=None)
     most = int(config.dim(*POSITIONS, default=DEFAULT_SEQ))
     lengths = job.seq + LENGTH_STEP * numpy.arange(POINTS)
@@ -68,7 +73,9 @@ def _farthest(forecast: Forecast, config: Config, room: int, key: str, values: G
             continue
         if is_plan(seen):
             return int(values[at])
-        more = room / seen.asked_bytes if isinstance(seen, TooLarge) else _ratio(seen, int(peaks[at]))
+        more = (
+            room / seen.asked_bytes if isinstance(seen, TooLarge) else _ratio(seen, int(peaks[at]))
+        )
         ratio, below = max(ratio, more) * (1 + CAUTION * 2**missed), at
     return int(values[0])
 
@@ -79,15 +86,23 @@ def _with(job: Job, key: str, value: int) -> Job:
 
 def _peaks(job: Job, config: Config, forecast: Forecast, key: str, values: Grid) -> Grid:
     batch = values if key == "batch" else numpy.full(len(values), job.batch)
-    seq = values if key == "seq" else numpy.full(len(values), job.longest_seq or job.seq or DEFAULT_SEQ)
+    seq = (
+        values
+        if key == "seq"
+        else numpy.full(len(values), job.longest_seq or job.seq or DEFAULT_SEQ)
+    )
     target = seq if job.target_seq is None else job.target_seq
     images = 1 if job.images is None else job.images
-    sizes = Sizes(batch=batch, seq=seq, target_seq=target, images=images, image_tokens=job.image_tokens)
-    return numpy.broadcast_to(Recording(job, config, forecast.gpu, sizes).peak(job), values.shape)
+    sizes = Sizes(
+        batch=batch, seq=seq, target_seq=target, images=images, image_tokens=job.image_tokens
+    )
+    return numpy.broadcast_to(
+        Recording(resolve(job), config, forecast.gpu, sizes).peak(resolve(job)), values.shape
+    )
 
 
 def _ratio(forecast: Forecast, allocated: int) -> float:
     """From allocated bytes to the upper end of the range of reserved ones."""
     verdict = forecast.verdict()
-    margin = forecast.assumed_most_bytes() / peak_bytes(forecast)
+    margin = forecast.assumed_most_bytes() / forecast.verdict().highest_bytes
     return margin * max((verdict.reserved_bytes or 0) / allocated, 1.0)

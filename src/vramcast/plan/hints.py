@@ -8,10 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.engine.lines.overheads import context_entries
-from vramcast.engine.prices.peaks import Recording
-from vramcast.engine.recording.record import DEVICE, sizes_of
-from vramcast.engine.recording.regime import kv_cache
+from vramcast.engine import Recording, context_bytes, kv_cache, sizes_of
 from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
 from vramcast.job import Job
@@ -20,13 +17,21 @@ from vramcast.models.read.config import Config
 from vramcast.models.read.model import read_model
 from vramcast.models.record.program import Sizes
 from vramcast.plan.moves import CHANGES, FREE, SLOWER, Kind, Move
+from vramcast.setup import resolve
 
 SHOWN = 4
 WORTH = 0.02  # a change that frees less than this share of what is short is not worth a line
 NAMES = (  # one or two of each class: each costs a few milliseconds
-    "fused optimizer", "outputs not held", "SDPA attention", "zero_grad before forward",
-    "reference log-probabilities precomputed", "reference model on the CPU", "checkpointing", "8-bit AdamW", "LoRA",
-)  # fmt: skip
+    "fused optimizer",
+    "outputs deleted before backward",
+    "SDPA attention",
+    "zero_grad before forward",
+    "reference log-probabilities precomputed",
+    "reference model on the CPU",
+    "checkpointing",
+    "8-bit AdamW",
+    "LoRA",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +50,14 @@ class Hint:
 def hints(forecast: Forecast) -> tuple[Hint, ...]:
     """The cheapest single changes, and the first of two combinations that would do; nothing for a job that fits."""
     job, gpu, verdict = forecast.job, forecast.gpu, forecast.verdict()
-    if verdict.fits is not False or job is None or gpu is None or job.model is None or job.gpus > 1 or job.edit:
+    if (
+        verdict.fits is not False
+        or job is None
+        or gpu is None
+        or job.model is None
+        or job.gpus > 1
+        or job.edit
+    ):
         return ()
     config = read_model(job.model).config
     if config is None or forecast.ledger.top_level != Level.PROCESS:
@@ -53,17 +65,30 @@ def hints(forecast: Forecast) -> tuple[Hint, ...]:
     prices = _Prices(job, config, gpu)
     named = {move.name: move for move in (*FREE, *SLOWER, *CHANGES)}
     singles = [hint for name in NAMES if (hint := prices.hint((named[name],))) is not None]
-    worth = [hint for hint in singles if hint.fits or hint.frees_bytes > WORTH * -(verdict.headroom_bytes or 0)]
+    worth = [
+        hint
+        for hint in singles
+        if hint.fits or hint.frees_bytes > WORTH * -(verdict.headroom_bytes or 0)
+    ]
     order = list(Kind)
     worth.sort(key=lambda hint: (order.index(hint.kind), not hint.fits, -hint.frees_bytes))
-    combined = next((hint for hint in map(prices.hint, _combinations()) if hint is not None and hint.fits), None)
-    return (*worth[:SHOWN], *([combined] if combined and not any(hint.fits for hint in worth[:SHOWN]) else []))
+    combined = next(
+        (hint for hint in map(prices.hint, _combinations()) if hint is not None and hint.fits), None
+    )
+    return (
+        *worth[:SHOWN],
+        *([combined] if combined and not any(hint.fits for hint in worth[:SHOWN]) else []),
+    )
 
 
 def _combinations() -> tuple[tuple[Move, ...], ...]:
     """Everything free and checkpointing; with adapters on 4-bit weights."""
     named = {move.name: move for move in (*FREE, *SLOWER, *CHANGES)}
-    free = tuple(move for move in FREE if move.name not in ("optimizer step inside backward", "chunked cross entropy"))
+    free = tuple(
+        move
+        for move in FREE
+        if move.name not in ("optimizer step inside backward", "chunked cross entropy")
+    )
     slower = (*free, named["checkpointing"])
     return slower, (*slower, named["QLoRA"])
 
@@ -72,7 +97,7 @@ class _Prices:
     def __init__(self, job: Job, config: Config, gpu: Gpu) -> None:
         self.job, self.config, self.gpu = job, config, gpu
         self.recordings: dict[object, Recording] = {}
-        self.room = gpu.capacity_bytes() - sum(entry.nbytes for entry in context_entries(job, gpu, DEVICE))
+        self.room = gpu.capacity_bytes() - context_bytes(job, gpu)
         self.base = self.allocated(job)
 
     def hint(self, moves: tuple[Move, ...]) -> Hint | None:
@@ -89,19 +114,30 @@ class _Prices:
             nbytes = self.allocated(job)
         except VramcastError:
             return None
-        return Hint(moves=tuple(used), frees_bytes=max(self.base - nbytes, 0), fits=nbytes <= self.room)
+        return Hint(
+            moves=tuple(used), frees_bytes=max(self.base - nbytes, 0), fits=nbytes <= self.room
+        )
 
     def allocated(self, job: Job) -> int:
         key = (
-            job.precision, job.lora_rank, job.quantize, job.freeze, job.attention, job.loss,
-            kv_cache(job, self.config), job.checkpointing == "none",
-        )  # fmt: skip
+            job.precision,
+            job.lora_rank,
+            job.quantize,
+            job.freeze,
+            job.attention,
+            job.loss,
+            kv_cache(resolve(job), self.config),
+            job.checkpointing == "none",
+        )
         if key not in self.recordings:
-            named = sizes_of(job, self.config)
+            named = sizes_of(resolve(job).data, self.config)
             tokens = None if named.image_tokens is None else int(named.image_tokens)
             sizes = Sizes(
-                batch=int(named.batch), seq=int(named.seq), target_seq=int(named.target_seq), images=int(named.images),
+                batch=int(named.batch),
+                seq=int(named.seq),
+                target_seq=int(named.target_seq),
+                images=int(named.images),
                 image_tokens=tokens,
-            )  # fmt: skip
-            self.recordings[key] = Recording(job, self.config, self.gpu, sizes)
-        return int(self.recordings[key].peak(job))
+            )
+            self.recordings[key] = Recording(resolve(job), self.config, self.gpu, sizes)
+        return int(self.recordings[key].peak(resolve(job)))

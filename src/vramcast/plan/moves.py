@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from vramcast.catalog.gpus import find_gpu
-from vramcast.engine.lines.optimizers import implementation
-from vramcast.engine.lines.training_step import keeps_outputs
-from vramcast.engine.stream.gate_loops import TWO_PASSES
+from vramcast.engine import TWO_PASSES
 from vramcast.job import Job, Precision, fields
 from vramcast.ledger import Word
 from vramcast.models.record.tape import Param
+from vramcast.setup import resolve
 
 
 class Kind(Word):
@@ -36,7 +35,9 @@ class Move:
     apply: Callable[[Job], Job | None]
     second_gpu: bool = False  # needs another card beside the job's
     price: float = 0.0  # beside time, in an order of our own: what a changed training costs, how far a batch shrinks
-    how: dict[str, str] = field(default_factory=dict)  # plain torch, Trainer, DeepSpeed: the lines that do it
+    how: dict[str, str] = field(
+        default_factory=dict
+    )  # plain torch, Trainer, DeepSpeed: the lines that do it
 
 
 ADAMS = ("adamw", "adam", "sophia")
@@ -44,8 +45,10 @@ ADAMS = ("adamw", "adam", "sophia")
 
 def changed_keys(before: Job, after: Job) -> frozenset[str]:
     return frozenset(
-        name for name, key in fields().items() if getattr(before, key.name) != getattr(after, key.name)
-    )  # fmt: skip
+        name
+        for name, key in fields().items()
+        if getattr(before, key.name) != getattr(after, key.name)
+    )
 
 
 # ---- free
@@ -53,18 +56,36 @@ def changed_keys(before: Job, after: Job) -> frozenset[str]:
 
 def _fused(job: Job) -> Job | None:
     known = job.optimizer in ("adamw", "adam", "sgd", "sgd-momentum", "adagrad")
-    return job.changed(optimizer_impl="fused") if known and implementation(job) != "fused" else None
+    return (
+        job.changed(optimizer_impl="fused")
+        if known and resolve(job).optimizer.implementation != "fused"
+        else None
+    )
 
 
 def _in_backward(job: Job) -> Job | None:
     known = (*ADAMS, "sgd", "adamw-8bit", "paged-adamw", "paged-adamw-8bit", "adafactor")
     possible = job.accumulate == 1 and job.optimizer in known and job.lora_rank is None
-    possible = possible and job.critic == "none" and job.gpus == 1 and not job.edit and job.loop not in TWO_PASSES
-    return job.changed(optimizer_impl="in-backward") if possible and implementation(job) != "in-backward" else None
+    possible = (
+        possible
+        and job.critic == "none"
+        and job.gpus == 1
+        and not job.edit
+        and job.loop not in TWO_PASSES
+    )
+    return (
+        job.changed(optimizer_impl="in-backward")
+        if possible and resolve(job).optimizer.implementation != "in-backward"
+        else None
+    )
 
 
 def _drop_outputs(job: Job) -> Job | None:
-    return job.changed(keep_outputs=False) if keeps_outputs(job) and job.teacher == "none" else None
+    return (
+        job.changed(keep_outputs=False)
+        if resolve(job).loop.keeps_outputs and job.teacher == "none"
+        else None
+    )
 
 
 def _loss(how: str) -> Callable[[Job], Job | None]:
@@ -72,7 +93,11 @@ def _loss(how: str) -> Callable[[Job], Job | None]:
 
     def apply(job: Job) -> Job | None:
         needs_logits = how == "fused" and job.teacher != "none"  # distillation compares them
-        return job.changed(loss=how) if order.index(how) > order.index(job.loss) and not needs_logits else None
+        return (
+            job.changed(loss=how)
+            if order.index(how) > order.index(job.loss) and not needs_logits
+            else None
+        )
 
     return apply
 
@@ -89,12 +114,16 @@ def _expandable(job: Job) -> Job | None:
 
 
 def _zero_grad_first(job: Job) -> Job | None:
-    late = job.framework == "lightning" if job.zero_grad is None else job.zero_grad == "after-forward"
+    late = (
+        job.framework == "lightning" if job.zero_grad is None else job.zero_grad == "after-forward"
+    )
     return job.changed(zero_grad="before-forward") if late and job.accumulate == 1 else None
 
 
 def _inner_only(job: Job) -> Job | None:
-    return job.changed(edit_gradients="inner") if job.edit and job.edit_gradients != "inner" else None
+    return (
+        job.changed(edit_gradients="inner") if job.edit and job.edit_gradients != "inner" else None
+    )
 
 
 def _cut(job: Job) -> Job | None:
@@ -106,7 +135,9 @@ def _cut(job: Job) -> Job | None:
 
 def _reference(place: str, instead_of: tuple[str, ...]) -> Callable[[Job], Job | None]:
     def apply(job: Job) -> Job | None:
-        return job.changed(reference=place) if job.reference in instead_of and job.gpus == 1 else None
+        return (
+            job.changed(reference=place) if job.reference in instead_of and job.gpus == 1 else None
+        )
 
     return apply
 
@@ -128,7 +159,11 @@ def _checkpointing(how: str) -> Callable[[Job], Job | None]:
 
 def _smaller_batch(divisor: int) -> Callable[[Job], Job | None]:
     def apply(job: Job) -> Job | None:
-        if job.batch % divisor or implementation(job) == "in-backward" or job.edit:
+        if (
+            job.batch % divisor
+            or resolve(job).optimizer.implementation == "in-backward"
+            or job.edit
+        ):
             return None
         return job.changed(batch=job.batch // divisor, accumulate=job.accumulate * divisor)
 
@@ -137,7 +172,11 @@ def _smaller_batch(divisor: int) -> Callable[[Job], Job | None]:
 
 def _optimizer(name: str, instead_of: tuple[str, ...]) -> Callable[[Job], Job | None]:
     def apply(job: Job) -> Job | None:
-        return job.changed(optimizer=name, optimizer_impl=None) if job.optimizer in instead_of else None
+        return (
+            job.changed(optimizer=name, optimizer_impl=None)
+            if job.optimizer in instead_of
+            else None
+        )
 
     return apply
 
@@ -161,14 +200,19 @@ def _adapters(precision: Precision | None, quantize: str) -> Callable[[Job], Job
     """`precision` on cards that compute in bf16; on others fp16 with a GradScaler, which needs the fp32 adapters."""
 
     def apply(job: Job) -> Job | None:
-        if (job.lora_rank is not None and job.quantize == quantize) or job.quantize not in ("none", quantize):
+        if (job.lora_rank is not None and job.quantize == quantize) or job.quantize not in (
+            "none",
+            quantize,
+        ):
             return None
         if job.edit or job.freeze:
             return None
         adapted = job.changed(lora_rank=job.lora_rank or 16, quantize=quantize)
         if precision is None:
             return adapted
-        return adapted.changed(precision=precision if _computes_bf16(job.gpu) else Precision.FP16_AUTOCAST)
+        return adapted.changed(
+            precision=precision if _computes_bf16(job.gpu) else Precision.FP16_AUTOCAST
+        )
 
     return apply
 
@@ -181,7 +225,11 @@ def _shorter(divisor: int) -> Callable[[Job], Job | None]:
         length = (job.longest_seq or job.seq or 0) // divisor
         if length < max(128, (job.rollout_tokens or 0) + 1):
             return None
-        cut = {name: min(asked, length) for name in LENGTHS if (asked := getattr(job, name)) is not None}
+        cut = {
+            name: min(asked, length)
+            for name in LENGTHS
+            if (asked := getattr(job, name)) is not None
+        }
         return job.changed(**cut)
 
     return apply
@@ -189,35 +237,45 @@ def _shorter(divisor: int) -> Callable[[Job], Job | None]:
 
 def _freeze(patterns: tuple[str, ...]) -> Callable[[Job], Job | None]:
     def apply(job: Job) -> Job | None:
-        return None if job.freeze or job.lora_rank is not None or job.edit else job.changed(freeze=patterns)
+        return (
+            None
+            if job.freeze or job.lora_rank is not None or job.edit
+            else job.changed(freeze=patterns)
+        )
 
     return apply
 
 
 FUSED = Move(
-    name="fused optimizer", axis="optimizer-impl", kind=Kind.FREE, apply=_fused,
-    why="the foreach step makes a list as large as all parameters; the fused kernel works in place",
+    name="fused optimizer",
+    axis="optimizer-impl",
+    kind=Kind.FREE,
+    apply=_fused,
+    why="the foreach step makes a temporary list as large as all parameters; the fused kernel works in place",
     how={"torch": "torch.optim.AdamW(..., fused=True)", "trainer": 'optim="adamw_torch_fused"'},
-)  # fmt: skip
+)
 EXPANDABLE = Move(
-    name="expandable segments", axis="alloc-conf", kind=Kind.FREE, apply=_expandable,
-    why="cached blocks can grow instead of lying unused",
+    name="expandable segments",
+    axis="alloc-conf",
+    kind=Kind.FREE,
+    apply=_expandable,
+    why="cached blocks can grow instead of staying unused",
     how={"torch": "PYTORCH_ALLOC_CONF=expandable_segments:True"},
-)  # fmt: skip
+)
 
 FREE = (
     FUSED,
     Move(
         name="optimizer step inside backward", axis="optimizer-impl", kind=Kind.FREE, apply=_in_backward,
-        why="each gradient is used and dropped as soon as it exists; the global norm cannot be clipped",
+        why="each gradient is used and freed as soon as it exists; the global norm cannot be clipped",
         how={
             "torch": "parameter.register_post_accumulate_grad_hook(step_and_clear)",
             "torchtune": "optimizer_in_bwd: True",
         },
     ),
     Move(
-        name="outputs not held", axis="keep-outputs", kind=Kind.FREE, apply=_drop_outputs,
-        why="logits and past_key_values live through backward and step while a variable holds them",
+        name="outputs deleted before backward", axis="keep-outputs", kind=Kind.FREE, apply=_drop_outputs,
+        why="while a variable refers to them, logits and past_key_values stay allocated through backward and step",
         how={"torch": "loss = model(**batch, use_cache=False).loss"},
     ),
     Move(
@@ -233,7 +291,7 @@ FREE = (
     ),
     Move(
         name="SDPA attention", axis="attention", kind=Kind.FREE, apply=_sdpa,
-        why="fused kernels keep no scores",
+        why="fused kernels do not store attention scores",
         how={"torch": 'from_pretrained(..., attn_implementation="sdpa")'},
     ),
     Move(
@@ -255,7 +313,7 @@ FREE = (
     ),
     Move(
         name="edited forwards one at a time", axis="edit-graph", kind=Kind.FREE, apply=_cut,
-        why="the edited weights are leaves: each loss runs backward alone, their gradients are summed there",
+        why="the edited weights are leaves: each loss runs backward alone and their gradients add up there",
         how={"torch": "with vramcast.runtime.GraphCut(edited) as cut: loss_of(cut.leaves).backward(); cut.replay()"},
     ),
     EXPANDABLE,
@@ -263,118 +321,199 @@ FREE = (
 
 SLOWER = (
     Move(
-        name="reference model on the second GPU", axis="reference", kind=Kind.SLOWER, second_gpu=True,
-        apply=_reference("cuda:1", ("same",)), why="its weights leave this GPU; batches and results cross over",
+        name="reference model on the second GPU",
+        axis="reference",
+        kind=Kind.SLOWER,
+        second_gpu=True,
+        apply=_reference("cuda:1", ("same",)),
+        why="its weights move to the other GPU; batches and results are copied between them",
         how={"torch": 'vramcast.runtime.ReferenceModel(model, placement="cuda:1")'},
     ),
     Move(
-        name="reference model on the CPU", axis="reference", kind=Kind.SLOWER, apply=_reference("cpu", ("same",)),
-        why="its weights leave the GPU; its forward takes seconds instead of milliseconds",
+        name="reference model on the CPU",
+        axis="reference",
+        kind=Kind.SLOWER,
+        apply=_reference("cpu", ("same",)),
+        why="its weights move to CPU memory; its forward pass takes seconds instead of milliseconds",
         how={"torch": 'vramcast.runtime.ReferenceModel(model, placement="cpu")'},
     ),
     Move(
-        name="edited layers on the second GPU", axis="sub-device", kind=Kind.SLOWER, apply=_second_device,
+        name="edited layers on the second GPU",
+        axis="sub-device",
+        kind=Kind.SLOWER,
+        apply=_second_device,
         second_gpu=True,
-        why="layers from the first edited one on, with what they keep, leave this GPU",
+        why="the first edited layer and all later ones, with their activations, move to the other GPU",
         how={"torch": 'vramcast.runtime.FunctionalEdit(model, names).place("cuda:0", "cuda:1")'},
     ),
     Move(
-        name="selective checkpointing", axis="checkpointing", kind=Kind.SLOWER, apply=_checkpointing("selective"),
+        name="selective checkpointing",
+        axis="checkpointing",
+        kind=Kind.SLOWER,
+        apply=_checkpointing("selective"),
         why="results of matrix products are kept, the rest is recomputed",
         how={"torch": "torch.utils.checkpoint.create_selective_checkpoint_contexts"},
     ),
     Move(
-        name="checkpointing", axis="checkpointing", kind=Kind.SLOWER, apply=_checkpointing("full"),
+        name="checkpointing",
+        axis="checkpointing",
+        kind=Kind.SLOWER,
+        apply=_checkpointing("full"),
         why="only the inputs of blocks are kept, each block runs forward twice",
-        how={"torch": "model.gradient_checkpointing_enable()", "trainer": "gradient_checkpointing=True",
-             "deepspeed": "deepspeed.checkpointing.checkpoint"},
+        how={
+            "torch": "model.gradient_checkpointing_enable()",
+            "trainer": "gradient_checkpointing=True",
+            "deepspeed": "deepspeed.checkpointing.checkpoint",
+        },
     ),
     Move(
-        name="checkpointing with offload", axis="checkpointing", kind=Kind.SLOWER, apply=_checkpointing("offload"),
-        why="the inputs of blocks wait in host memory",
-        how={"torch": "torch.autograd.graph.save_on_cpu(pin_memory=True)",
-             "deepspeed": '"activation_checkpointing": {"cpu_checkpointing": true}'},
+        name="checkpointing with offload",
+        axis="checkpointing",
+        kind=Kind.SLOWER,
+        apply=_checkpointing("offload"),
+        why="the inputs of blocks are kept in CPU memory",
+        how={
+            "torch": "torch.autograd.graph.save_on_cpu(pin_memory=True)",
+            "deepspeed": '"activation_checkpointing": {"cpu_checkpointing": true}',
+        },
     ),
     *(
         Move(
-            name=f"micro-batch ÷ {divisor}, accumulation × {divisor}", axis="batch", kind=Kind.SLOWER,
-            price=divisor / 100, apply=_smaller_batch(divisor), why="the same global batch in more, smaller pieces",
-            how={"torch": f"loss / {divisor}, step every {divisor} batches",
-                 "trainer": "per_device_train_batch_size, gradient_accumulation_steps",
-                 "deepspeed": '"train_micro_batch_size_per_gpu", "gradient_accumulation_steps"'},
+            name=f"micro-batch ÷ {divisor}, accumulation × {divisor}",
+            axis="batch",
+            kind=Kind.SLOWER,
+            price=divisor / 100,
+            apply=_smaller_batch(divisor),
+            why="the same global batch in more, smaller pieces",
+            how={
+                "torch": f"loss / {divisor}, step every {divisor} batches",
+                "trainer": "per_device_train_batch_size, gradient_accumulation_steps",
+                "deepspeed": '"train_micro_batch_size_per_gpu", "gradient_accumulation_steps"',
+            },
         )
         for divisor in (2, 4, 8, 16, 32)
     ),
     Move(
-        name="optimizer states paged to the host", axis="optimizer", kind=Kind.SLOWER,
-        apply=_optimizer("paged-adamw", ADAMS), why="states live in unified memory and cross PCIe in every step",
-        how={"torch": "bitsandbytes.optim.PagedAdamW", "trainer": 'optim="paged_adamw_32bit"',
-             "deepspeed": '"offload_optimizer": {"device": "cpu"}'},
+        name="optimizer states paged to the host",
+        axis="optimizer",
+        kind=Kind.SLOWER,
+        apply=_optimizer("paged-adamw", ADAMS),
+        why="states are in unified memory and are copied over PCIe in every step",
+        how={
+            "torch": "bitsandbytes.optim.PagedAdamW",
+            "trainer": 'optim="paged_adamw_32bit"',
+            "deepspeed": '"offload_optimizer": {"device": "cpu"}',
+        },
     ),
-)  # fmt: skip
+)
 
 CHANGES = (
     Move(
-        name="8-bit AdamW", axis="optimizer", kind=Kind.CHANGES, price=2, apply=_optimizer("adamw-8bit", ADAMS),
+        name="8-bit AdamW",
+        axis="optimizer",
+        kind=Kind.CHANGES,
+        price=2,
+        apply=_optimizer("adamw-8bit", ADAMS),
         why="states in 8 bit with block-wise scales",
-        how={"torch": "bitsandbytes.optim.AdamW8bit; with FSDP2 torchao.optim.AdamW8bit",
-             "trainer": 'optim="adamw_bnb_8bit"; with FSDP2 optim="adamw_torch_8bit"'},
+        how={
+            "torch": "bitsandbytes.optim.AdamW8bit; with FSDP2 torchao.optim.AdamW8bit",
+            "trainer": 'optim="adamw_bnb_8bit"; with FSDP2 optim="adamw_torch_8bit"',
+        },
     ),
     Move(
-        name="paged 8-bit AdamW", axis="optimizer", kind=Kind.CHANGES, price=2,
+        name="paged 8-bit AdamW",
+        axis="optimizer",
+        kind=Kind.CHANGES,
+        price=2,
         apply=_optimizer("paged-adamw-8bit", (*ADAMS, "adamw-8bit")),
-        why="8-bit states in unified memory, which the driver moves to the host when the card is full",
+        why="8-bit states in unified memory, which the driver moves to CPU memory when the card is full",
         how={"torch": "bitsandbytes.optim.PagedAdamW8bit", "trainer": 'optim="paged_adamw_8bit"'},
     ),
     Move(
-        name="Adafactor", axis="optimizer", kind=Kind.CHANGES, price=3, apply=_optimizer("adafactor", ADAMS),
+        name="Adafactor",
+        axis="optimizer",
+        kind=Kind.CHANGES,
+        price=3,
+        apply=_optimizer("adafactor", ADAMS),
         why="factored second moments, no first moment",
         how={"torch": "torch.optim.Adafactor", "trainer": 'optim="adafactor"'},
     ),
     Move(
-        name="everything in bf16", axis="adapter", kind=Kind.CHANGES, price=3, apply=_bf16_true,
+        name="everything in bf16",
+        axis="adapter",
+        kind=Kind.CHANGES,
+        price=3,
+        apply=_bf16_true,
         why="weights, gradients and states in 2 bytes; small updates can get lost",
-        how={"torch": "model.to(torch.bfloat16)", "trainer": "from_pretrained(dtype=torch.bfloat16), bf16=False"},
+        how={
+            "torch": "model.to(torch.bfloat16)",
+            "trainer": "from_pretrained(dtype=torch.bfloat16), bf16=False",
+        },
     ),
     Move(
-        name="LoRA", axis="adapter", kind=Kind.CHANGES, price=5, apply=_adapters(Precision.BF16_TRUE, "none"),
+        name="LoRA",
+        axis="adapter",
+        kind=Kind.CHANGES,
+        price=5,
+        apply=_adapters(Precision.BF16_TRUE, "none"),
         why="only adapters have gradients and states; frozen weights in 16 bit",
-        how={"torch": "peft.get_peft_model(model, LoraConfig(r=16, target_modules='all-linear')); before Ampere "
-                      "weights in torch.float16, under torch.autocast with a GradScaler",
-             "trainer": "the same with bf16=True, before Ampere fp16=True"},
+        how={
+            "torch": "peft.get_peft_model(model, LoraConfig(r=16, target_modules='all-linear')); before Ampere "
+            "weights in torch.float16, under torch.autocast with a GradScaler",
+            "trainer": "the same with bf16=True, before Ampere fp16=True",
+        },
     ),
     Move(
-        name="QLoRA", axis="adapter", kind=Kind.CHANGES, price=6,
+        name="QLoRA",
+        axis="adapter",
+        kind=Kind.CHANGES,
+        price=6,
         apply=_adapters(Precision.BF16_AUTOCAST, "nf4-double"),
         why="frozen weights in 4 bit, adapters on top",
-        how={"torch": "BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', "
-                      "bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16) and LoRA, "
-                      "under torch.autocast; before Ampere torch.float16 and a GradScaler",
-             "trainer": "the same with bf16=True, before Ampere fp16=True"},
+        how={
+            "torch": "BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', "
+            "bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16) and LoRA, "
+            "under torch.autocast; before Ampere torch.float16 and a GradScaler",
+            "trainer": "the same with bf16=True, before Ampere fp16=True",
+        },
     ),
     *(
         Move(
-            name=f"sequence ÷ {divisor}", axis="seq", kind=Kind.CHANGES, price=6 + divisor, apply=_shorter(divisor),
+            name=f"sequence ÷ {divisor}",
+            axis="seq",
+            kind=Kind.CHANGES,
+            price=6 + divisor,
+            apply=_shorter(divisor),
             why="activations and logits shrink with the length; longer samples are cut",
             how={"torch": "tokenizer(..., truncation=True, max_length=…)", "trainer": "max_length"},
         )
         for divisor in (2, 4)
     ),
-)  # fmt: skip
+)
 
 # Where the precision must stay as it is, adapters go on top of it.
 IN_ITS_PRECISION = (
     Move(
-        name="LoRA", axis="adapter", kind=Kind.CHANGES, price=5, apply=_adapters(None, "none"),
+        name="LoRA",
+        axis="adapter",
+        kind=Kind.CHANGES,
+        price=5,
+        apply=_adapters(None, "none"),
         why="only adapters have gradients and states",
         how={"torch": "peft.get_peft_model(model, LoraConfig(r=16, target_modules='all-linear'))"},
     ),
     Move(
-        name="QLoRA", axis="adapter", kind=Kind.CHANGES, price=6, apply=_adapters(None, "nf4-double"),
+        name="QLoRA",
+        axis="adapter",
+        kind=Kind.CHANGES,
+        price=6,
+        apply=_adapters(None, "nf4-double"),
         why="frozen weights in 4 bit, adapters on top",
-        how={"torch": "BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_use_double_quant=True) and LoRA"},
+        how={
+            "torch": "BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_use_double_quant=True) and LoRA"
+        },
     ),
-)  # fmt: skip
+)
 
 
 def freezing(params: Iterable[Param]) -> tuple[Move, ...]:
@@ -387,8 +526,12 @@ def freezing(params: Iterable[Param]) -> tuple[Move, ...]:
     encoder = _encoder(names)
     lower = (encoder,) if encoder else tuple(_lower_half(names))
     which = "encoder" if encoder else "lower half of the layers"
-    why = "no gradients, states or kept activations below the first trained layer"
-    found = [_frozen("embeddings frozen", embeddings, 4, "their gradients and states go")]
+    why = "no gradients, optimizer states or activations needed below the first trained layer"
+    found = [
+        _frozen(
+            "embeddings frozen", embeddings, 4, "no gradients or optimizer states needed for them"
+        )
+    ]
     if lower:
         found.append(_frozen(f"embeddings and {which} frozen", (*embeddings, *lower), 7, why))
     return tuple(found)
@@ -397,14 +540,27 @@ def freezing(params: Iterable[Param]) -> tuple[Move, ...]:
 def _encoder(names: list[str]) -> str | None:
     for path in ("encoder", "model.encoder"):
         other = path.replace("encoder", "decoder")
-        if any(name.startswith(f"{path}.") for name in names) and any(name.startswith(f"{other}.") for name in names):
+        if any(name.startswith(f"{path}.") for name in names) and any(
+            name.startswith(f"{other}.") for name in names
+        ):
             return path
     return None
 
 
 def _frozen(name: str, patterns: tuple[str, ...], price: int, why: str) -> Move:
-    how = {"torch": f"{patterns[0]}.requires_grad_(False)" + (" and so on" if len(patterns) > 1 else "")}
-    return Move(name=name, axis="adapter", kind=Kind.CHANGES, price=price, apply=_freeze(patterns), why=why, how=how)
+    how = {
+        "torch": f"{patterns[0]}.requires_grad_(False)"
+        + (" and so on" if len(patterns) > 1 else "")
+    }
+    return Move(
+        name=name,
+        axis="adapter",
+        kind=Kind.CHANGES,
+        price=price,
+        apply=_freeze(patterns),
+        why=why,
+        how=how,
+    )
 
 
 def _lower_half(names: Iterable[str]) -> list[str]:
@@ -423,7 +579,7 @@ def _lower_half(names: Iterable[str]) -> list[str]:
 
 def available(
     job: Job, keep: frozenset[str], params: Iterable[Param] = (), *, second_gpu: bool = False
-) -> list[Move]:  # fmt: skip
+) -> list[Move]:
     """The moves that apply to the job and leave alone what the user wants kept."""
     adapted = IN_ITS_PRECISION if "precision" in keep else ()
     found: list[Move] = []

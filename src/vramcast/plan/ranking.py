@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from vramcast.engine.bill import TooLarge
+from vramcast.engine import TooLarge
 from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
 from vramcast.job import Job
@@ -16,7 +16,9 @@ Moves = tuple[Move, ...]
 KINDS = tuple(Kind)
 # What a combination costs beside its class, in the unit of `Move.price`: time counts most, each change a little.
 SLOWDOWN_PRICE, COSTLY_PRICE, FREE_PRICE = 4.0, 0.2, 0.1
-MUCH_SLOWER = 2.0  # the same training at more than this many times the time is no better than a changed one
+MUCH_SLOWER = (
+    2.0  # the same training at more than this many times the time is no better than a changed one
+)
 KEPT_FREE = 0.9  # of a card, where reserved memory is not modelled
 
 
@@ -35,7 +37,9 @@ class Question:
 
     moves: Moves
     job: Job
-    slowdown: tuple[float, float]  # time per token against the job as given, at both ends of the assumptions
+    slowdown: tuple[
+        float, float
+    ]  # time per token against the job as given, at both ends of the assumptions
     allocated_bytes: int = 0  # at least, as far as it is known
 
 
@@ -88,7 +92,7 @@ def fits_surely(forecast: Forecast) -> bool:
     verdict = forecast.verdict()
     capacity = verdict.capacity_bytes or 0
     if verdict.process_bytes is None:
-        return verdict.fits is not False and peak_bytes(forecast) <= KEPT_FREE * capacity
+        return verdict.fits is not False and verdict.highest_bytes <= KEPT_FREE * capacity
     return verdict.fits is True and forecast.assumed_most_bytes() <= capacity
 
 
@@ -99,11 +103,6 @@ def is_plan(answer: Answer) -> bool:
 def allocated_part(forecast: Forecast) -> float:
     """Of what is reserved."""
     verdict = forecast.verdict()
-    return (verdict.allocated_bytes or 0) / verdict.reserved_bytes if verdict.reserved_bytes else 1.0
-
-
-def peak_bytes(forecast: Forecast) -> int:
-    """The highest level that is modelled."""
-    verdict = forecast.verdict()
-    levels = (verdict.process_bytes, verdict.reserved_bytes, verdict.allocated_bytes)
-    return next((level for level in levels if level is not None), 0)
+    return (
+        (verdict.allocated_bytes or 0) / verdict.reserved_bytes if verdict.reserved_bytes else 1.0
+    )

@@ -7,23 +7,28 @@ before they are called fitting. What is skipped without an estimate allocates mo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramcast.catalog.gpus import Gpu, find_gpu
-from vramcast.engine.estimate import estimate, estimate_if_it_may_fit, least_left
-from vramcast.engine.lines.overheads import context_entries
-from vramcast.engine.recording.record import DEVICE, sizes_of
-from vramcast.engine.replay.card import replayed_on_card
-from vramcast.engine.replay.drafts import Drafts
-from vramcast.engine.replay.varying_lengths import has_many_lengths
+from vramcast.engine import (
+    Drafts,
+    context_bytes,
+    estimate,
+    estimate_if_it_may_fit,
+    has_many_lengths,
+    least_left,
+    reserved_bytes,
+    sizes_of,
+)
 from vramcast.errors import InputError, VramcastError
 from vramcast.forecast import Forecast
 from vramcast.job import Job
 from vramcast.models.read.config import Config
 from vramcast.models.read.model import read_model
-from vramcast.plan.cost import StepCost, slowdown_of
-from vramcast.plan.moves import EXPANDABLE, Kind, Move
+from vramcast.plan.cost import assumed_speeds, slowdown_of
+from vramcast.plan.moves import EXPANDABLE, Kind
+from vramcast.plan.plans import Plan, Plans, Single
 from vramcast.plan.ranking import (
     KEPT_FREE,
     KINDS,
@@ -35,15 +40,13 @@ from vramcast.plan.ranking import (
     allocated_part,
     applied,
     effort_of,
-    fits_surely,
     is_plan,
-    kind_of,
     rank_of,
 )
+from vramcast.setup import resolve
 
 if TYPE_CHECKING:  # one kind of job needs NumPy, the other what is known of many GPUs: each is loaded where it is used
     from vramcast.plan.cluster import Search
-    from vramcast.plan.headroom import Reach
     from vramcast.plan.table import Candidate, Table
 
 WANTED = 4  # plans shown
@@ -51,48 +54,6 @@ WANTED = 4  # plans shown
 # alike, are skipped. Runs of many lengths take ten times as long to play.
 EXACT, EXACT_OF_RUNS = 24, 4
 TRIED = 60  # once something fits; before that the search goes on to its end
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A combination that was estimated from scratch."""
-
-    moves: Moves
-    job: Job
-    forecast: Forecast
-    slowdown: tuple[float, float] | None  # None: no price on time
-
-    @property
-    def kind(self) -> Kind:
-        return kind_of(self.moves)
-
-    @property
-    def fits(self) -> bool:
-        return fits_surely(self.forecast)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Single:
-    """One change alone: what it frees of allocated bytes (of reserved ones, where it is the allocator's setting)."""
-
-    move: Move
-    frees_bytes: int
-    slowdown: tuple[float, float] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plans:
-    """Plans that fit, cheapest first; single moves with what they free; and how much was looked at."""
-
-    base: Forecast
-    cost: StepCost | None
-    fitting: tuple[Plan, ...]
-    fewest: Plan | None  # of the fitting ones, the one with the fewest changes
-    singles: tuple[Single, ...]  # free, slower, changes the training; in each most freed first
-    front: tuple[Candidate, ...]  # memory against time, priced only
-    closest: Plan | None  # where nothing fits: the smallest that was found
-    reach: Reach | None
-    num_candidates: int
 
 
 # Told after each estimate of a search: how many there were so far, and the plan, where it is one.
@@ -108,17 +69,19 @@ def plan(job: Job, limits: Limits | None = None, on_estimate: OnEstimate | None 
     return _by_table(job, gpu, Drafts(config, gpu), limits, on_estimate)
 
 
-def _by_table(job: Job, gpu: Gpu, drafts: Drafts, limits: Limits, on_estimate: OnEstimate | None) -> Plans:
+def _by_table(
+    job: Job, gpu: Gpu, drafts: Drafts, limits: Limits, on_estimate: OnEstimate | None
+) -> Plans:
     """For jobs on one GPU: all combinations are priced together."""
     from vramcast.plan.headroom import find_reach
     from vramcast.plan.table import Table
 
     config = drafts.config
-    room = gpu.capacity_bytes() - sum(entry.nbytes for entry in context_entries(job, gpu, DEVICE))
+    room = gpu.capacity_bytes() - context_bytes(job, gpu)
     base = estimate(job, with_scaling=False, drafts=drafts)
     table = Table(job, config, gpu, limits, most_bytes=room)
     fits = bool(base.verdict().fits)
-    questions = _cheapest(base, table, least_left(job, gpu))
+    questions = _cheapest(base, table, least_left(resolve(job).versions, gpu))
     found = () if fits else tuple(_fitting(questions, drafts, on_estimate))
     fitting = _uncovered(_cheapest_first(found))
     first = fitting[0].forecast if fitting else base
@@ -128,6 +91,7 @@ def _by_table(job: Job, gpu: Gpu, drafts: Drafts, limits: Limits, on_estimate: O
     return Plans(
         base=base,
         cost=table.base,
+        speeds=assumed_speeds(job, gpu),
         fitting=fitting,
         num_candidates=table.num_candidates,
         fewest=min(fitting, key=lambda each: len(each.moves), default=None),
@@ -154,14 +118,18 @@ def _uncovered(found: Iterable[Plan]) -> tuple[Plan, ...]:
     return tuple(kept)
 
 
-def _by_estimates(job: Job, gpu: Gpu, config: Config, limits: Limits, on_estimate: OnEstimate | None) -> Plans:
+def _by_estimates(
+    job: Job, gpu: Gpu, config: Config, limits: Limits, on_estimate: OnEstimate | None
+) -> Plans:
     """For jobs on many GPUs and for editing: one combination after the other, in the order of the changes' prices."""
+    from vramcast.engine import RankPrices
     from vramcast.plan.cluster import Search
-    from vramcast.plan.rank_prices import RankPrices, edit_cost
+    from vramcast.plan.edit_cost import edit_cost
+    from vramcast.plan.rank_cost import slowest_rank_cost
 
     base = estimate(job, with_scaling=False)
     prices = RankPrices(config, gpu)
-    cost = prices.cost(job) if job.gpus > 1 else edit_cost(job, config, gpu)
+    cost = slowest_rank_cost(prices, resolve(job)) if job.gpus > 1 else edit_cost(job, config, gpu)
     search = Search(base, cost, prices, limits)
     moves: list[Moves] = []
     questions = search.questions(moves, lambda more: _covered(more, moves))
@@ -170,6 +138,7 @@ def _by_estimates(job: Job, gpu: Gpu, config: Config, limits: Limits, on_estimat
     return Plans(
         base=base,
         cost=cost,
+        speeds=assumed_speeds(job, gpu),
         fitting=found,
         singles=(),
         front=(),
@@ -191,7 +160,9 @@ def _closest(search: Search) -> Plan | None:
 def _singles(table: Table, cached_less: int) -> tuple[Single, ...]:
     whole, found = table.at(0).allocated_bytes, []
     for alone in table.singles():
-        freed = cached_less if alone.moves[0] is EXPANDABLE else max(whole - alone.allocated_bytes, 0)
+        freed = (
+            cached_less if alone.moves[0] is EXPANDABLE else max(whole - alone.allocated_bytes, 0)
+        )
         found.append(Single(move=alone.moves[0], frees_bytes=freed, slowdown=alone.slowdown))
     return tuple(sorted(found, key=lambda one: (KINDS.index(one.move.kind), -one.frees_bytes)))
 
@@ -202,7 +173,7 @@ def _cached_less(base: Forecast, drafts: Drafts) -> int:
     with_it = EXPANDABLE.apply(base.job)
     if with_it is None or base.gpu is None:
         return 0
-    less = replayed_on_card(drafts.of(with_it).script, base.gpu, with_it).peak_reserved_bytes
+    less = reserved_bytes(with_it, base.gpu, drafts)
     return max((base.verdict().reserved_bytes or 0) - less, 0)
 
 
@@ -218,13 +189,19 @@ def about(job: Job) -> tuple[Gpu, Config]:
 
 
 def _with_length(job: Job, config: Config) -> Job:
-    return job if job.seq or job.longest_seq else replace(job, seq=int(sizes_of(job, config).seq))
+    return (
+        job
+        if job.seq or job.longest_seq
+        else replace(job, seq=int(sizes_of(resolve(job).data, config).seq))
+    )
 
 
 # ---- the cheapest that fit
 
 
-def _fitting(questions: Questions, drafts: Drafts | None, on_estimate: OnEstimate | None) -> Iterator[Plan]:
+def _fitting(
+    questions: Questions, drafts: Drafts | None, on_estimate: OnEstimate | None
+) -> Iterator[Plan]:
     """The first that fit when estimated whole."""
     question, num_found, num_asked = next(questions, None), 0, 0
     while question is not None and num_found < WANTED:
@@ -232,7 +209,9 @@ def _fitting(questions: Questions, drafts: Drafts | None, on_estimate: OnEstimat
         num_asked += 1
         found: Plan | None = None
         if isinstance(answer, Forecast) and is_plan(answer):
-            found = Plan(moves=question.moves, job=question.job, forecast=answer, slowdown=question.slowdown)
+            found = Plan(
+                moves=question.moves, job=question.job, forecast=answer, slowdown=question.slowdown
+            )
             num_found += 1
             yield found
         if on_estimate is not None:
@@ -267,7 +246,7 @@ def _cheapest(base: Forecast, table: Table, room: int) -> Questions:
 def _in_order(table: Table, room: int, found: list[Moves], asked: dict[int, bool]) -> Questions:
     """Each with changes of its own; what fits is added to what was found."""
     job, most = table.job, dict[str, int]()
-    exact = EXACT_OF_RUNS if has_many_lengths(job) else EXACT
+    exact = EXACT_OF_RUNS if has_many_lengths(resolve(job).data) else EXACT
     for candidate in table.ranked(room, lambda moves: _covered(moves, found)):
         if found and len(asked) >= TRIED:
             return
@@ -281,7 +260,9 @@ def _in_order(table: Table, room: int, found: list[Moves], asked: dict[int, bool
         if is_plan(answer):
             found.append(candidate.moves)
         elif len(asked) > exact:
-            most[changed.alloc_conf] = min(most.get(changed.alloc_conf, room), candidate.allocated_bytes - 1)
+            most[changed.alloc_conf] = min(
+                most.get(changed.alloc_conf, room), candidate.allocated_bytes - 1
+            )
 
 
 def _smallest_of_all(table: Table, likely: int, room: int, asked: dict[int, bool]) -> Questions:

@@ -15,11 +15,7 @@ import numpy
 from numpy.typing import NDArray
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.engine.lines.optimizers import implementation
-from vramcast.engine.lines.training_step import keeps_outputs
-from vramcast.engine.prices.peaks import MOMENTS, ByPhase, Recording
-from vramcast.engine.recording.record import sizes_of
-from vramcast.engine.recording.regime import kv_cache, needs_input_grads
+from vramcast.engine import MOMENTS, ByPhase, Recording, kv_cache, needs_input_grads, sizes_of
 from vramcast.errors import InputError
 from vramcast.job import Job
 from vramcast.ledger import NEXT_BACKWARD, NEXT_FORWARD, NEXT_STEP
@@ -27,15 +23,33 @@ from vramcast.models.read.config import Config
 from vramcast.models.record.program import Sizes
 from vramcast.plan.cost import StepCost, Work, pass_seconds, update_seconds, work_of
 from vramcast.plan.moves import Kind, Move, available
-from vramcast.plan.ranking import KINDS, MUCH_SLOWER, SLOWDOWN_PRICE, Applied, Limits, Moves, kind_of, move_effort
+from vramcast.plan.ranking import (
+    KINDS,
+    MUCH_SLOWER,
+    SLOWDOWN_PRICE,
+    Applied,
+    Limits,
+    Moves,
+    kind_of,
+    move_effort,
+)
+from vramcast.setup import resolve
 
 Bytes = NDArray[numpy.int64]
 Floats = NDArray[numpy.float64]
 Index = tuple[int, ...]
 
 IMPOSSIBLE = numpy.iinfo(numpy.int64).max  # the peak of a combination that does not exist
-EVER = [MOMENTS.index(phase) for phase in (NEXT_FORWARD, NEXT_BACKWARD, NEXT_STEP)]  # what every step has
-LAST_AXES = ("optimizer", "optimizer-impl", "alloc-conf", "batch", "seq")  # cheap to combine; the others make regimes
+EVER = [
+    MOMENTS.index(phase) for phase in (NEXT_FORWARD, NEXT_BACKWARD, NEXT_STEP)
+]  # what every step has
+LAST_AXES = (
+    "optimizer",
+    "optimizer-impl",
+    "alloc-conf",
+    "batch",
+    "seq",
+)  # cheap to combine; the others make regimes
 SETTING = LAST_AXES.index("alloc-conf") - len(LAST_AXES)
 
 
@@ -46,7 +60,9 @@ class Candidate:
     cell: int  # of the table
     moves: Moves
     allocated_bytes: int
-    slowdown: tuple[float, float]  # time per token against the job as given, at both ends of the assumptions
+    slowdown: tuple[
+        float, float
+    ]  # time per token against the job as given, at both ends of the assumptions
 
     @property
     def kind(self) -> Kind:
@@ -70,16 +86,21 @@ class Table:
     """Peaks and times of every combination of the moves that apply to a job."""
 
     def __init__(
-        self, job: Job, config: Config, gpu: Gpu | None, limits: Limits, most_bytes: int | None = None,
+        self,
+        job: Job,
+        config: Config,
+        gpu: Gpu | None,
+        limits: Limits,
+        most_bytes: int | None = None,
         known: Table | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """With `most_bytes`, combinations whose weights alone take more are left out, single changes excepted. `known`
         is another table of the same job, whose recordings serve this one too."""
         self.job, self.config, self.gpu, self.most_bytes = job, config, gpu, most_bytes
         self._made: _Made = _Made() if known is None else known._made
         self._applied = Applied(job)
-        self.sizes = sizes_of(job, config)
-        own = Recording(job, config, gpu, self.sizes)
+        self.sizes = sizes_of(resolve(job).data, config)
+        own = Recording(resolve(job), config, gpu, self.sizes)
         axes: dict[str, list[Move | None]] = {}
         for move in available(job, limits.keep, own.program.params(), second_gpu=limits.second_gpu):
             axes.setdefault(move.axis, [None]).append(move)
@@ -93,7 +114,9 @@ class Table:
         self.grid = self._grid()
         self.base = self._base_cost()
         self.slowdown: tuple[Floats, Floats] = (numpy.zeros(self.shape), numpy.zeros(self.shape))
-        self._bytes: Bytes = numpy.full(self.shape, IMPOSSIBLE, numpy.int64)  # at least so many; the peak once priced
+        self._bytes: Bytes = numpy.full(
+            self.shape, IMPOSSIBLE, numpy.int64
+        )  # at least so many; the peak once priced
         self._unpriced: dict[int, tuple[Index, Recording, Job]] = {}  # by the number of the grid
         self._bounded: set[int] = set()  # of those, grids that hold what `_lightest` takes
         self._fill()
@@ -102,7 +125,12 @@ class Table:
 
     def _grid(self) -> Sizes:
         batches = numpy.array([_after(move, self.job).batch for move in self.last[3]])
-        seqs = numpy.array([int(sizes_of(_after(move, self.job), self.config).seq) for move in self.last[4]])
+        seqs = numpy.array(
+            [
+                int(sizes_of(resolve(_after(move, self.job)).data, self.config).seq)
+                for move in self.last[4]
+            ]
+        )
         b, s = numpy.meshgrid(batches, seqs, indexing="ij")
         target = s if self.job.target_seq is None else self.job.target_seq
         images, tokens = self.sizes.images, self.sizes.image_tokens
@@ -112,9 +140,11 @@ class Table:
         recording = self._recording(self.job)
         fast, slow = self._pass_seconds(recording, self.job)
         return StepCost(
-            pass_s=(float(fast[0, 0]), float(slow[0, 0])), passes=self.job.accumulate,
-            update_s=update_seconds(recording.params, self.job, self.gpu), tokens=int(self.tokens[0, 0]),
-        )  # fmt: skip
+            pass_s=(float(fast[0, 0]), float(slow[0, 0])),
+            passes=self.job.accumulate,
+            update_s=update_seconds(recording.params, resolve(self.job), self.gpu),
+            tokens=int(self.tokens[0, 0]),
+        )
 
     @property
     def tokens(self) -> Bytes:
@@ -134,7 +164,9 @@ class Table:
             recording = self._recording(job)
             seconds = self._pass_seconds(recording, job)
             for at in numpy.ndindex(*self.shape[len(self.regimes) : -3]):
-                changed = self._applied(self._chosen([*self.regimes, *self.last[:2]], (*index, *at)))
+                changed = self._applied(
+                    self._chosen([*self.regimes, *self.last[:2]], (*index, *at))
+                )
                 if changed is not None:
                     self._fill_grid((*index, *at), recording, changed, seconds)
 
@@ -144,17 +176,26 @@ class Table:
             self._made.weights[key] = self._recording(job).params.nbytes
         return self.most_bytes is not None and self._made.weights[key] > self.most_bytes
 
-    def _fill_grid(self, at: Index, recording: Recording, job: Job, seconds: tuple[Floats, Floats]) -> None:
+    def _fill_grid(
+        self, at: Index, recording: Recording, job: Job, seconds: tuple[Floats, Floats]
+    ) -> None:
         """All micro-batches and lengths of one regime with one optimizer: their times, and what takes no fold."""
-        update, passes = self._update(recording, job), job.accumulate * numpy.array(self.divisors)[:, None]
+        update, passes = (
+            self._update(recording, job),
+            job.accumulate * numpy.array(self.divisors)[:, None],
+        )
         for end, per_token in enumerate(self.base.seconds_per_token):
             took = (seconds[end] * passes + update[end]) / (self.tokens * passes)
             self.slowdown[end][at] = took / per_token  # whatever the allocator's setting
         for row, several in enumerate((passes[:, 0] > 1).tolist()):
-            if not (several and implementation(job) == "in-backward"):
+            if not (several and resolve(job).optimizer.implementation == "in-backward"):
                 where: tuple[int | slice, ...] = (*at, slice(None), row)
                 self._bytes[where] = int(self._lying(recording, job, several)[EVER].max())
-        self._unpriced[int(numpy.ravel_multi_index((*at, 0, 0, 0), self.shape)) // self._cells] = (at, recording, job)
+        self._unpriced[int(numpy.ravel_multi_index((*at, 0, 0, 0), self.shape)) // self._cells] = (
+            at,
+            recording,
+            job,
+        )
 
     @property
     def _cells(self) -> int:
@@ -199,7 +240,9 @@ class Table:
             possible = self._bytes[where] != IMPOSSIBLE
             if possible.any():
                 if accumulates not in peaks:
-                    peaks[accumulates] = self._peaks(recording, job, accumulates, alone=sum(map(bool, at)) <= 1)
+                    peaks[accumulates] = self._peaks(
+                        recording, job, accumulates, alone=sum(map(bool, at)) <= 1
+                    )
                 self._bytes[where] = numpy.where(possible, peaks[accumulates][row], IMPOSSIBLE)
 
     @property
@@ -215,36 +258,50 @@ class Table:
         least = int(lying[EVER].max())
         if self.most_bytes is not None and least > self.most_bytes and not alone:
             return numpy.full(self.grid.batch.shape, least, numpy.int64)
-        peaks: Bytes = (self._moving(recording, job, accumulates) + lying[:, None, None]).max(axis=0)
+        peaks: Bytes = (self._moving(recording, job, accumulates) + lying[:, None, None]).max(
+            axis=0
+        )
         return peaks
 
     def _moving(self, recording: Recording, job: Job, accumulates: bool) -> Bytes:
         """What depends on batch and length, moment by moment; far below zero where the job has no such moment."""
         key = (
-            id(recording), job.checkpointing, job.keep_outputs, job.reference, accumulates,
-            implementation(job) == "in-backward",
-            (job.optimizer, implementation(job)) if job.resume != "none" else None,
-        )  # fmt: skip
+            id(recording),
+            job.checkpointing,
+            job.keep_outputs,
+            job.reference,
+            accumulates,
+            resolve(job).optimizer.implementation == "in-backward",
+            (job.optimizer, resolve(job).optimizer.implementation)
+            if job.resume != "none"
+            else None,
+        )
         if key not in self._made.grids:
             job = _accumulating(job) if accumulates else job
-            passes, beside = recording.passes(job), recording.beside(job)
+            passes, beside = recording.passes(resolve(job)), recording.beside(resolve(job))
             grids = [_on_grid(passes, beside, phase, self.grid.batch.shape) for phase in MOMENTS]
             self._made.grids[key] = numpy.stack(grids)
         return self._made.grids[key]
 
     def _lying(self, recording: Recording, job: Job, accumulates: bool) -> Bytes:
         """What lies there does not ask how the passes are run: one for all regimes that store alike."""
-        key = (*_stored(job), job.optimizer, implementation(job), job.zero_grad, accumulates)
+        key = (
+            *_stored(job),
+            job.optimizer,
+            resolve(job).optimizer.implementation,
+            job.zero_grad,
+            accumulates,
+        )
         if key not in self._made.fixed:
-            lying = recording.lying(_accumulating(job) if accumulates else job)
+            lying = recording.lying(resolve(_accumulating(job) if accumulates else job))
             self._made.fixed[key] = _counted([lying[phase] for phase in MOMENTS])
         return self._made.fixed[key]
 
     def _recording(self, job: Job) -> Recording:
-        inputs = needs_input_grads(job, self.config)
-        key = (*_stored(job), job.attention, job.loss, kv_cache(job, self.config), inputs)
+        inputs = needs_input_grads(resolve(job), self.config)
+        key = (*_stored(job), job.attention, job.loss, kv_cache(resolve(job), self.config), inputs)
         if key not in self._made.recordings:
-            self._made.recordings[key] = Recording(job, self.config, self.gpu, self.grid)
+            self._made.recordings[key] = Recording(resolve(job), self.config, self.gpu, self.grid)
         return self._made.recordings[key]
 
     def _pass_seconds(self, recording: Recording, job: Job) -> tuple[Floats, Floats]:
@@ -253,14 +310,19 @@ class Table:
             shape = self.grid.batch.shape
             if id(recording) not in self._made.work:
                 self._made.work[id(recording)] = work_of(recording.program)
-            fast, slow = pass_seconds(recording.program, self._made.work[id(recording)], job, self.gpu)
-            self._made.seconds[key] = (numpy.broadcast_to(fast, shape), numpy.broadcast_to(slow, shape))
+            fast, slow = pass_seconds(
+                recording.program, self._made.work[id(recording)], resolve(job), self.gpu
+            )
+            self._made.seconds[key] = (
+                numpy.broadcast_to(fast, shape),
+                numpy.broadcast_to(slow, shape),
+            )
         return self._made.seconds[key]
 
     def _update(self, recording: Recording, job: Job) -> tuple[float, float]:
-        key = (*_stored(job), job.optimizer, implementation(job))
+        key = (*_stored(job), job.optimizer, resolve(job).optimizer.implementation)
         if key not in self._made.updates:
-            self._made.updates[key] = update_seconds(recording.params, job, self.gpu)
+            self._made.updates[key] = update_seconds(recording.params, resolve(job), self.gpu)
         return self._made.updates[key]
 
     # ---- reading
@@ -278,11 +340,15 @@ class Table:
     def at(self, flat: int) -> Candidate:
         where = self._index(flat)
         return Candidate(
-            cell=flat, moves=self._chosen(self.axes, where), allocated_bytes=int(self._price(numpy.array([flat]))[0]),
+            cell=flat,
+            moves=self._chosen(self.axes, where),
+            allocated_bytes=int(self._price(numpy.array([flat]))[0]),
             slowdown=(float(self.slowdown[0][where]), float(self.slowdown[1][where])),
-        )  # fmt: skip
+        )
 
-    def ranked(self, most_bytes: int, skip: Callable[[Moves], bool] = lambda moves: False) -> Iterator[Candidate]:
+    def ranked(
+        self, most_bytes: int, skip: Callable[[Moves], bool] = lambda moves: False
+    ) -> Iterator[Candidate]:
         """Combinations of at most so many bytes: free before slower before a changed training, then by effort. What is
         much slower comes with what changes the training (see `rank_of`). Priced as they are asked for."""
         found = numpy.flatnonzero(self._bytes <= most_bytes)
@@ -290,7 +356,9 @@ class Table:
         order = numpy.lexsort((effort, rank))
         ends = numpy.flatnonzero(numpy.diff(rank[order]) | (numpy.diff(effort[order]) != 0)) + 1
         for alike in numpy.split(found[order], ends):
-            asked = numpy.array([cell for cell in alike.tolist() if not skip(self._moves_at(cell))], numpy.int64)
+            asked = numpy.array(
+                [cell for cell in alike.tolist() if not skip(self._moves_at(cell))], numpy.int64
+            )
             peaks = self._price_up_to(asked, most_bytes)
             for position in numpy.argsort(peaks, kind="stable"):
                 if peaks[position] <= most_bytes:
@@ -301,7 +369,9 @@ class Table:
         """The worst class of a combination's moves."""
         worst = numpy.zeros(self.shape, numpy.int64)
         for number, axis in enumerate(self.axes):
-            worst = numpy.maximum(worst, self._along(number, [KINDS.index(m.kind) if m else 0 for m in axis]))
+            worst = numpy.maximum(
+                worst, self._along(number, [KINDS.index(m.kind) if m else 0 for m in axis])
+            )
         return worst
 
     @property
@@ -340,7 +410,9 @@ class Table:
     def smallest(self) -> Candidate:
         """Of several the one of least effort, with the allocator set to cache least."""
         found = self._least(numpy.arange(self._bytes.size), IMPOSSIBLE)
-        return self.caching_least(self.at(int(found[self.effort.ravel()[found].argmin()]) if found.size else 0))
+        return self.caching_least(
+            self.at(int(found[self.effort.ravel()[found].argmin()]) if found.size else 0)
+        )
 
     def caching_least(self, candidate: Candidate) -> Candidate:
         """The same with the allocator's last setting."""
@@ -356,7 +428,10 @@ class Table:
 
     def _front(self, cells: NDArray[numpy.int64], most_bytes: int) -> list[Candidate]:
         """From the fastest to the slowest, each smaller than all before."""
-        slow, effort = numpy.round(numpy.maximum(*self.slowdown).ravel()[cells], 2), self.effort.ravel()
+        slow, effort = (
+            numpy.round(numpy.maximum(*self.slowdown).ravel()[cells], 2),
+            self.effort.ravel(),
+        )
         order = numpy.argsort(slow, kind="stable")
         front, least = [], most_bytes + 1
         for alike in numpy.split(cells[order], numpy.flatnonzero(numpy.diff(slow[order])) + 1):
@@ -381,7 +456,9 @@ def _drop_dominated(axes: dict[str, list[Move | None]]) -> None:
     """A chunked loss never takes less than a fused one, at the same class and time: it is no choice beside it."""
     names = [move.name for move in axes.get("loss", ()) if move]
     if "fused linear cross entropy" in names:
-        axes["loss"] = [move for move in axes["loss"] if move is None or move.name != "chunked cross entropy"]
+        axes["loss"] = [
+            move for move in axes["loss"] if move is None or move.name != "chunked cross entropy"
+        ]
 
 
 def _stored(job: Job) -> tuple[Hashable, ...]:
@@ -395,7 +472,7 @@ def _after(move: Move | None, job: Job) -> Job:
 
 def _lightest(job: Job) -> Job:
     """Without what only ever adds: outputs that a variable holds, a reference."""
-    if not keeps_outputs(job) and job.reference in ("none", "precomputed"):
+    if not resolve(job).loop.keeps_outputs and job.reference in ("none", "precomputed"):
         return job
     return job.changed(keep_outputs=False, reference="none")
 
@@ -414,4 +491,6 @@ def _counted(nbytes: Any) -> Bytes:
     try:
         return numpy.asarray(nbytes, numpy.int64)
     except OverflowError:
-        raise InputError("the job takes more bytes than 64 bits can count; look at its sizes and ranks") from None
+        raise InputError(
+            "the job takes more bytes than 64 bits can count; look at its sizes and ranks"
+        ) from None

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vramcast.engine.lines.optimizers import implementation
-from vramcast.engine.lines.training_step import keeps_outputs
-from vramcast.engine.recording.precision import RECIPES
 from vramcast.errors import UnsupportedError, VramcastError
 from vramcast.forecast import Forecast
 from vramcast.job import Job
 from vramcast.models.read.model import read_model
+from vramcast.setup import RECIPES, resolve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +29,10 @@ def trace(forecast: Forecast) -> Traced:
     config = read_model(job.model).config
     assert config is not None
     try:
-        from vramcast.virtual.jobs.run import Loop, trace_job  # torch and transformers, only when asked for
+        from vramcast.virtual.jobs.run import (
+            Loop,
+            trace_job,
+        )  # torch and transformers, only when asked for
     except ImportError as error:
         raise UnsupportedError(
             f"--verify runs the job on the virtual GPU: pip install 'vramcast[trace]' ({error})"
@@ -39,14 +40,18 @@ def trace(forecast: Forecast) -> Traced:
     try:
         recipe = RECIPES[job.precision]
         loop = Loop(
-            weights=recipe.weights.name, autocast=recipe.autocast.name if recipe.autocast else None,
-            implementation=implementation(job), keeps_outputs=keeps_outputs(job),
+            weights=recipe.weights.name,
+            autocast=recipe.autocast.name if recipe.autocast else None,
+            implementation=resolve(job).optimizer.implementation,
+            keeps_outputs=resolve(job).loop.keeps_outputs,
             zeroes_first=zero_grad(job) == "before-forward",
-        )  # fmt: skip
+        )
         traced = trace_job(job, loop, config, job.gpu)
     except VramcastError as error:
         return Traced(fits=None, allocated_bytes=None, reserved_bytes=None, reason=str(error))
-    except Exception as error:  # other people's code runs here: what it refuses is an answer about this plan only
+    except (
+        Exception
+    ) as error:  # other people's code runs here: what it refuses is an answer about this plan only
         reason = f"the job's own libraries refuse it: {type(error).__name__}: {str(error).splitlines()[0]}"
         return Traced(fits=None, allocated_bytes=None, reserved_bytes=None, reason=reason)
     if traced.out_of_memory is not None:
@@ -55,9 +60,11 @@ def trace(forecast: Forecast) -> Traced:
     ledger, place = traced.ledger(), traced.places[0]
     moments = [ledger.moment(phase, place) for phase in ledger.phases(place)]
     return Traced(
-        fits=True, allocated_bytes=max(moment.allocated_bytes for moment in moments),
-        reserved_bytes=ledger.peak(place).reserved_bytes, reason="",
-    )  # fmt: skip
+        fits=True,
+        allocated_bytes=max(moment.allocated_bytes for moment in moments),
+        reserved_bytes=ledger.peak(place).reserved_bytes,
+        reason="",
+    )
 
 
 def zero_grad(job: Job) -> str:

@@ -29,11 +29,21 @@ class Accuracy:
 
 def accuracy_markdown(accuracy: Accuracy) -> str:
     parts = (
-        "# Accuracy\n", _head(accuracy), "## High-confidence rows\n", _metric_table(accuracy.outcomes),
-        "## By source and metric\n", _source_table(accuracy.outcomes), f"## The {WORST} worst rows\n",
-        _worst_table(accuracy.outcomes), "## Ranges\n", _coverage_text(accuracy.coverage), "## All rows\n",
-        _all_rows(accuracy.outcomes), "## Not run\n", _not_run(accuracy),
-    )  # fmt: skip
+        "# Accuracy\n",
+        _head(accuracy),
+        "## High-confidence rows\n",
+        _metric_table(accuracy.outcomes),
+        "## By source and metric\n",
+        _source_table(accuracy.outcomes),
+        f"## The {WORST} worst rows\n",
+        _worst_table(accuracy.outcomes),
+        "## Ranges\n",
+        _coverage_text(accuracy.coverage),
+        "## All rows\n",
+        _all_rows(accuracy.outcomes),
+        "## Not run\n",
+        _not_run(accuracy),
+    )
     return "\n".join(parts)
 
 
@@ -46,29 +56,41 @@ def accuracy_json(accuracy: Accuracy) -> dict[str, Any]:
         ],
         "high_confidence_one_gpu": _by_metric(accuracy.outcomes, many_gpus=False),
         "high_confidence_one_gpu_by_lengths": {
-            lengths: _by_metric(accuracy.outcomes, many_gpus=False, lengths=lengths) for lengths in LENGTHS
+            lengths: _by_metric(accuracy.outcomes, many_gpus=False, lengths=lengths)
+            for lengths in LENGTHS
         },
         "high_confidence_many_gpus": _by_metric(accuracy.outcomes, many_gpus=True),
         "rows": [
             {
-                "id": each.row.id, "source": each.row.source, "metric": each.row.metric,
-                "confidence": each.row.confidence, "measured_bytes": each.row.peak_bytes,
-                "predicted_bytes": each.predicted_bytes, "error": each.error, "tolerance": each.row.tolerance,
-                "fits": each.fits, "seconds": each.seconds,
+                "id": each.row.id,
+                "source": each.row.source,
+                "metric": each.row.metric,
+                "confidence": each.row.confidence,
+                "measured_bytes": each.row.peak_bytes,
+                "predicted_bytes": each.predicted_bytes,
+                "error": each.error,
+                "tolerance": each.row.tolerance,
+                "fits": each.fits,
+                "seconds": each.seconds,
             }
             for each in accuracy.outcomes
         ],
         "coverage": [asdict(each) for each in accuracy.coverage],
-    }  # fmt: skip
+    }
 
 
-def _by_metric(outcomes: Sequence[Outcome], *, many_gpus: bool, lengths: str | None = None) -> dict[str, Any]:
+def _by_metric(
+    outcomes: Sequence[Outcome], *, many_gpus: bool, lengths: str | None = None
+) -> dict[str, Any]:
     found = by_metric(outcomes, "high", many_gpus=many_gpus, lengths=lengths)
     return {metric: asdict(each) for metric, each in found.items()}
 
 
 def _head(accuracy: Accuracy) -> str:
-    run, pending = len(accuracy.outcomes), sum(bool(row.pending) for source in accuracy.sources for row in source.rows)
+    run, pending = (
+        len(accuracy.outcomes),
+        sum(bool(row.pending) for source in accuracy.sources for row in source.rows),
+    )
     seconds = sum(outcome.seconds for outcome in accuracy.outcomes)
     return (
         "What others measured on real GPUs and published, against the formula engine. Written by "
@@ -105,8 +127,14 @@ def _metric_table(outcomes: Sequence[Outcome]) -> str:
     for gpus, many in (("one", False), ("many", True)):
         for lengths in LENGTHS:
             found = by_metric(outcomes, "high", many_gpus=many, lengths=lengths)
-            lines += [f"| {gpus} | {lengths} | {metric} | {_cells(each)}" for metric, each in found.items()]
-        together, part = (by_metric(outcomes, "high", many_gpus=many, lengths=lengths) for lengths in (None, "assumed"))
+            lines += [
+                f"| {gpus} | {lengths} | {metric} | {_cells(each)}"
+                for metric, each in found.items()
+            ]
+        together, part = (
+            by_metric(outcomes, "high", many_gpus=many, lengths=lengths)
+            for lengths in (None, "assumed")
+        )
         lines += [f"| {gpus} | both | {metric} | {_cells(together[metric])}" for metric in part]
     return "\n".join(lines) + (
         "\n\nLengths: *published* where the source says how long every batch was (a fixed length, padding or packing "
@@ -119,7 +147,8 @@ def _metric_table(outcomes: Sequence[Outcome]) -> str:
 def _source_table(outcomes: Sequence[Outcome]) -> str:
     lines = [f"| source | metric | {HEADER.format('---|---|')}"]
     lines += [
-        f"| {source} | {metric} | {_cells(found)}" for (source, metric), found in by_source_and_metric(outcomes).items()
+        f"| {source} | {metric} | {_cells(found)}"
+        for (source, metric), found in by_source_and_metric(outcomes).items()
     ]
     return "\n".join(lines) + (
         "\n\nEvery row ran, so a verdict is wrong where the job was said not to fit the card it ran on.\n"
@@ -127,8 +156,14 @@ def _source_table(outcomes: Sequence[Outcome]) -> str:
 
 
 def _worst_table(outcomes: Sequence[Outcome]) -> str:
-    lines = ["| row | metric | measured | predicted | error | why |", "|---|---|---:|---:|---:|---|"]
-    lines += [f"{_line(each)} {each.row.explanation or 'not explained yet'} |" for each in worst(outcomes, WORST)]
+    lines = [
+        "| row | metric | measured | predicted | error | why |",
+        "|---|---|---:|---:|---:|---|",
+    ]
+    lines += [
+        f"{_line(each)} {each.row.explanation or 'not explained yet'} |"
+        for each in worst(outcomes, WORST)
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -149,8 +184,10 @@ def _coverage_text(coverage: Sequence[Coverage]) -> str:
         "Several ways to make ranges were compared on these same rows, so the share below is no independent test of "
         "the way. The test of the ranges leaves a source out: how many of its rows lie in the ranges made "
         "from the others, and how wide are these?",
-        "", "| source | rows | with a range | inside | width |", "|---|---:|---:|---:|---:|",
-    ]  # fmt: skip
+        "",
+        "| source | rows | with a range | inside | width |",
+        "|---|---:|---:|---:|---:|",
+    ]
     lines += [
         f"| {each.source} | {each.rows} | {each.with_range} | {each.inside} | {_percent(each.width, sign=False)} |"
         for each in coverage
@@ -161,15 +198,22 @@ def _coverage_text(coverage: Sequence[Coverage]) -> str:
 
 
 def _all_rows(outcomes: Sequence[Outcome]) -> str:
-    lines = ["| row | metric | measured | predicted | error | confidence |", "|---|---|---:|---:|---:|---|"]
+    lines = [
+        "| row | metric | measured | predicted | error | confidence |",
+        "|---|---|---:|---:|---:|---|",
+    ]
     lines += [f"{_line(each)} {each.row.confidence} |" for each in outcomes]
     return "\n".join(lines) + "\n"
 
 
 def _not_run(accuracy: Accuracy) -> str:
-    waiting = Counter(row.pending for source in accuracy.sources for row in source.rows if row.pending)
+    waiting = Counter(
+        row.pending for source in accuracy.sources for row in source.rows if row.pending
+    )
     reasons = Counter(accuracy.not_expressed.values())
     lines = [f"- {count} rows wait: {reason}" for reason, count in waiting.most_common()]
     lines += [f"- {count} rows not expressed: {reason}" for reason, count in reasons.most_common()]
-    published = [f"- {source.name}: {source.published} ({source.license})" for source in accuracy.sources]
+    published = [
+        f"- {source.name}: {source.published} ({source.license})" for source in accuracy.sources
+    ]
     return "\n".join((*lines, "", "Published at:", "", *published)) + "\n"

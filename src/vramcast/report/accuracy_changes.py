@@ -20,18 +20,32 @@ def changes_markdown(outcomes: Sequence[Outcome], last: Written) -> str:
     if not found:
         return f"No prediction moved since {last.written}.\n"
     worse = sum(change.worse > 0 for change in found)
-    head = f"{len(found)} of {len(outcomes)} predictions moved since {last.written}: {worse} worse, "
+    head = (
+        f"{len(found)} of {len(outcomes)} predictions moved since {last.written}: {worse} worse, "
+    )
     return "\n".join(
-        (f"{head}{len(found) - worse} better.", "", *_figures(found), "", *HEADER, *map(_line, found))
-    )  # fmt: skip
+        (
+            f"{head}{len(found) - worse} better.",
+            "",
+            *_figures(found),
+            "",
+            *HEADER,
+            *map(_line, found),
+        )
+    )
 
 
 def _figures(found: Sequence[Change]) -> list[str]:
     before = by_source_and_metric([change.before for change in found])
     after = by_source_and_metric([change.after for change in found])
-    lines = ["| source | metric | rows that moved | median | 90th percentile |", "|---|---|---:|---:|---:|"]
-    return lines + [f"| {source} | {metric} | {_both(before[source, metric], new)}" for (source, metric), new in
-                    after.items()]  # fmt: skip
+    lines = [
+        "| source | metric | rows that moved | median | 90th percentile |",
+        "|---|---|---:|---:|---:|",
+    ]
+    return lines + [
+        f"| {source} | {metric} | {_both(before[source, metric], new)}"
+        for (source, metric), new in after.items()
+    ]
 
 
 def _both(old: Figures, new: Figures) -> str:

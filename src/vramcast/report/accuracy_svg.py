@@ -19,9 +19,13 @@ FONT = 'font-family="system-ui, sans-serif" font-size="13"'
 def accuracy_svg(outcomes: Sequence[Outcome]) -> str:
     parts = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{SIZE}" height="{SIZE}" viewBox="0 0 {SIZE} {SIZE}">',
-        f'<rect width="{SIZE}" height="{SIZE}" fill="white"/>', *_axes(), *_diagonals(),
-        *(_dot(outcome) for outcome in outcomes), *_legend(outcomes), "</svg>",
-    )  # fmt: skip
+        f'<rect width="{SIZE}" height="{SIZE}" fill="white"/>',
+        *_axes(),
+        *_diagonals(),
+        *(_dot(outcome) for outcome in outcomes),
+        *_legend(outcomes),
+        "</svg>",
+    )
     return "\n".join(parts) + "\n"
 
 

@@ -40,27 +40,39 @@ def traced_page(
     formulas: Mapping[str, int] | None = None,
 ) -> str:
     """Markdown: the tables, why rows miss, and which are not there. `formulas`: their bytes by row."""
-    reasons = [f"- {o.row.id} ({o.error:+.2%}): {o.row.explanation}" for o in outcomes if o.row.explanation]
+    reasons = [
+        f"- {o.row.id} ({o.error:+.2%}): {o.row.explanation}" for o in outcomes if o.row.explanation
+    ]
     missing = [f"- {each.id}: {' '.join(each.reason.split())}" for each in not_traced]
     return "\n".join(
         [
             PAGE_HEAD.format(written=written),
             traced_table(outcomes, formulas or {}),
             *(["", "## Rows that miss, and why", "", *reasons] if reasons else []),
-            *(["", "## Rows of these sources that are not traced", "", *missing] if missing else []),
+            *(
+                ["", "## Rows of these sources that are not traced", "", *missing]
+                if missing
+                else []
+            ),
             "",
         ]
     )
 
 
-def traced_table(outcomes: Sequence[TraceOutcome], formulas: Mapping[str, int] | None = None) -> str:
+def traced_table(
+    outcomes: Sequence[TraceOutcome], formulas: Mapping[str, int] | None = None
+) -> str:
     """Markdown: per metric one line per script with its figures, then every row."""
     metrics = list(dict.fromkeys(outcome.row.metric for outcome in outcomes))
     return "\n".join(
         [
             "| metric | rows | number | median | p90 | bias | wrong OOM verdicts | in range | seconds |",
             "|---|---|--:|--:|--:|--:|--:|--:|--:|",
-            *(line for metric in metrics for line in _metric([o for o in outcomes if o.row.metric == metric])),
+            *(
+                line
+                for metric in metrics
+                for line in _metric([o for o in outcomes if o.row.metric == metric])
+            ),
             "",
             "| row | metric | arguments | card | libraries | unknown | measured | traced | error | range | formula |",
             "|---|---|---|---|---|---|--:|--:|--:|---|--:|",
@@ -75,8 +87,14 @@ def _metric(outcomes: Sequence[TraceOutcome]) -> list[str]:
     for outcome in outcomes:
         scripts.setdefault(outcome.row.script, []).append(outcome)
         unknown = outcome.row.unknown
-        apart.setdefault(f"unknown: {unknown}" if unknown else "nothing unknown", []).append(outcome)
-    groups = {**scripts, "all": list(outcomes), **(dict(sorted(apart.items())) if len(apart) > 1 else {})}
+        apart.setdefault(f"unknown: {unknown}" if unknown else "nothing unknown", []).append(
+            outcome
+        )
+    groups = {
+        **scripts,
+        "all": list(outcomes),
+        **(dict(sorted(apart.items())) if len(apart) > 1 else {}),
+    }
     return [_figures(name, group) for name, group in groups.items()]
 
 
@@ -84,7 +102,9 @@ def _figures(name: str, group: Sequence[TraceOutcome]) -> str:
     sizes = sorted(abs(outcome.error) for outcome in group)
     bias = sum(outcome.error for outcome in group) / len(group)
     wrong = sum(not outcome.fits for outcome in group)
-    ranges = [outcome.covered for outcome in group if outcome.range_bytes[0] < outcome.range_bytes[1]]
+    ranges = [
+        outcome.covered for outcome in group if outcome.range_bytes[0] < outcome.range_bytes[1]
+    ]
     return (
         f"| {group[0].row.metric} | {name} | {len(group)} | {median(sizes):.2%} | "
         f"{sizes[ceil(0.9 * len(sizes)) - 1]:.2%} | {bias:+.2%} | "
@@ -96,10 +116,18 @@ def _figures(name: str, group: Sequence[TraceOutcome]) -> str:
 def _line(outcome: TraceOutcome, formula_bytes: int | None) -> str:
     row = outcome.row
     cells = (
-        row.id, row.metric, " ".join([*row.arguments, *row.options]), row.gpu, outcome.environment, row.unknown,
-        row.peak_bytes, outcome.predicted_bytes, f"{outcome.error:+.2%}{'' if outcome.fits else ', OOM'}",
-        _shown_range(outcome), "" if formula_bytes is None else f"{formula_bytes / row.peak_bytes - 1:+.2%}",
-    )  # fmt: skip
+        row.id,
+        row.metric,
+        " ".join([*row.arguments, *row.options]),
+        row.gpu,
+        outcome.environment,
+        row.unknown,
+        row.peak_bytes,
+        outcome.predicted_bytes,
+        f"{outcome.error:+.2%}{'' if outcome.fits else ', OOM'}",
+        _shown_range(outcome),
+        "" if formula_bytes is None else f"{formula_bytes / row.peak_bytes - 1:+.2%}",
+    )
     return f"| {' | '.join(map(str, cells))} |"
 
 

@@ -17,9 +17,14 @@ def forecast_json(forecast: Forecast, place: str | None = None) -> dict[str, Any
     model = forecast.model
     return {
         "schema": SCHEMA,
-        "model": None if model is None else {
-            "name": model.name, "family": model.family, "params_total": model.params_total,
-            "params_trainable": model.params_trainable, "num_layers": model.num_layers,
+        "model": None
+        if model is None
+        else {
+            "name": model.name,
+            "family": model.family,
+            "params_total": model.params_total,
+            "params_trainable": model.params_trainable,
+            "num_layers": model.num_layers,
         },
         "job": None if forecast.job is None else job_values(forecast.job),
         "gpu": None if forecast.gpu is None else gpu_json(forecast.gpu),
@@ -30,49 +35,70 @@ def forecast_json(forecast: Forecast, place: str | None = None) -> dict[str, Any
         "assumptions": list(forecast.assumptions),
         "warnings": list(forecast.warnings),
         "ranks": [
-            {"name": rank.name, "ranks": rank.ranks, "allocated_bytes": rank.allocated_bytes} for rank in forecast.ranks
+            {"name": rank.name, "ranks": rank.ranks, "allocated_bytes": rank.allocated_bytes}
+            for rank in forecast.ranks
         ],
         "nodes": forecast.nodes,
         "notes": list(forecast.notes),
         "scaling": None if forecast.scaling is None else dataclasses.asdict(forecast.scaling),
-    }  # fmt: skip
+    }
 
 
 def verdict_json(verdict: Verdict) -> dict[str, Any]:
     return {
-        "fits": verdict.fits, "peak_phase": verdict.peak.phase, "peak_place": verdict.peak.place,
-        "allocated_bytes": verdict.allocated_bytes, "reserved_bytes": verdict.reserved_bytes,
-        "process_bytes": verdict.process_bytes, "capacity_bytes": verdict.capacity_bytes,
+        "fits": verdict.fits,
+        "peak_phase": verdict.peak.phase,
+        "peak_place": verdict.peak.place,
+        "allocated_bytes": verdict.allocated_bytes,
+        "reserved_bytes": verdict.reserved_bytes,
+        "process_bytes": verdict.process_bytes,
+        "capacity_bytes": verdict.capacity_bytes,
         "headroom_bytes": verdict.headroom_bytes,
         "range_bytes": None if verdict.range_bytes is None else list(verdict.range_bytes),
-    }  # fmt: skip
+    }
 
 
 def gpu_json(gpu: Gpu) -> dict[str, Any]:
     return {
-        "name": gpu.name, "capacity_bytes": gpu.total_bytes, "source": gpu.total_source,
-        "compute_capability": None if gpu.compute_capability is None else list(gpu.compute_capability),
-    }  # fmt: skip
+        "name": gpu.name,
+        "capacity_bytes": gpu.total_bytes,
+        "source": gpu.total_source,
+        "compute_capability": None
+        if gpu.compute_capability is None
+        else list(gpu.compute_capability),
+    }
 
 
 def phases_json(ledger: Ledger) -> list[dict[str, Any]]:
-    moments = (ledger.moment(phase, place) for place in ledger.devices() for phase in ledger.phases(place))
+    moments = (
+        ledger.moment(phase, place) for place in ledger.devices() for phase in ledger.phases(place)
+    )
     return [
         {
-            "phase": moment.phase, "place": moment.place, "allocated_bytes": moment.allocated_bytes,
-            "reserved_bytes": moment.reserved_bytes, "process_bytes": moment.process_bytes,
+            "phase": moment.phase,
+            "place": moment.place,
+            "allocated_bytes": moment.allocated_bytes,
+            "reserved_bytes": moment.reserved_bytes,
+            "process_bytes": moment.process_bytes,
         }
         for moment in moments
-    ]  # fmt: skip
+    ]
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:
     return {
-        "category": str(entry.category), "component": entry.component, "place": entry.place,
-        "phases": list(entry.phases), "bytes": entry.nbytes, "origin": str(entry.origin), "formula": entry.formula,
-        "source": entry.source, "level": str(entry.level), "needed_by": entry.needed_by,
+        "category": str(entry.category),
+        "component": entry.component,
+        "place": entry.place,
+        "phases": list(entry.phases),
+        "bytes": entry.nbytes,
+        "origin": str(entry.origin),
+        "formula": entry.formula,
+        "source": entry.source,
+        "level": str(entry.level),
+        "needed_by": entry.needed_by,
         "range_bytes": None if entry.range_bytes is None else list(entry.range_bytes),
-    }  # fmt: skip
+    }
 
 
 def host_json(ledger: Ledger) -> dict[str, Any] | None:
@@ -81,5 +107,6 @@ def host_json(ledger: Ledger) -> dict[str, Any] | None:
     if not places:
         return None
     return {
-        place: {"peak_phase": ledger.peak(place).phase, "bytes": ledger.peak(place).process_bytes} for place in places
+        place: {"peak_phase": ledger.peak(place).phase, "bytes": ledger.peak(place).process_bytes}
+        for place in places
     }

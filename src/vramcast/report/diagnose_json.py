@@ -7,19 +7,21 @@ from typing import Any
 
 from vramcast.diagnose.diagnosis import Diagnosis
 from vramcast.diagnose.observation import Observation, ledger_of
+from vramcast.diagnose.planned_steps import PlannedStep
 from vramcast.diagnose.rules.findings import Finding
 from vramcast.diagnose.rules.hypotheses import Hypothesis
 from vramcast.ledger import Entry
-from vramcast.report.diagnose_plans import PlannedStep, step_json
-from vramcast.report.diagnose_text import finding_text
+from vramcast.report.as_json import SCHEMA
+from vramcast.report.diagnose_text import finding_text, step_text
 from vramcast.report.words import diagnose_causes as causes
-from vramcast.report.words.diagnose import NOTES, word
+from vramcast.report.words import say
+from vramcast.report.words.diagnose import NOTES
 from vramcast.snapshot.analysis import Analysis
 
-SCHEMA = "vramcast/1"
 
-
-def render(diagnosis: Diagnosis, *, lang: str = "en", plans: Sequence[PlannedStep] = ()) -> dict[str, Any]:
+def render(
+    diagnosis: Diagnosis, *, lang: str = "en", plans: Sequence[PlannedStep] = ()
+) -> dict[str, Any]:
     reading = diagnosis.reading
     return {
         "schema": SCHEMA,
@@ -27,16 +29,25 @@ def render(diagnosis: Diagnosis, *, lang: str = "en", plans: Sequence[PlannedSte
         "findings": [_finding(item, lang) for item in diagnosis.findings],
         "hypotheses": [_hypothesis(item, diagnosis, lang) for item in diagnosis.hypotheses],
         "advice": [
-            *(step_json(plan, lang) for plan in plans),
+            *(_step(plan, lang) for plan in plans),
             *(
-                {"step": item.step, "because": item.because, "text": word(causes.STEPS, item.step, lang)}
+                {
+                    "step": item.step,
+                    "because": item.because,
+                    "text": say(causes.STEPS, item.step, lang),
+                }
                 for item in diagnosis.advice
             ),
         ],
         "gap": _gap(diagnosis, lang),
         "snapshot": None if diagnosis.snapshot is None else _snapshot(diagnosis.snapshot),
         "frames": [
-            {"function": frame.function, "file": frame.file, "line": frame.line, "source": frame.source}
+            {
+                "function": frame.function,
+                "file": frame.file,
+                "line": frame.line,
+                "source": frame.source,
+            }
             for frame in reading.frames
         ],
         "omitted": dict(reading.omitted),
@@ -47,7 +58,7 @@ def _hypothesis(item: Hypothesis, diagnosis: Diagnosis, lang: str) -> dict[str, 
     form: dict[str, Any] = {
         "name": item.name,
         "plausibility": item.plausibility,
-        "text": word(causes.CAUSES, item.name, lang),
+        "text": say(causes.CAUSES, item.name, lang),
         "evidence": list(item.evidence),
     }
     if diagnosis.gap is None:
@@ -91,7 +102,9 @@ def _observation(item: Observation, lang: str) -> dict[str, Any]:
         "reserved_bytes": item.reserved_bytes,
         "unallocated_bytes": item.unallocated_bytes,
         "process_bytes": item.process_bytes,
-        "other_processes": None if others is None else [{"pid": use.pid, "bytes": use.nbytes} for use in others],
+        "other_processes": None
+        if others is None
+        else [{"pid": use.pid, "bytes": use.nbytes} for use in others],
         "allowed_bytes": item.allowed_bytes,
         "used_bytes": item.used_bytes,
         "peak_allocated_bytes": item.peak_allocated_bytes,
@@ -102,9 +115,12 @@ def _observation(item: Observation, lang: str) -> dict[str, Any]:
         "rank": item.rank,
         "count": item.count,
         "derived": list(item.derived),
-        "notes": [word(NOTES, note, lang) for note in item.notes],
+        "notes": [say(NOTES, note, lang) for note in item.notes],
         "marks": list(item.marks),
-        "figures": [{"label": figure.label, "value": figure.value, "unit": figure.unit} for figure in item.figures],
+        "figures": [
+            {"label": figure.label, "value": figure.value, "unit": figure.unit}
+            for figure in item.figures
+        ],
         "ledger": [_entry(entry) for entry in ledger_of(item).entries],
         "text": item.excerpt,
     }
@@ -127,4 +143,18 @@ def _finding(item: Finding, lang: str) -> dict[str, Any]:
         "observation": item.observation,
         "text": finding_text(item, lang),
         "values": dict(item.values),
+    }
+
+
+def _step(step: PlannedStep, lang: str) -> dict[str, Any]:
+    return {
+        "step": "plan",
+        "because": "planner",
+        "text": step_text(step, lang),
+        "moves": list(step.moves),
+        "kind": step.kind,
+        "how": list(step.how),
+        "process_bytes": step.process_bytes,
+        "allocated_bytes": step.allocated_bytes,
+        "capacity_bytes": step.capacity_bytes,
     }

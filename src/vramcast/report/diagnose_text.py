@@ -5,29 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vramcast.diagnose.diagnosis import Diagnosis
-from vramcast.diagnose.observation import Observation
+from vramcast.diagnose.observation import Observation, ProcessUse
+from vramcast.diagnose.planned_steps import PlannedStep
 from vramcast.diagnose.readers.stream import clean
 from vramcast.diagnose.rules.findings import Finding
-from vramcast.report.diagnose_plans import PlannedStep, step_text
+from vramcast.diagnose.rules.hypotheses import Hypothesis
+from vramcast.report.table import align
 from vramcast.report.words import diagnose_causes as causes
 from vramcast.report.words import diagnose_gap as gap_words
-from vramcast.report.words.bill import word as bill_word
-from vramcast.report.words.diagnose import FINDINGS, NOTES, word
+from vramcast.report.words import say
+from vramcast.report.words.diagnose import FINDINGS, NOTES
+from vramcast.report.words.diagnose_kinds import LIKELIHOODS, OBSERVATIONS
+from vramcast.report.words.forecast import CATEGORIES, MOMENTS
+from vramcast.report.words.plan import KINDS, MOVES
 from vramcast.units import format_bytes
 
-MAX_SHOWN = 12
-
-
+MAX_SHOWN, MAX_CAUSES = 12, 5
+LEAST_PLAUSIBILITY = {"proven": 90, "likely": 60, "possible": 30}
 ALL_FINDINGS = FINDINGS | gap_words.FINDINGS
 
 
 def render(diagnosis: Diagnosis, *, lang: str = "en", plans: Sequence[PlannedStep] = ()) -> str:
     if not diagnosis.reading.observations:
-        return word(causes.HEADINGS, "nothing", lang)
+        return say(causes.HEADINGS, "nothing", lang)
     sections = (
-        _what(diagnosis, lang), _where(diagnosis, lang), _holders(diagnosis, lang), _facts(diagnosis, lang),
-        _causes(diagnosis, lang), _contrasts(diagnosis, lang), _steps(diagnosis, plans, lang),
-    )  # fmt: skip
+        _what(diagnosis, lang),
+        _where(diagnosis, lang),
+        _holders(diagnosis, lang),
+        _facts(diagnosis, lang),
+        _causes(diagnosis, lang),
+        _contrasts(diagnosis, lang),
+        _steps(diagnosis, plans, lang),
+    )
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines)
 
 
@@ -37,19 +46,21 @@ def finding_text(finding: Finding, lang: str) -> str:
         for name, value in finding.values
     }
     if "phase" in values:
-        values["phase"] = bill_word(str(values["phase"]), lang)
-    return word(ALL_FINDINGS, finding.rule, lang).format(**values)
+        values["phase"] = say(MOMENTS, str(values["phase"]), lang)
+    return say(ALL_FINDINGS, finding.rule, lang, **values)
 
 
 def _what(diagnosis: Diagnosis, lang: str) -> Iterator[str]:
-    yield word(causes.HEADINGS, "what", lang)
+    yield say(causes.HEADINGS, "what", lang)
     observations = diagnosis.reading.observations
     failures = [item for item in observations if item.is_failure()]
     shown = (failures or list(observations))[:MAX_SHOWN]
     for item in shown:
         yield from _observation(item, lang)
     for kind, count in _left_out(diagnosis, shown):
-        yield "  " + word(causes.HEADINGS, "omitted", lang).format(count=count, kind=kind)
+        yield "  " + say(
+            causes.HEADINGS, "omitted", lang, count=count, kind=say(OBSERVATIONS, kind, lang)
+        )
 
 
 def _left_out(diagnosis: Diagnosis, shown: list[Observation]) -> Iterator[tuple[str, int]]:
@@ -61,28 +72,45 @@ def _left_out(diagnosis: Diagnosis, shown: list[Observation]) -> Iterator[tuple[
 
 
 def _observation(item: Observation, lang: str) -> Iterator[str]:
-    place = f" · {item.place}" if item.place else ""
-    rank = f" · rank {item.rank}" if item.rank is not None else ""
-    times = f" · {word(causes.HEADINGS, 'times', lang).format(count=item.count)}" if item.count > 1 else ""
-    yield f"  {item.kind}{place}{rank} · {word(causes.HEADINGS, 'line', lang).format(line=item.line)}{times}"
-    sizes = [
-        f"{word(causes.FIELDS, name, lang)} {format_bytes(size)}"
-        for name in causes.FIELDS
-        if (size := getattr(item, name)) is not None
-    ]
+    yield f"  {' · '.join(_observation_parts(item, lang))}"
+    sizes = _sizes(item, lang)
     if sizes:
         yield "    " + " · ".join(sizes)
-    for use in (item.other_processes or ())[:MAX_SHOWN]:
-        size = "?" if use.nbytes is None else format_bytes(use.nbytes)
-        yield f"    pid {use.pid or '?'} {use.name} {size}".rstrip()
+    uses = [_use_cells(use) for use in (item.other_processes or ())[:MAX_SHOWN]]
+    yield from align(uses, "lrl", indent=4)
     if item.notes:
-        yield "    (" + "; ".join(word(NOTES, note, lang) for note in item.notes) + ")"
+        yield "    (" + "; ".join(say(NOTES, note, lang) for note in item.notes) + ")"
+
+
+def _observation_parts(item: Observation, lang: str) -> Iterator[str]:
+    yield say(OBSERVATIONS, item.kind, lang)
+    if item.place:
+        yield item.place
+    if item.rank is not None:
+        yield f"rank {item.rank}"
+    yield say(causes.HEADINGS, "line", lang, line=item.line)
+    if item.count > 1:
+        yield say(causes.HEADINGS, "times", lang, count=item.count)
+
+
+def _sizes(item: Observation, lang: str) -> list[str]:
+    sizes = {name: getattr(item, name) for name in causes.FIELDS}
+    return [
+        f"{say(causes.FIELDS, name, lang)} {format_bytes(size)}"
+        for name, size in sizes.items()
+        if size is not None
+    ]
+
+
+def _use_cells(use: ProcessUse) -> tuple[str, str, str]:
+    size = "?" if use.nbytes is None else format_bytes(use.nbytes)
+    return f"pid {use.pid or '?'}", size, use.name
 
 
 def _where(diagnosis: Diagnosis, lang: str) -> Iterator[str]:
     frames = diagnosis.reading.frames[-3:]
     if frames:
-        yield word(causes.HEADINGS, "where", lang)
+        yield say(causes.HEADINGS, "where", lang)
     for frame in frames:
         source = f"  {frame.source}" if frame.source else ""
         yield f"  {frame.function} ({frame.file}:{frame.line}){source}"
@@ -92,10 +120,16 @@ def _holders(diagnosis: Diagnosis, lang: str) -> Iterator[str]:
     """Of a memory snapshot: the lines of code that held the most at the peak."""
     if diagnosis.snapshot is None:
         return
-    yield word(gap_words.HEADINGS, "holders", lang)
-    for holder in diagnosis.snapshot.holders[:MAX_SHOWN]:
-        kind = bill_word(str(holder.category), lang)
-        yield f"  {format_bytes(holder.allocated_bytes):>12}  {kind}  {clean(holder.frame)}"
+    yield say(gap_words.HEADINGS, "holders", lang)
+    rows = [
+        (
+            format_bytes(holder.allocated_bytes),
+            say(CATEGORIES, str(holder.category), lang),
+            clean(holder.frame),
+        )
+        for holder in diagnosis.snapshot.holders[:MAX_SHOWN]
+    ]
+    yield from align(rows, "rll")
     yield from (f"  ({clean(note)})" for note in diagnosis.snapshot.notes)
 
 
@@ -105,21 +139,39 @@ def _facts(diagnosis: Diagnosis, lang: str) -> Iterator[str]:
     for finding in diagnosis.findings:
         texts.setdefault(finding.rule, finding_text(finding, lang))
     if texts:
-        yield word(causes.HEADINGS, "facts", lang)
+        yield say(causes.HEADINGS, "facts", lang)
     for text in texts.values():
         yield f"  - {text}"
 
 
 def _causes(diagnosis: Diagnosis, lang: str) -> Iterator[str]:
     if diagnosis.hypotheses:
-        yield word(causes.HEADINGS, "causes", lang)
-    for number, item in enumerate(diagnosis.hypotheses[:5], start=1):
-        cause = word(causes.CAUSES, item.name, lang)
-        yield f"  {number}. {cause}  [{item.plausibility}] {', '.join(item.evidence)}".rstrip()
+        yield say(causes.HEADINGS, "causes", lang)
+    for number, item in enumerate(diagnosis.hypotheses[:MAX_CAUSES], start=1):
+        yield f"  {number}. {_cause(item, lang)}"
         if item.explanation is not None and diagnosis.gap is not None:
             from vramcast.report.diagnose_gap import explanation_lines  # loads the formula engine
 
-            yield from (f"     {line}" for line in explanation_lines(item.explanation, diagnosis.gap, lang))
+            yield from (
+                f"     {line}" for line in explanation_lines(item.explanation, diagnosis.gap, lang)
+            )
+
+
+def _cause(item: Hypothesis, lang: str) -> str:
+    """The cause, how likely it is, and the words of the log that speak for it. Facts that do are listed above."""
+    parts = [say(LIKELIHOODS, likelihood(item.plausibility), lang)]
+    words = [text for text in item.evidence if text not in ALL_FINDINGS]
+    if words:
+        parts.append(say(causes.HEADINGS, "seen_in", lang, evidence=", ".join(words)))
+    return f"{say(causes.CAUSES, item.name, lang)} ({'; '.join(parts)})"
+
+
+def likelihood(plausibility: int) -> str:
+    """A word for a plausibility of 0 to 100."""
+    for word, least in LEAST_PLAUSIBILITY.items():
+        if plausibility >= least:
+            return word
+    return "unlikely"
 
 
 def _contrasts(diagnosis: Diagnosis, lang: str) -> Iterator[str]:
@@ -128,7 +180,7 @@ def _contrasts(diagnosis: Diagnosis, lang: str) -> Iterator[str]:
     from vramcast.report.diagnose_gap import contrast_text, decide_text
 
     if diagnosis.gap.contrasts:
-        yield word(gap_words.HEADINGS, "contrasts", lang)
+        yield say(gap_words.HEADINGS, "contrasts", lang)
     for item in diagnosis.gap.contrasts:
         yield f"  - {contrast_text(item, lang)}"
     decides = decide_text(diagnosis.gap, lang)
@@ -138,8 +190,20 @@ def _contrasts(diagnosis: Diagnosis, lang: str) -> Iterator[str]:
 
 def _steps(diagnosis: Diagnosis, plans: Sequence[PlannedStep], lang: str) -> Iterator[str]:
     if diagnosis.advice or plans:
-        yield word(causes.HEADINGS, "steps", lang)
+        yield say(causes.HEADINGS, "steps", lang)
     for plan in plans:
         yield f"  - {step_text(plan, lang)}"
     for item in diagnosis.advice:
-        yield f"  - {word(causes.STEPS, item.step, lang)}"
+        yield f"  - {say(causes.STEPS, item.step, lang)}"
+
+
+def step_text(step: PlannedStep, lang: str) -> str:
+    text = say(
+        gap_words.HEADINGS,
+        "plan",
+        lang,
+        moves=" + ".join(say(MOVES, name, lang) for name in step.moves),
+        process=format_bytes(step.process_bytes),
+        capacity=format_bytes(step.capacity_bytes),
+    )
+    return f"{text} ({say(KINDS, step.kind, lang)}; {'; '.join(filter(None, step.how))})"

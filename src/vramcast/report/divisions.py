@@ -1,63 +1,72 @@
-"""Ways to divide a cluster, as text, Markdown or JSON."""
+"""Layouts of a model over a cluster, as text, Markdown or JSON."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vramcast.engine.parallel.divisions import Candidate
 from vramcast.job import Job
 from vramcast.report.as_json import SCHEMA
-from vramcast.report.sheet import Column, Row, Sheet, as_markdown, as_text
-from vramcast.report.words.bill import word
+from vramcast.report.table import Column, Row, Table, as_markdown, as_text
+from vramcast.report.verdict import fits_text
+from vramcast.report.words import say
+from vramcast.report.words.tables import DIVIDE
 from vramcast.units import format_gib
 
-SIZES = ("tp", "pp", "cp", "data")
-ZH = {
-    "recompute": "重计算", "batch": "微批大小", "allocated": "已分配峰值", "fullest stage": "最满的阶段",
-    "legal divisions of {} GPUs, of which {} fit on {}": "种合法划分（{} 张显卡），其中 {} 种可装入 {}",
-    "legal divisions of {} GPUs": "种合法划分（{} 张显卡）",
-    "shown: the {} smallest peaks": "显示峰值最小的 {} 种",
-    "the whole bill of one": "其中一种的完整账单",
-}  # fmt: skip
+if TYPE_CHECKING:
+    from vramcast.engine import Division
 
 
-def _word(text: str, lang: str) -> str:
-    return ZH[text] if lang == "zh" else text
-
-
-def render_text(found: list[Candidate], job: Job, *, top: int, markdown: bool, lang: str) -> str:
-    judged = found[0].fits is not None
-    titles = (*SIZES, *(_word(each, lang) for each in ("recompute", "batch", "allocated", "fullest stage")))
-    columns = tuple(Column(title=title, right=at != len(SIZES)) for at, title in enumerate(titles))
-    columns += (Column(title="", right=False),) if judged else ()
-    rows = tuple(Row(cells=_cells(each, judged, lang)) for each in found[:top])
-    sheet = Sheet(title="", columns=columns, rows=rows, below=tuple(_below(found, job, top, lang)))
-    return (as_markdown if markdown else as_text)(sheet).strip("\n")
-
-
-def _cells(each: Candidate, judged: bool, lang: str) -> tuple[str, ...]:
-    verdict = (word("FITS" if each.fits else "DOES NOT FIT", lang),) if judged else ()
-    return (
-        *(str(getattr(each, name)) for name in SIZES), each.recompute, str(each.batch),
-        format_gib(each.allocated_bytes), str(each.stage), *verdict,
-    )  # fmt: skip
-
-
-def _below(found: list[Candidate], job: Job, top: int, lang: str) -> list[str]:
-    first, fitting = found[0], sum(each.fits is True for each in found)
-    if first.fits is None:
-        count = _word("legal divisions of {} GPUs", lang).format(job.gpus)
-    else:
-        count = _word("legal divisions of {} GPUs, of which {} fit on {}", lang).format(job.gpus, fitting, job.gpu)
-    shown = _word("shown: the {} smallest peaks", lang).format(min(top, len(found)))
-    flags = (
-        f"--gpus {job.gpus} --tp {first.tp} --pp {first.pp} --cp {first.cp} --checkpointing {first.recompute} "
-        f"--batch {first.batch}"
+def render_text(found: list[Division], job: Job, *, top: int, markdown: bool, lang: str) -> str:
+    sizes = [Column(title=title, right=True) for title in ("tp", "pp", "cp", "dp")]
+    columns = (
+        *sizes,
+        Column(title=say(DIVIDE, "checkpointing", lang)),
+        Column(title=say(DIVIDE, "batch", lang), right=True),
+        Column(title=say(DIVIDE, "allocated", lang), right=True),
+        Column(title=say(DIVIDE, "stage", lang), right=True),
+        Column(title=""),
     )
-    return [f"{len(found):,} {count}; {shown}", f"{_word('the whole bill of one', lang)}: vramcast estimate … {flags}"]
+    table = Table(
+        title="",
+        columns=columns,
+        rows=tuple(Row(cells=_cells(each, lang)) for each in found[:top]),
+        below=(_count(found, job, top, lang), _how_to_see_one(found[0], job, lang)),
+    )
+    return as_markdown(table) if markdown else as_text(table)
 
 
-def divisions_json(found: list[Candidate], top: int) -> dict[str, Any]:
+def _cells(each: Division, lang: str) -> tuple[str, ...]:
+    return (
+        str(each.tp),
+        str(each.pp),
+        str(each.cp),
+        str(each.data),
+        each.recompute,
+        str(each.batch),
+        format_gib(each.allocated_bytes),
+        str(each.stage),
+        "" if each.fits is None else fits_text(each.fits, lang),
+    )
+
+
+def _count(found: list[Division], job: Job, top: int, lang: str) -> str:
+    key = "found" if found[0].fits is None else "found_fitting"
+    fitting = sum(each.fits is True for each in found)
+    count = say(
+        DIVIDE, key, lang, count=f"{len(found):,}", gpus=job.gpus, fitting=fitting, gpu=job.gpu
+    )
+    return f"{count}; {say(DIVIDE, 'shown', lang, shown=min(top, len(found)))}"
+
+
+def _how_to_see_one(first: Division, job: Job, lang: str) -> str:
+    flags = (
+        f"--gpus {job.gpus} --tp {first.tp} --pp {first.pp} --cp {first.cp} "
+        f"--checkpointing {first.recompute} --batch {first.batch}"
+    )
+    return f"{say(DIVIDE, 'more', lang)}: vramcast estimate … {flags}"
+
+
+def divisions_json(found: list[Division], top: int) -> dict[str, Any]:
     judged = found[0].fits is not None
     return {
         "schema": SCHEMA,
@@ -65,9 +74,16 @@ def divisions_json(found: list[Candidate], top: int) -> dict[str, Any]:
         "fitting": sum(each.fits is True for each in found) if judged else None,
         "divisions": [
             {
-                "tp": each.tp, "pp": each.pp, "cp": each.cp, "data": each.data, "recompute": each.recompute,
-                "batch": each.batch, "allocated_bytes": each.allocated_bytes, "stage": each.stage, "fits": each.fits,
+                "tp": each.tp,
+                "pp": each.pp,
+                "cp": each.cp,
+                "data": each.data,
+                "recompute": each.recompute,
+                "batch": each.batch,
+                "allocated_bytes": each.allocated_bytes,
+                "stage": each.stage,
+                "fits": each.fits,
             }
             for each in found[:top]
         ],
-    }  # fmt: skip
+    }

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vramcast.forecast import Forecast
 from vramcast.job import job_values
 from vramcast.ledger import Level
-from vramcast.report.words.bill import word
+from vramcast.report.phases import phase_name
+from vramcast.report.table import Column, Row, Table, as_markdown, as_text
+from vramcast.report.verdict import fits_text
+from vramcast.report.words import say
+from vramcast.report.words.forecast import CATEGORIES, LEVELS
+from vramcast.report.words.tables import COMPARE
 from vramcast.units import GiB
 
+LONGEST_NAME = 40
 
-def render(names: list[str], forecasts: list[Forecast], *, markdown: bool, lang: str) -> str:
-    header = ["", *(_short(name) for name in names)]
-    rows = [*_differences(forecasts), *_categories(forecasts, lang), *_totals(forecasts, lang)]
-    return _markdown(header, rows) if markdown else _plain(header, rows)
+
+def render(names: Sequence[str], forecasts: list[Forecast], *, markdown: bool, lang: str) -> str:
+    columns = (Column(title=""), *(Column(title=_short(name), right=True) for name in names))
+    rows = [
+        *_differences(forecasts),
+        *_categories(forecasts, lang),
+        *_totals(forecasts, lang),
+    ]
+    table = Table(
+        title=say(COMPARE, "title", lang),
+        columns=columns,
+        rows=tuple(Row(cells=tuple(cells)) for cells in rows),
+    )
+    return as_markdown(table) if markdown else as_text(table)
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 40 else f"{name[:39]}…"
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
 
 
 def _differences(forecasts: list[Forecast]) -> list[list[str]]:
@@ -33,12 +51,19 @@ def _shown(value: object) -> str:
 
 
 def _categories(forecasts: list[Forecast], lang: str) -> list[list[str]]:
-    at_peak = []
-    for forecast in forecasts:
-        peak = forecast.verdict().peak
-        at_peak.append(forecast.ledger.grouped(lambda entry: str(entry.category), phase=peak.phase, place=peak.place))
-    names = dict.fromkeys(name for groups in at_peak for name in groups)
-    return [[word(name, lang), *(_gib(groups.get(name)) for groups in at_peak)] for name in names]
+    at_peaks = [_categories_at_peak(forecast) for forecast in forecasts]
+    names = dict.fromkeys(name for sums in at_peaks for name in sums)
+    return [
+        [say(CATEGORIES, name, lang), *(_gib(sums.get(name)) for sums in at_peaks)]
+        for name in names
+    ]
+
+
+def _categories_at_peak(forecast: Forecast) -> dict[str, int]:
+    peak = forecast.verdict().peak
+    return forecast.ledger.grouped(
+        lambda entry: str(entry.category), phase=peak.phase, place=peak.place
+    )
 
 
 def _gib(nbytes: int | None) -> str:
@@ -47,28 +72,16 @@ def _gib(nbytes: int | None) -> str:
 
 def _totals(forecasts: list[Forecast], lang: str) -> list[list[str]]:
     verdicts = [forecast.verdict() for forecast in forecasts]
-    fits = {True: "FITS", False: "DOES NOT FIT", None: "–"}
+    fits = ["–" if each.fits is None else fits_text(each.fits, lang) for each in verdicts]
     return [
-        [str(Level.ALLOCATED), *(_gib(verdict.allocated_bytes) for verdict in verdicts)],
-        [str(Level.RESERVED), *(_gib(verdict.reserved_bytes) for verdict in verdicts)],
-        [str(Level.PROCESS), *(_gib(verdict.process_bytes) for verdict in verdicts)],
-        [word("at", lang), *(word(verdict.peak.phase, lang) for verdict in verdicts)],
-        ["GPU", *(_gib(verdict.capacity_bytes) for verdict in verdicts)],
-        ["", *(word(fits[verdict.fits], lang) for verdict in verdicts)],
+        [_level(Level.ALLOCATED, lang), *(_gib(each.allocated_bytes) for each in verdicts)],
+        [_level(Level.RESERVED, lang), *(_gib(each.reserved_bytes) for each in verdicts)],
+        [_level(Level.PROCESS, lang), *(_gib(each.process_bytes) for each in verdicts)],
+        [say(COMPARE, "phase", lang), *(phase_name(each.peak.phase, lang) for each in verdicts)],
+        [say(COMPARE, "gpu", lang), *(_gib(each.capacity_bytes) for each in verdicts)],
+        [say(COMPARE, "verdict", lang), *fits],
     ]
 
 
-def _plain(header: list[str], rows: list[list[str]]) -> str:
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    lines = ["  ".join(_cell(text, width, column) for column, (text, width) in enumerate(zip(row, widths, strict=True)))
-             for row in (header, *rows)]  # fmt: skip
-    return "\n".join(line.rstrip() for line in ("GiB at the peak of each job", *lines))
-
-
-def _cell(text: str, width: int, column: int) -> str:
-    return text.ljust(width) if column == 0 else text.rjust(width)
-
-
-def _markdown(header: list[str], rows: list[list[str]]) -> str:
-    lines = [f"| {' | '.join(row)} |" for row in (header, *rows)]
-    return "\n".join([lines[0], "|---" + "|--:" * (len(header) - 1) + "|", *lines[1:]])
+def _level(level: Level, lang: str) -> str:
+    return say(LEVELS, str(level), lang)

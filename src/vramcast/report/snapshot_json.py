@@ -6,16 +6,17 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from vramcast.report.as_json import SCHEMA
 from vramcast.snapshot.analysis import Analysis
 from vramcast.snapshot.holders import Holder
-
-SCHEMA = "vramcast/1"
 
 
 def as_dict(analysis: Analysis, file_name: str, top: int) -> dict[str, Any]:
     categories: dict[str, int] = {}
     for holder in analysis.holders:
-        categories[str(holder.category)] = categories.get(str(holder.category), 0) + holder.allocated_bytes
+        categories[str(holder.category)] = (
+            categories.get(str(holder.category), 0) + holder.allocated_bytes
+        )
     return {
         "schema": SCHEMA,
         "file": file_name,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from vramcast.report.table import align
 from vramcast.snapshot.analysis import Analysis
+from vramcast.snapshot.history import Moment
 from vramcast.snapshot.holders import Holder
 from vramcast.snapshot.replay import Alternative, Replay
 from vramcast.snapshot.timeline import Timeline
@@ -42,17 +44,27 @@ def _header(analysis: Analysis, file_name: str) -> Iterator[str]:
 
 def _peaks(analysis: Analysis) -> Iterator[str]:
     start_us = analysis.start.time_us
-    for label, moment in (
+    moments = (
         ("peak allocated", analysis.peak_allocated),
         ("peak reserved", analysis.peak_reserved),
         ("start", analysis.start),
         ("end", analysis.end),
-    ):
-        where = "before the first event" if moment.index < 0 else f"after event {moment.index + 1:,}"
-        yield (
-            f"{label:<15} allocated {format_gib(moment.allocated_bytes):>11}   reserved "
-            f"{format_gib(moment.reserved_bytes):>11}   {where}, {(moment.time_us - start_us) / 1e6:.3f} s"
-        )
+    )
+    rows = [_peak_cells(label, moment, start_us) for label, moment in moments]
+    yield from align(rows, "llrlrl", indent=0)
+
+
+def _peak_cells(label: str, moment: Moment, start_us: int) -> tuple[str, ...]:
+    is_before = moment.index < 0
+    where = "before the first event" if is_before else f"after event {moment.index + 1:,}"
+    return (
+        label,
+        "allocated",
+        format_gib(moment.allocated_bytes),
+        "reserved",
+        format_gib(moment.reserved_bytes),
+        f"{where}, {(moment.time_us - start_us) / 1e6:.3f} s",
+    )
 
 
 def _chart(timeline: Timeline) -> Iterator[str]:
@@ -64,32 +76,42 @@ def _chart(timeline: Timeline) -> Iterator[str]:
     for row in range(_CHART_HEIGHT, 0, -1):
         level = (row - 0.5) / _CHART_HEIGHT * top_bytes
         cells = (
-            "█" if low >= level else "░" if high >= level else " "
-            for low, high in zip(allocated, reserved, strict=True)
+            _chart_cell(low, high, level) for low, high in zip(allocated, reserved, strict=True)
         )
         yield f"{row / _CHART_HEIGHT * top_bytes / GiB:7.2f} ┤" + "".join(cells).rstrip()
+
+
+def _chart_cell(allocated: int, reserved: int, level: float) -> str:
+    if allocated >= level:
+        return "█"
+    return "░" if reserved >= level else " "
 
 
 def _columns(values: Sequence[int]) -> list[int]:
     """At most a screen's width of maxima."""
     width = min(_CHART_WIDTH, len(values))
-    return [max(values[i * len(values) // width : (i + 1) * len(values) // width]) for i in range(width)]
+    return [
+        max(values[i * len(values) // width : (i + 1) * len(values) // width]) for i in range(width)
+    ]
 
 
 def _fragmentation(analysis: Analysis) -> Iterator[str]:
-    what = analysis.fragmentation
-    unused = what.reserved_bytes - what.allocated_bytes
-    share = unused / what.reserved_bytes if what.reserved_bytes else 0.0
-    reserved = format_gib(what.reserved_bytes)
-    yield f"fragmentation: {format_bytes(unused)} of {reserved} reserved not allocated ({share:.1%}) at that peak"
-    for nbytes, text in (
-        (what.stuck_bytes, "free pieces of segments in use"),
-        (what.releasable_bytes, "whole free segments, which empty_cache() would return"),
-        (what.waiting_bytes, "freed, but another stream may still use it"),
-        (what.rounding_bytes, "inside allocated blocks, beyond what was asked for"),
-        (what.largest_free_bytes, "is the largest free block"),
-    ):
-        yield f"  {format_bytes(nbytes):>11}  {text}"
+    found = analysis.fragmentation
+    unused = found.reserved_bytes - found.allocated_bytes
+    share = unused / found.reserved_bytes if found.reserved_bytes else 0.0
+    reserved = format_gib(found.reserved_bytes)
+    yield (
+        f"fragmentation: at the reserved peak {format_bytes(unused)} of {reserved} reserved "
+        f"were not allocated ({share:.1%})"
+    )
+    parts = (
+        (found.stuck_bytes, "free pieces of segments in use"),
+        (found.releasable_bytes, "whole free segments, which empty_cache() would return"),
+        (found.waiting_bytes, "freed, but another stream may still use it"),
+        (found.rounding_bytes, "inside allocated blocks, beyond what was requested"),
+        (found.largest_free_bytes, "the largest free block"),
+    )
+    yield from align([(format_bytes(nbytes), text) for nbytes, text in parts], "rl")
 
 
 def _ooms(analysis: Analysis) -> Iterator[str]:
@@ -105,19 +127,25 @@ def _holders(holders: Sequence[Holder], top: int) -> Iterator[str]:
     if not holders:
         return
     total = sum(holder.allocated_bytes for holder in holders)
-    yield f"who holds the peak (top {min(top, len(holders))} of {len(holders)}; categories are guessed from the stack)"
-    for holder in holders[:top]:
-        yield (
-            f"  {format_bytes(holder.allocated_bytes):>11}  {holder.allocated_bytes / total:5.1%}  "
-            f"{holder.blocks:>6,} {_block_word(holder)}  {holder.category!s:<18}  {shorten(holder.frame)}"
-        )
+    shown = min(top, len(holders))
+    yield f"what holds memory at the peak (top {shown} of {len(holders)}; categories are guessed from the stack)"
+    rows = [_holder_cells(holder, total) for holder in holders[:top]]
     rest = sum(holder.allocated_bytes for holder in holders[top:])
     if rest:
-        yield f"  {format_bytes(rest):>11}  {rest / total:5.1%}  in {len(holders) - top} more places"
+        more = f"in {len(holders) - top} more places"
+        rows.append((format_bytes(rest), f"{rest / total:.1%}", "", "", more))
+    yield from align(rows, "rrrll")
 
 
-def _block_word(holder: Holder) -> str:
-    return "block " if holder.blocks == 1 else "blocks"
+def _holder_cells(holder: Holder, total: int) -> tuple[str, ...]:
+    blocks = "1 block" if holder.blocks == 1 else f"{holder.blocks:,} blocks"
+    return (
+        format_bytes(holder.allocated_bytes),
+        f"{holder.allocated_bytes / total:.1%}",
+        blocks,
+        str(holder.category),
+        shorten(holder.frame),
+    )
 
 
 def _categories(holders: Sequence[Holder]) -> Iterator[str]:
@@ -125,7 +153,10 @@ def _categories(holders: Sequence[Holder]) -> Iterator[str]:
     for holder in holders:
         groups[str(holder.category)] = groups.get(str(holder.category), 0) + holder.allocated_bytes
     if groups:
-        parts = (f"{name} {format_bytes(nbytes)}" for name, nbytes in sorted(groups.items(), key=lambda item: -item[1]))
+        parts = (
+            f"{name} {format_bytes(nbytes)}"
+            for name, nbytes in sorted(groups.items(), key=lambda item: -item[1])
+        )
         yield "by category (guessed): " + ", ".join(parts)
 
 
@@ -147,12 +178,17 @@ def _alternatives(alternatives: Sequence[Alternative]) -> Iterator[str]:
     if not alternatives:
         return
     base = alternatives[0].peak_reserved_bytes
-    yield "the same requests from an empty allocator (what lived at the start is requested first)"
-    for other in alternatives:
-        yield (
-            f"  peak reserved {format_gib(other.peak_reserved_bytes):>11}  "
-            f"{_signed(other.peak_reserved_bytes - base):>13}  {_printable(other.settings_text)}"
+    yield "the same requests from an empty allocator (what was allocated at the start is requested first)"
+    rows = [
+        (
+            "peak reserved",
+            format_gib(other.peak_reserved_bytes),
+            _signed(other.peak_reserved_bytes - base),
+            _printable(other.settings_text),
         )
+        for other in alternatives
+    ]
+    yield from align(rows, "lrrl")
 
 
 def _signed(nbytes: int) -> str:

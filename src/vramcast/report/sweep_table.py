@@ -2,43 +2,68 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vramcast.engine.prices.sweep import Sweep
 from vramcast.report.as_json import SCHEMA
+from vramcast.report.table import Column, Row, Table, as_markdown, as_text
+from vramcast.report.words import say
+from vramcast.report.words.tables import SWEEP
 from vramcast.units import GiB, format_gib
 
+if TYPE_CHECKING:
+    from vramcast.engine import Sweep
 
-def render_text(sweep: Sweep, *, markdown: bool = False) -> str:
+TOO_LARGE, UNMARKED = "×", " "  # after a number: so that numbers line up
+
+
+def render_text(sweep: Sweep, *, markdown: bool = False, lang: str = "en") -> str:
     """GiB allocated at the peak; a cell that cannot fit is marked."""
-    rows = [["batch \\ seq", *(f"{seq:,}" for seq in sweep.seqs)]]
-    for index, batch in enumerate(sweep.batches):
-        rows.append([str(batch), *(_cell(sweep, index, column) for column in range(len(sweep.seqs)))])
+    columns = (
+        Column(title=say(SWEEP, "corner", lang), right=True),
+        *(Column(title=f"{seq:,}{UNMARKED}", right=True) for seq in sweep.seqs),
+    )
+    rows = [
+        Row(cells=(str(batch), *_row_cells(sweep, row))) for row, batch in enumerate(sweep.batches)
+    ]
     if sweep.gpu:
-        rows.append(["largest that fits", *("none" if best == 0 else str(best) for best in sweep.largest)])
-    if markdown:
-        lines = [f"| {' | '.join(row)} |" for row in rows]
-        return "\n".join([lines[0], "|---" + "|--:" * len(sweep.seqs) + "|", *lines[1:]])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    table = "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
-    return f"{_title(sweep)}\n{table}"
+        rows.append(Row(cells=(say(SWEEP, "largest", lang), *_largest(sweep, lang))))
+    table = Table(title=_title(sweep, lang), columns=columns, rows=tuple(rows))
+    return as_markdown(table) if markdown else as_text(table)
 
 
-def _title(sweep: Sweep) -> str:
-    card = f"; × cannot fit {sweep.gpu.name}, {format_gib(sweep.gpu.capacity_bytes())}" if sweep.gpu else ""
-    return f"{sweep.job.model}: GiB allocated at the peak{card}"
+def _title(sweep: Sweep, lang: str) -> str:
+    if sweep.gpu is None:
+        return say(SWEEP, "title", lang, model=sweep.job.model)
+    capacity = format_gib(sweep.gpu.capacity_bytes())
+    return say(
+        SWEEP, "title_gpu", lang, model=sweep.job.model, gpu=sweep.gpu.name, capacity=capacity
+    )
+
+
+def _largest(sweep: Sweep, lang: str) -> list[str]:
+    none = say(SWEEP, "none", lang)
+    return [f"{batch or none}{UNMARKED}" for batch in sweep.largest]
+
+
+def _row_cells(sweep: Sweep, row: int) -> list[str]:
+    return [_cell(sweep, row, column) for column in range(len(sweep.seqs))]
 
 
 def _cell(sweep: Sweep, row: int, column: int) -> str:
     nbytes = int(sweep.allocated_bytes[row, column])
-    over = sweep.gpu is not None and nbytes + sweep.context_bytes > sweep.gpu.capacity_bytes()
-    return f"{nbytes / GiB:,.2f}{'×' if over else ' '}"
+    is_too_large = (
+        sweep.gpu is not None and nbytes + sweep.context_bytes > sweep.gpu.capacity_bytes()
+    )
+    return f"{nbytes / GiB:,.2f}{TOO_LARGE if is_too_large else UNMARKED}"
 
 
 def render_csv(sweep: Sweep) -> str:
     lines = ["batch,seq,allocated_bytes"]
     for row, batch in enumerate(sweep.batches):
-        lines += [f"{batch},{seq},{int(sweep.allocated_bytes[row, column])}" for column, seq in enumerate(sweep.seqs)]
+        lines += [
+            f"{batch},{seq},{int(sweep.allocated_bytes[row, column])}"
+            for column, seq in enumerate(sweep.seqs)
+        ]
     return "\n".join(lines)
 
 
@@ -48,5 +73,11 @@ def sweep_json(sweep: Sweep) -> dict[str, Any]:
         for row, batch in enumerate(sweep.batches)
         for column, seq in enumerate(sweep.seqs)
     ]
-    largest = [{"seq": seq, "batch": best} for seq, best in zip(sweep.seqs, sweep.largest, strict=True)]
-    return {"schema": SCHEMA, "points": points, "largest_batch_that_fits": largest if sweep.gpu else None}
+    largest = [
+        {"seq": seq, "batch": best} for seq, best in zip(sweep.seqs, sweep.largest, strict=True)
+    ]
+    return {
+        "schema": SCHEMA,
+        "points": points,
+        "largest_batch_that_fits": largest if sweep.gpu else None,
+    }

@@ -1,4 +1,4 @@
-"""A traced run as text: verdict, timeline, the bill by kind and module, the lines that asked, what was assumed.
+"""A traced run as text: verdict, timeline, memory by category and module, the source lines, what was assumed.
 
 Layers of the same kind are folded into one line (`model.layers.*.mlp`); the JSON has every line.
 """
@@ -6,60 +6,75 @@ Layers of the same kind are folded into one line (`model.layers.*.mlp`); the JSO
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from vramcast.forecast import Forecast
-from vramcast.ledger import Entry, Ledger, Moment
-from vramcast.report.bill import headline, phases_text
+from vramcast.ledger import HOST, Entry, Ledger, Moment
+from vramcast.report.breakdown import note_lines, phase_lines
+from vramcast.report.table import align
+from vramcast.report.verdict import headline
+from vramcast.report.words import say
+from vramcast.report.words.forecast import CATEGORIES, MOMENTS
 from vramcast.sandbox.session import Footprint
 from vramcast.units import format_bytes, format_gib
 
 _BARS = "▁▂▃▄▅▆▇█"
 _WIDTH = 72
-_LINES_PER_KIND = 4
+_LINES_PER_CATEGORY = 4
+_SOURCE_LINES = 8
 _MOST_HOSTS = 8
 
 
-def render_trace(forecast: Forecast, timeline: Sequence[tuple[str, int]], ending: str, place: str) -> str:
+def render_trace(
+    forecast: Forecast, timeline: Sequence[tuple[str, int]], ending: str, place: str
+) -> str:
     """`timeline`: (phase, allocated bytes) in the order of time."""
     verdict = forecast.verdict(place)
     ledger, peak = forecast.ledger, verdict.peak
-    parts = [
-        headline(verdict, "en"), ending, "",
-        *timeline_text(timeline), "",
-        *kinds_text(ledger, peak), "",
-        *places_text(ledger, peak),
-        *phases_text(forecast, "en"),
-        *host_text(ledger),
-        *(f"warning: {text}" for text in forecast.warnings),
-        *(["assumed:"] if forecast.assumptions else []),
-        *(f"  {text}" for text in forecast.assumptions),
-    ]  # fmt: skip
-    return "\n".join(parts)
+    sections = (
+        [headline(verdict, "en"), ending],
+        timeline_lines(timeline),
+        peak_lines(ledger, peak),
+        source_lines(ledger, peak),
+        [*phase_lines(forecast, "en"), *host_lines(ledger), *note_lines(forecast, "en")],
+    )
+    return "\n\n".join("\n".join(section) for section in sections if section)
 
 
-def footprint_text(footprint: Footprint) -> list[str]:
-    """What the script did to files and over the network, and how the user's own were protected."""
-    counted = f"{footprint.written} written, {footprint.replaced} replaced, {footprint.deleted} deleted"
+def footprint_lines(footprint: Footprint) -> list[str]:
+    """What the script did to files and over the network, and how the user's own files were protected."""
+    lines = [f"files: {_files(footprint)}"]
+    if footprint.kept_in:
+        lines.append(f"files kept in {footprint.kept_in}")
+    if footprint.connections:
+        lines.append(f"network: {_connections(footprint)}: {_listed(footprint)}")
+    return lines
+
+
+def _files(footprint: Footprint) -> str:
     protection = footprint.protection
     if protection.kind == "none":
-        files = "files: not protected (--no-protect): what the script wrote is on your disk"
-    elif protection.kind == "namespace":
-        files = f"files: {counted}, in a scratch layer only (protected by the kernel: overlay in a mount namespace)"
+        return "not protected (--no-protect): what the script wrote is on your disk"
+    counted = (
+        f"{footprint.written} written, {footprint.replaced} replaced, {footprint.deleted} deleted"
+    )
+    if protection.kind == "namespace":
+        how = "protected by the kernel: overlay in a mount namespace"
+    elif protection.kernel_refuses:
+        how = f"protected by the guard, the kernel refuses what Python does not see: {protection.reason}"
     else:
-        beyond = "the kernel refuses what Python does not see" if protection.kernel_refuses else "inside Python only"
-        files = f"files: {counted}, in a scratch layer only (protected by the guard, {beyond}: {protection.reason})"
-    kept = [f"files kept in {footprint.kept_in}"] if footprint.kept_in else []
-    return [files, *kept, *_network_text(footprint)]
+        how = f"protected by the guard, inside Python only: {protection.reason}"
+    return f"{counted}, in a scratch layer only ({how})"
 
 
-def _network_text(footprint: Footprint) -> list[str]:
-    if not footprint.connections:
-        return []
-    what = "connection refused (--offline)" if footprint.offline else "connection to another machine"
-    plural = what.replace("connection ", "connections ").replace("another machine", "other machines")
-    return [f"network: {footprint.connections} {what if footprint.connections == 1 else plural}: {_listed(footprint)}"]
+def _connections(footprint: Footprint) -> str:
+    is_one = footprint.connections == 1
+    noun = "connection" if is_one else "connections"
+    if footprint.offline:
+        return f"{footprint.connections} {noun} refused (--offline)"
+    target = "another machine" if is_one else "other machines"
+    return f"{footprint.connections} {noun} to {target}"
 
 
 def _listed(footprint: Footprint) -> str:
@@ -68,7 +83,7 @@ def _listed(footprint: Footprint) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def timeline_text(timeline: Sequence[tuple[str, int]]) -> list[str]:
+def timeline_lines(timeline: Sequence[tuple[str, int]]) -> list[str]:
     """Allocated bytes over the run, one column per stretch, and the phase each column is in."""
     if not timeline:
         return []
@@ -79,7 +94,10 @@ def timeline_text(timeline: Sequence[tuple[str, int]]) -> list[str]:
     peaks = [max(nbytes for _, nbytes in stretch) for stretch in stretches]
     bars = "".join(_BARS[min(len(_BARS) - 1, nbytes * len(_BARS) // top)] for nbytes in peaks)
     letters = "".join(_letter(stretch[0][0]) for stretch in stretches)
-    return [f"  {bars}  {format_bytes(top)} allocated", f"  {letters}  l load, f forward, b backward, s step, e eval"]
+    return [
+        f"  {bars}  {format_bytes(top)} allocated",
+        f"  {letters}  l load, f forward, b backward, s step, e eval",
+    ]
 
 
 def _letter(phase: str) -> str:
@@ -87,38 +105,49 @@ def _letter(phase: str) -> str:
     return "f" if name == "loss" else name[0]
 
 
-def kinds_text(ledger: Ledger, peak: Moment) -> list[str]:
-    """What is alive at the peak: kinds, largest first, each with its largest modules."""
+def peak_lines(ledger: Ledger, peak: Moment) -> list[str]:
+    """What is alive at the peak: categories, largest first, each with its largest modules."""
     alive = ledger.alive(peak.phase, peak.place)
-    kinds = _sums(alive, lambda entry: str(entry.category))
-    lines = [f"at the peak ({peak.phase}, {peak.place}):"]
-    for kind, total in kinds:
-        origins = sorted({str(entry.origin) for entry in alive if str(entry.category) == kind})
-        lines.append(f"  {format_gib(total):>12}  {kind}  [{', '.join(origins)}]")
-        inside = _sums([entry for entry in alive if str(entry.category) == kind], lambda entry: folded(entry.component))
-        lines += [f"  {'':12}    {format_gib(nbytes):>12}  {name}" for name, nbytes in inside[:_LINES_PER_KIND]]
-        rest = inside[_LINES_PER_KIND:]
-        if rest:
-            lines.append(f"  {'':12}    {format_gib(sum(size for _, size in rest)):>12}  {len(rest)} more")
-    lines.append(f"  {format_gib(peak.process_bytes):>12}  in all, as nvidia-smi would show")
-    return lines
+    rows: list[tuple[str, str, str]] = []
+    for category, total in _sums(alive, lambda entry: str(entry.category)):
+        entries = [entry for entry in alive if str(entry.category) == category]
+        rows += _category_rows(category, total, entries)
+    rows.append((format_gib(peak.process_bytes), "", "in total, as nvidia-smi would show"))
+    title = f"at the peak, {say(MOMENTS, peak.phase, 'en')}, {peak.place}:"
+    return [title, *align(rows, "rrl")]
 
 
-def places_text(ledger: Ledger, peak: Moment) -> list[str]:
-    """The user's source lines that asked for what is alive at the peak."""
-    alive = [entry for entry in ledger.alive(peak.phase, peak.place) if ":" in entry.source and " " not in entry.source]
+def _category_rows(
+    category: str, total: int, entries: Sequence[Entry]
+) -> Iterator[tuple[str, str, str]]:
+    origins = ", ".join(sorted({str(entry.origin) for entry in entries}))
+    yield format_gib(total), "", f"{say(CATEGORIES, category, 'en')}  [{origins}]"
+    modules = _sums(entries, lambda entry: folded(entry.component))
+    for name, nbytes in modules[:_LINES_PER_CATEGORY]:
+        yield "", format_gib(nbytes), name
+    rest = modules[_LINES_PER_CATEGORY:]
+    if rest:
+        yield "", format_gib(sum(nbytes for _, nbytes in rest)), f"{len(rest)} more"
+
+
+def source_lines(ledger: Ledger, peak: Moment) -> list[str]:
+    """The user's source lines that allocated what is alive at the peak."""
+    alive = [
+        entry
+        for entry in ledger.alive(peak.phase, peak.place)
+        if ":" in entry.source and " " not in entry.source
+    ]
     if not alive:
         return []
-    ranked = _sums(alive, lambda entry: entry.source)
-    return ["asked for at:", *(f"  {format_gib(nbytes):>12}  {line}" for line, nbytes in ranked[:8])]
+    largest = _sums(alive, lambda entry: entry.source)[:_SOURCE_LINES]
+    rows = [(format_gib(nbytes), line) for line, nbytes in largest]
+    return ["allocated by these lines:", *align(rows, "rl")]
 
 
-def host_text(ledger: Ledger) -> list[str]:
-    return [
-        f"host: {format_bytes(ledger.peak(place).process_bytes)} in tensors"
-        for place in ledger.places()
-        if place == "host"
-    ]
+def host_lines(ledger: Ledger) -> list[str]:
+    if HOST not in ledger.places():
+        return []
+    return [f"CPU memory: {format_bytes(ledger.peak(HOST).process_bytes)} in tensors"]
 
 
 def folded(component: str) -> str:

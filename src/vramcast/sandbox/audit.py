@@ -72,7 +72,9 @@ READING_PROGRAMS = frozenset(
     ]
 )
 READING_COMMANDS = {
-    "git": frozenset(("branch", "describe", "diff", "log", "ls-files", "remote", "rev-parse", "show", "status")),
+    "git": frozenset(
+        ("branch", "describe", "diff", "log", "ls-files", "remote", "rev-parse", "show", "status")
+    ),
     "pip": frozenset(("freeze", "list", "show")),
 }
 SHELLS = frozenset(("bash", "dash", "sh", "zsh"))
@@ -140,7 +142,11 @@ class Auditor:
 
 def _check_program(args: tuple[Any, ...]) -> None:
     given = args[1] if len(args) > 1 and args[1] else args[0]
-    words = [os.fsdecode(word) for word in given] if isinstance(given, (list, tuple)) else [os.fsdecode(given)]
+    words = (
+        [os.fsdecode(word) for word in given]
+        if isinstance(given, (list, tuple))
+        else [os.fsdecode(given)]
+    )
     if len(words) == 1:
         parts = _shell_parts(words[0])
     elif os.path.basename(words[0]) in SHELLS and words[1] == "-c" and len(words) > 2:

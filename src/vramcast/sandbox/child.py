@@ -25,7 +25,9 @@ from vramcast.sandbox.session import GUARD, NAMESPACE, NONE, Protection, Session
 def main(descriptor: int) -> None:
     connection = Connection(descriptor)
     request = receive(connection)
-    os.dup2(2, 1)  # what the script prints goes to standard error: standard output is for the report alone
+    os.dup2(
+        2, 1
+    )  # what the script prints goes to standard error: standard output is for the report alone
     with contextlib.ExitStack() as stack:
         try:
             protection = stack.enter_context(_protected(request))
@@ -86,7 +88,9 @@ def _guarded(scratch: str) -> Iterator[bool]:
     write_layers(scratch, [Layer(lower="/", upper=upper)])
     temporary = os.path.join(scratch, "tmp")
     os.makedirs(temporary)
-    os.environ["TMPDIR"] = tempfile.tempdir = temporary  # other programs' temporary files need no redirection
+    os.environ["TMPDIR"] = tempfile.tempdir = (
+        temporary  # other programs' temporary files need no redirection
+    )
     kernel_refuses = False
     if sys.platform == "linux":
         from vramcast.sandbox.landlock import refuse_writes_outside

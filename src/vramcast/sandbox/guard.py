@@ -49,7 +49,12 @@ class Guard:
             for name, function in list(vars(module).items()):
                 if callable(function) and function in replaced:
                     self._patches.set(module, name, replaced[function])
-        for module, name in ((builtins, "open"), (io, "open"), (io, "open_code"), (sys.modules["_io"], "open_code")):
+        for module, name in (
+            (builtins, "open"),
+            (io, "open"),
+            (io, "open_code"),
+            (sys.modules["_io"], "open_code"),
+        ):
             self._patches.set(module, name, replaced[getattr(module, name)])
         self._patches.set(shutil, "_use_fd_functions", False)
         redirect_libraries(Redirect(read=_where_to_read, write=_where_to_write), self._patches)
@@ -74,7 +79,9 @@ class Guard:
         return os.fsencode(found) if isinstance(path, bytes) else found
 
     def where_to_write(self, path: Any, *, keep_content: bool = True) -> Any:
-        changed = self.files.prepare(self.files.resolve(os.fsdecode(path)), keep_content=keep_content)
+        changed = self.files.prepare(
+            self.files.resolve(os.fsdecode(path)), keep_content=keep_content
+        )
         return os.fsencode(changed) if isinstance(path, bytes) else changed
 
     def _resolve(self, path: Any, *, folder: int | None = None, follow: bool = True) -> str:
@@ -117,7 +124,9 @@ class Guard:
         yield from self._with("link", self._linking)
         yield from self._with("symlink", self._making_symlink)
 
-    def _with(self, name: str, make: Callable[..., Any], **options: Any) -> Iterator[tuple[Any, Any]]:
+    def _with(
+        self, name: str, make: Callable[..., Any], **options: Any
+    ) -> Iterator[tuple[Any, Any]]:
         true = getattr(os, name, None)  # not every system has every one
         if true is not None:
             yield true, make(true, **options)
@@ -139,9 +148,13 @@ class Guard:
                 self._descriptor_may_change(path)
                 return true(path, *args, **options)
             folder = options.pop("dir_fd", None)
-            resolved = self._resolve(path, folder=folder, follow=options.get("follow_symlinks", follow))
+            resolved = self._resolve(
+                path, folder=folder, follow=options.get("follow_symlinks", follow)
+            )
             if is_folder(self.files.find(resolved)):
-                changed = self.files.prepare(os.path.join(resolved, "."), keep_content=False).removesuffix("/.")
+                changed = self.files.prepare(
+                    os.path.join(resolved, "."), keep_content=False
+                ).removesuffix("/.")
             else:
                 changed = self.files.prepare(resolved, keep_content=True)
             return _named(path, true, changed, *args, **options)
@@ -191,7 +204,13 @@ class Guard:
         return remove
 
     def _renaming(self, true: Callable[..., Any]) -> Callable[..., Any]:
-        def rename(source: Any, target: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
+        def rename(
+            source: Any,
+            target: Any,
+            *,
+            src_dir_fd: int | None = None,
+            dst_dir_fd: int | None = None,
+        ) -> None:
             old = self._resolve(source, folder=src_dir_fd, follow=False)
             new = self._resolve(target, folder=dst_dir_fd, follow=False)
             found, there = self.files.find(old), self.files.find(new)
@@ -215,7 +234,12 @@ class Guard:
 
     def _linking(self, true: Callable[..., Any]) -> Callable[..., Any]:
         def link(
-            source: Any, target: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None, **options: Any
+            source: Any,
+            target: Any,
+            *,
+            src_dir_fd: int | None = None,
+            dst_dir_fd: int | None = None,
+            **options: Any,
         ) -> None:
             old = self._resolve(source, folder=src_dir_fd, follow=False)
             new = self._resolve(target, folder=dst_dir_fd, follow=False)
@@ -226,11 +250,23 @@ class Guard:
         return link
 
     def _making_symlink(self, true: Callable[..., Any]) -> Callable[..., Any]:
-        def symlink(source: Any, target: Any, target_is_directory: bool = False, *, dir_fd: int | None = None) -> None:
+        def symlink(
+            source: Any,
+            target: Any,
+            target_is_directory: bool = False,
+            *,
+            dir_fd: int | None = None,
+        ) -> None:
             new = self._resolve(target, folder=dir_fd, follow=False)
             self._must_not_exist(new, target)
             self.files.forget_folders()
-            _named(target, true, source, self._prepare(new, target, keep_content=False), target_is_directory)
+            _named(
+                target,
+                true,
+                source,
+                self._prepare(new, target, keep_content=False),
+                target_is_directory,
+            )
 
         return symlink
 
@@ -246,7 +282,9 @@ class Guard:
             if not writes:
                 return _opened(file, true, self.files.find(resolved), mode, *args, **options)
             self._check_open(resolved, file, exclusive="x" in mode, create="r" not in mode)
-            changed = self._prepare(resolved, file, keep_content="w" not in mode and "x" not in mode)
+            changed = self._prepare(
+                resolved, file, keep_content="w" not in mode and "x" not in mode
+            )
             return _opened(file, true, changed, mode, *args, **options)
 
         return open_file
@@ -255,19 +293,26 @@ class Guard:
         return open(path, "rb")
 
     def _with_os_open(self, true: Callable[..., Any]) -> Callable[..., Any]:
-        def open_descriptor(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        def open_descriptor(
+            path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None
+        ) -> int:
             if self.files.untouched and not flags & (_WRITING | _UNNAMED):
                 return int(true(path, flags, mode, dir_fd=dir_fd))
             follow = not flags & getattr(os, "O_NOFOLLOW", 0)
             resolved = self._resolve(path, folder=dir_fd, follow=follow)
             if _UNNAMED and flags & _UNNAMED == _UNNAMED:
-                changed = os.path.dirname(self._prepare(os.path.join(resolved, "."), path, keep_content=False))
+                changed = os.path.dirname(
+                    self._prepare(os.path.join(resolved, "."), path, keep_content=False)
+                )
             elif not flags & _WRITING:
                 changed = self.files.find(resolved)
             else:
                 self._check_open(
-                    resolved, path, exclusive=bool(flags & os.O_EXCL), create=bool(flags & os.O_CREAT)
-                )  # fmt: skip
+                    resolved,
+                    path,
+                    exclusive=bool(flags & os.O_EXCL),
+                    create=bool(flags & os.O_CREAT),
+                )
                 changed = self._prepare(resolved, path, keep_content=not flags & os.O_TRUNC)
             descriptor: int = _named(path, true, changed, flags, mode)
             return descriptor
@@ -329,7 +374,13 @@ class Guard:
         """`from os import rename` and default arguments of tempfile hold the true functions."""
         by_identity = {id(true): new for true, new in self._patches.replaced() if callable(true)}
         for name, module in list(sys.modules.items()):
-            if name.startswith("vramcast.sandbox") or name in ("os", os.name, "io", "_io", "builtins"):
+            if name.startswith("vramcast.sandbox") or name in (
+                "os",
+                os.name,
+                "io",
+                "_io",
+                "builtins",
+            ):
                 continue
             for attribute in _taken_functions(name, module, by_identity):
                 self._patches.set(module, attribute, by_identity[id(vars(module)[attribute])])
@@ -372,7 +423,10 @@ def _where_to_write(path: Any, *, keep_content: bool = True) -> Any:
 def guarded_process() -> Iterator[Guard | None]:
     """The guard for a process that runs already, with a scratch folder of its own that is gone afterwards."""
     if os.name == "nt":
-        warnings.warn("your files are not protected on Windows: what is saved here is on your disk", stacklevel=4)
+        warnings.warn(
+            "your files are not protected on Windows: what is saved here is on your disk",
+            stacklevel=4,
+        )
         yield None
         return
     scratch = Scratch(os.path.realpath(tempfile.gettempdir()))
@@ -448,7 +502,9 @@ def _taken_functions(name: str, module: Any, true_functions: Container[int]) -> 
     names = getattr(module, "__dict__", {})
     size, found = _names_seen.get(name, (-1, ()))
     if size != len(names):
-        found = tuple(attribute for attribute, value in list(names.items()) if id(value) in true_functions)
+        found = tuple(
+            attribute for attribute, value in list(names.items()) if id(value) in true_functions
+        )
         _names_seen[name] = (len(names), found)
     return tuple(attribute for attribute in found if id(names.get(attribute)) in true_functions)
 

@@ -44,7 +44,9 @@ class _RedirectingFinder(importlib.abc.MetaPathFinder):
         self._redirect = redirect
         self._patches = patches
 
-    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Any, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
         apply = self._waiting.pop(name, None)
         if apply is None:
             return None
@@ -65,7 +67,9 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, (str, bytes, os.PathLike))
 
 
-def _with_path(true: Callable[..., Any], change: Callable[[Any], Any], index: int = 0) -> Callable[..., Any]:
+def _with_path(
+    true: Callable[..., Any], change: Callable[[Any], Any], index: int = 0
+) -> Callable[..., Any]:
     """The function with one of its positional arguments changed where it is a path."""
 
     def call(*args: Any, **options: Any) -> Any:
@@ -82,7 +86,11 @@ def _with_mode(true: Callable[..., Any], redirect: Redirect, default: str) -> Ca
     def call(path: Any, mode: str = default, *args: Any, **options: Any) -> Any:
         if _is_path(path):
             writes = any(letter in mode for letter in "wax+")
-            path = redirect.write(path, keep_content="w" not in mode) if writes else redirect.read(path)
+            path = (
+                redirect.write(path, keep_content="w" not in mode)
+                if writes
+                else redirect.read(path)
+            )
         return true(path, mode, *args, **options)
 
     return call
@@ -92,9 +100,16 @@ def _redirect_sqlite(module: Any, redirect: Redirect, patches: Patches) -> None:
     true = module.connect
 
     def connect(database: Any, *args: Any, **options: Any) -> Any:
-        plain = _is_path(database) and os.fsdecode(database) not in ("", ":memory:") and not options.get("uri")
+        plain = (
+            _is_path(database)
+            and os.fsdecode(database) not in ("", ":memory:")
+            and not options.get("uri")
+        )
         if plain:
-            for ending in ("-wal", "-journal"):  # what a database that was not closed still has to do
+            for ending in (
+                "-wal",
+                "-journal",
+            ):  # what a database that was not closed still has to do
                 beside = os.fsdecode(database) + ending
                 if os.path.exists(beside):
                     redirect.write(beside)

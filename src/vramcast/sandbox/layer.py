@@ -70,7 +70,10 @@ def remove_abandoned(parent: str) -> None:
     """Scratch folders of runs that were killed together with the process that would have removed them."""
     for path in Path(parent).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
-            if not (path / _LOCK).exists() and time.time() - path.stat().st_mtime > _SECONDS_TO_LOCK:
+            if (
+                not (path / _LOCK).exists()
+                and time.time() - path.stat().st_mtime > _SECONDS_TO_LOCK
+            ):
                 _remove_tree(str(path))
             with open(path / _LOCK, "rb") as lock:
                 _lock(lock)
@@ -112,7 +115,9 @@ def read_layers(scratch: str) -> list[Layer]:
 
 
 def note_deleted(upper: str, path: str) -> None:
-    with open(os.path.join(os.path.dirname(upper), _DELETED_LIST), "a", encoding="utf-8") as journal:
+    with open(
+        os.path.join(os.path.dirname(upper), _DELETED_LIST), "a", encoding="utf-8"
+    ) as journal:
         journal.write(json.dumps(path) + "\n")
 
 
@@ -127,10 +132,16 @@ def find_changes(layers: list[Layer]) -> Changes:
             elif not os.path.isdir(upper) or os.path.islink(upper):
                 (replaced if os.path.lexists(path) else written).append(path)
             elif _is_opaque(upper):
-                deleted += [file for file in _files_of(path) if not os.path.lexists(upper + file[len(path) :])]
+                deleted += [
+                    file
+                    for file in _files_of(path)
+                    if not os.path.lexists(upper + file[len(path) :])
+                ]
         deleted += _listed_as_deleted(layer)
     return Changes(
-        written=tuple(sorted(written)), replaced=tuple(sorted(replaced)), deleted=tuple(sorted(set(deleted)))
+        written=tuple(sorted(written)),
+        replaced=tuple(sorted(replaced)),
+        deleted=tuple(sorted(set(deleted))),
     )
 
 
@@ -175,13 +186,20 @@ def _listed_as_deleted(layer: Layer) -> list[str]:
         return []
     with open(journal, encoding="utf-8") as lines:
         paths = {json.loads(line) for line in lines}
-    return [file for path in paths for file in _files_of(path) if not os.path.lexists(layer.upper + file)]
+    return [
+        file
+        for path in paths
+        for file in _files_of(path)
+        if not os.path.lexists(layer.upper + file)
+    ]
 
 
 def check_can_keep(target: str) -> None:
     """A folder to keep files in must be new or empty: nothing that exists is mixed with them."""
     if os.path.lexists(target) and not (os.path.isdir(target) and not os.listdir(target)):
-        raise InputError(f"--keep-files {target}: exists and is not an empty folder. Name a new one.")
+        raise InputError(
+            f"--keep-files {target}: exists and is not an empty folder. Name a new one."
+        )
 
 
 def keep_files(layers: list[Layer], changes: Changes, target: str) -> None:
@@ -194,7 +212,9 @@ def keep_files(layers: list[Layer], changes: Changes, target: str) -> None:
         os.makedirs(os.path.dirname(copy), exist_ok=True)
         _copy_with_holes(os.path.join(uppers[lower], os.path.relpath(path, lower)), copy)
     listed = {"written": changes.written, "replaced": changes.replaced, "deleted": changes.deleted}
-    Path(target, "changes.json").write_text(json.dumps(listed, indent=1, ensure_ascii=False), encoding="utf-8")
+    Path(target, "changes.json").write_text(
+        json.dumps(listed, indent=1, ensure_ascii=False), encoding="utf-8"
+    )
 
 
 def _is_below(folder: str, path: str) -> bool:

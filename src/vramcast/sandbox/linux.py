@@ -13,7 +13,14 @@ CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
-MS_NOATIME, MS_NODIRATIME, MS_BIND, MS_REC, MS_PRIVATE, MS_RELATIME = 1024, 2048, 4096, 16384, 1 << 18, 1 << 21
+MS_NOATIME, MS_NODIRATIME, MS_BIND, MS_REC, MS_PRIVATE, MS_RELATIME = (
+    1024,
+    2048,
+    4096,
+    16384,
+    1 << 18,
+    1 << 21,
+)
 
 # What statvfs says about a mount, as the flags that mount() takes.
 _MOUNT_FLAG_OF_STATVFS = {
@@ -45,7 +52,9 @@ def check_result(result: int, what: str) -> int:
 
 
 def syscall(number: int, *arguments: object, what: str) -> int:
-    words = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
+    words = [
+        ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments
+    ]
     return check_result(_libc.syscall(ctypes.c_long(number), *words), what)
 
 
@@ -62,7 +71,9 @@ def enter_namespaces(flags: int) -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
-    encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind, options)]
+    encoded = [
+        None if text is None else os.fsencode(text) for text in (source, target, kind, options)
+    ]
     result = _libc.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3])
     check_result(result, f"mount on {target}")
 
@@ -124,7 +135,9 @@ def landlock_version() -> int:
 
 def landlock_ruleset(handled: int) -> int:
     attributes = ctypes.c_uint64(handled)
-    return syscall(_SYS_LANDLOCK_CREATE_RULESET, ctypes.byref(attributes), 8, 0, what="landlock_create_ruleset")
+    return syscall(
+        _SYS_LANDLOCK_CREATE_RULESET, ctypes.byref(attributes), 8, 0, what="landlock_create_ruleset"
+    )
 
 
 def landlock_allow(ruleset: int, allowed: int, path: str) -> None:

@@ -19,7 +19,13 @@ from vramcast.sandbox.layer import note_deleted
 _MOST_LINKS = 40
 # The true ones: `os` has other functions while a guard is on.
 true_open, true_lstat, true_stat, true_readlink = os.open, os.lstat, os.stat, os.readlink
-true_mkdir, true_listdir, true_unlink, true_rmdir, true_rename = os.mkdir, os.listdir, os.unlink, os.rmdir, os.rename
+true_mkdir, true_listdir, true_unlink, true_rmdir, true_rename = (
+    os.mkdir,
+    os.listdir,
+    os.unlink,
+    os.rmdir,
+    os.rename,
+)
 true_chmod, true_utime, true_symlink, true_getcwd = os.chmod, os.utime, os.symlink, os.getcwd
 
 
@@ -44,7 +50,9 @@ class MergedFiles:
     def __init__(self, upper: str, direct: Iterable[str]) -> None:
         self.upper = upper
         self.untouched = True  # nothing was changed yet: the files are as the system shows them
-        direct = tuple(direct)  # folders that are written as they are: devices, the scratch folder itself
+        direct = tuple(
+            direct
+        )  # folders that are written as they are: devices, the scratch folder itself
         self._direct = frozenset(direct)
         self._below_direct = tuple(f"{folder}/" for folder in direct)
         self._changed_folders: set[str] = set()  # that exist in the upper folder
@@ -55,7 +63,9 @@ class MergedFiles:
 
     def resolve(self, path: str, *, follow: bool = True) -> str:
         """Absolute, with links followed as the script would see them."""
-        folder, name = os.path.split(path if path.startswith("/") else os.path.join(self.current_folder(), path))
+        folder, name = os.path.split(
+            path if path.startswith("/") else os.path.join(self.current_folder(), path)
+        )
         if name in ("", ".", ".."):
             return self._follow(os.path.join(folder, name))
         resolved = os.path.join(self._resolve_folder(folder), name)
@@ -70,7 +80,9 @@ class MergedFiles:
 
     def forget_folders(self) -> None:
         self._folders.clear()
-        self._changed_folders = {folder for folder in self._changed_folders if is_folder(self.upper + folder)}
+        self._changed_folders = {
+            folder for folder in self._changed_folders if is_folder(self.upper + folder)
+        }
 
     def _follow(self, path: str) -> str:
         pending = _parts(path)
@@ -132,11 +144,17 @@ class MergedFiles:
         """Names in both layers, as os.listdir would give them."""
         found = self.find(path)
         if found == path:
-            return [name for name in true_listdir(path) if os.path.join(path, name) not in self._deleted]
+            return [
+                name for name in true_listdir(path) if os.path.join(path, name) not in self._deleted
+            ]
         names = dict.fromkeys(true_listdir(found))
         if not self._is_deleted(path) and is_folder(path):
             below = true_listdir(path)
-            names.update(dict.fromkeys(name for name in below if os.path.join(path, name) not in self._deleted))
+            names.update(
+                dict.fromkeys(
+                    name for name in below if os.path.join(path, name) not in self._deleted
+                )
+            )
         return list(names)
 
     # -- writing ----------------------------------------------------------------------------------------------------
@@ -227,7 +245,9 @@ def _copy_file(source: str, target: str) -> None:
         true_chmod(target, stat.S_IMODE(seen.st_mode) | stat.S_IWUSR)
         true_utime(target, ns=(seen.st_atime_ns, seen.st_mtime_ns))
     else:
-        raise PermissionError(errno.EPERM, "a device or pipe cannot be redirected into the scratch layer", source)
+        raise PermissionError(
+            errno.EPERM, "a device or pipe cannot be redirected into the scratch layer", source
+        )
 
 
 def _copy_bytes(source: str, target: str) -> None:

@@ -55,7 +55,19 @@ PSEUDO_FILE_SYSTEMS = frozenset(
 )
 # File systems that cannot take what an overlay writes.
 NO_UPPER_LAYER = frozenset(
-    ["overlay", "nfs", "nfs4", "cifs", "smb3", "9p", "vfat", "exfat", "fuseblk", "squashfs", "iso9660"]
+    [
+        "overlay",
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "9p",
+        "vfat",
+        "exfat",
+        "fuseblk",
+        "squashfs",
+        "iso9660",
+    ]
 )
 _ESCAPED = re.compile(rb"\\([0-7]{3})")  # how mountinfo writes blanks
 SHARED_MEMORY = "/dev/shm"
@@ -112,7 +124,11 @@ def enter(scratch: str, needed: list[str]) -> list[Layer]:
             linux.drop_capabilities()
     except OSError as error:
         raise Refused(str(error)) from error
-    unprotected = [path for path in needed if not any(contains(overlay.lower, path) for overlay in cover.overlays)]
+    unprotected = [
+        path
+        for path in needed
+        if not any(contains(overlay.lower, path) for overlay in cover.overlays)
+    ]
     if unprotected:
         raise Refused(f"{unprotected[0]} has other file systems mounted inside it")
     return cover.overlays
@@ -129,7 +145,13 @@ def _unshare(as_user: bool) -> None:
 
 def _hide(scratch: str) -> None:
     """The script sees an empty folder where its own changes are kept."""
-    linux.mount("tmpfs", scratch, "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV, "size=4k,mode=700")
+    linux.mount(
+        "tmpfs",
+        scratch,
+        "tmpfs",
+        linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV,
+        "size=4k,mode=700",
+    )
 
 
 class Cover:
@@ -166,7 +188,11 @@ class Cover:
 
     def _cover(self, folder: str) -> bool:
         """Whether one overlay could take the whole folder; otherwise its folders have one each, as far as possible."""
-        inner = [mount.path for mount in self._mounts if mount.path != folder and contains(folder, mount.path)]
+        inner = [
+            mount.path
+            for mount in self._mounts
+            if mount.path != folder and contains(folder, mount.path)
+        ]
         if not inner and self._overlay(folder):
             return True
         for child in self._folders_to_cover(folder):
@@ -177,11 +203,15 @@ class Cover:
     def _folders_to_cover(self, folder: str) -> list[str]:
         try:
             with os.scandir(folder) as entries:
-                folders = sorted(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+                folders = sorted(
+                    entry.path for entry in entries if entry.is_dir(follow_symlinks=False)
+                )
         except OSError:
             return []
         if len(folders) > MOST_FOLDERS or not self._has_mounts(folder):
-            folders = [child for child in folders if any(contains(child, path) for path in self._needed)]
+            folders = [
+                child for child in folders if any(contains(child, path) for path in self._needed)
+            ]
         return folders
 
     def _has_mounts(self, folder: str) -> bool:
@@ -236,7 +266,12 @@ def rename_folders_by_copy() -> None:
             try:
                 true(source, target, **where)
             except OSError as error:
-                if error.errno != errno.EXDEV or where or not os.path.isdir(source) or os.path.islink(source):
+                if (
+                    error.errno != errno.EXDEV
+                    or where
+                    or not os.path.isdir(source)
+                    or os.path.islink(source)
+                ):
                     raise
                 if os.path.isdir(target):
                     os.rmdir(target)  # as rename does: only where it is empty

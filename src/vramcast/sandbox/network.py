@@ -33,7 +33,9 @@ _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _OFFSET_NUMBER, _OFFSET_ARCHITECTURE = 0, 4
 _RECEIVE, _SEND = 0xC0502100, 0xC0182101  # ioctls of a listener
 _CONTINUE = 1
-_NOTIFICATION = struct.Struct("=QIIiIQ6Q")  # id, thread, flags, number, architecture, instruction, arguments
+_NOTIFICATION = struct.Struct(
+    "=QIIiIQ6Q"
+)  # id, thread, flags, number, architecture, instruction, arguments
 _RESPONSE = struct.Struct("=QqiI")  # id, value, error, flags
 _LONGEST_ADDRESS = 128
 
@@ -135,7 +137,9 @@ def install_filter() -> int | None:
     program = Program(len(steps), ctypes.addressof(code))
     try:
         linux.give_up_privileges()
-        return linux.syscall(seccomp, _SET_MODE_FILTER, _NEW_LISTENER, ctypes.byref(program), what="seccomp")
+        return linux.syscall(
+            seccomp, _SET_MODE_FILTER, _NEW_LISTENER, ctypes.byref(program), what="seccomp"
+        )
     except OSError:
         return None
 

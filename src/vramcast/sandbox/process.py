@@ -76,7 +76,9 @@ def run_protected(target: str, payload: dict[str, Any], options: Options) -> dic
 def _run_on_windows(target: str, payload: dict[str, Any], options: Options) -> dict[str, Any]:
     """There is no protection for Windows yet, so nothing runs unless the user says so."""
     if options.protect != NONE:
-        raise InputError("your files cannot be protected on Windows. Run it in WSL, or say --no-protect.")
+        raise InputError(
+            "your files cannot be protected on Windows. Run it in WSL, or say --no-protect."
+        )
     module, _, name = target.partition(":")
     with contextlib.redirect_stdout(sys.stderr):  # the report alone goes to standard output
         result: dict[str, Any] = getattr(import_module(module), name)(payload, Unwatched())
@@ -136,7 +138,9 @@ class _Run:
             flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
             start = _START.format(there.fileno())
             command = [sys.executable, *flags, "-P", "-c", start, json.dumps(sys.path)]
-            process = subprocess.Popen(command, pass_fds=(there.fileno(),), env={**os.environ, _MARK: self._token})
+            process = subprocess.Popen(
+                command, pass_fds=(there.fileno(),), env={**os.environ, _MARK: self._token}
+            )
             there.close()
             with self._passing_signals_on(process):
                 send(here, self._request(target, payload))
@@ -163,7 +167,9 @@ class _Run:
 
     # -- while it runs ----------------------------------------------------------------------------------------------
 
-    def _listen(self, connection: Connection, process: subprocess.Popen[bytes]) -> dict[str, Any] | None:
+    def _listen(
+        self, connection: Connection, process: subprocess.Popen[bytes]
+    ) -> dict[str, Any] | None:
         """Answer questions until the outcome comes; None where the process ended without one."""
         while True:
             message = self._next_message(connection, process)
@@ -171,9 +177,13 @@ class _Run:
                 return message
             send(connection, self._answer(message, process.pid))
 
-    def _next_message(self, connection: Connection, process: subprocess.Popen[bytes]) -> dict[str, Any] | None:
+    def _next_message(
+        self, connection: Connection, process: subprocess.Popen[bytes]
+    ) -> dict[str, Any] | None:
         while True:
-            waiting: list[Any] = [connection] if self._listener is None else [connection, self._listener]
+            waiting: list[Any] = (
+                [connection] if self._listener is None else [connection, self._listener]
+            )
             ready = wait(waiting, timeout=0.2)
             if self._listener in ready:
                 self._connections.answer(self._listener)
@@ -216,7 +226,11 @@ class _Run:
             if number != signal.SIGINT or repeated or not _is_on_terminal():
                 process.send_signal(number)  # Ctrl-C on a terminal reaches both
 
-        numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+        numbers = [
+            getattr(signal, name)
+            for name in ("SIGINT", "SIGTERM", "SIGHUP")
+            if hasattr(signal, name)
+        ]
         before = {number: signal.signal(number, pass_on) for number in numbers}
         try:
             yield
@@ -244,7 +258,11 @@ class _Run:
 
 def _needed_folders() -> list[str]:
     folders = [os.getcwd(), os.path.expanduser("~"), tempfile.gettempdir()]
-    return [os.path.realpath(folder) for folder in folders if os.path.isdir(folder) and os.access(folder, os.W_OK)]
+    return [
+        os.path.realpath(folder)
+        for folder in folders
+        if os.path.isdir(folder) and os.access(folder, os.W_OK)
+    ]
 
 
 def _make_scratch(kind: str) -> Scratch:
@@ -254,12 +272,18 @@ def _make_scratch(kind: str) -> Scratch:
         from vramcast.sandbox.namespace import NO_UPPER_LAYER, file_system_of, read_mounts
 
         mounts = read_mounts()
-        usable = [folder for folder in usable if file_system_of(os.path.realpath(folder), mounts) not in NO_UPPER_LAYER]
+        usable = [
+            folder
+            for folder in usable
+            if file_system_of(os.path.realpath(folder), mounts) not in NO_UPPER_LAYER
+        ]
     for folder in usable:
         remove_abandoned(folder)
         with contextlib.suppress(OSError):
             return Scratch(os.path.realpath(folder))
-    raise Refused(f"none of {', '.join(folders)} can hold the scratch layer; TMPDIR can name another folder")
+    raise Refused(
+        f"none of {', '.join(folders)} can hold the scratch layer; TMPDIR can name another folder"
+    )
 
 
 def _is_on_terminal() -> bool:

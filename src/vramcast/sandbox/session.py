@@ -54,7 +54,9 @@ class Footprint:
 class Session:
     """The child's side."""
 
-    def __init__(self, connection: Connection, protection: Protection, request: dict[str, Any]) -> None:
+    def __init__(
+        self, connection: Connection, protection: Protection, request: dict[str, Any]
+    ) -> None:
         self._connection = connection
         self.protection = protection
         self._request = request

@@ -73,25 +73,39 @@ class Analysis:
         place = f"cuda:{self.device}"
         entries = [
             Entry(
-                category=holder.category, component=holder.frame, place=place, phases=(PEAK_PHASE,),
-                nbytes=holder.allocated_bytes, origin=Origin.MEASURED, formula=f"{holder.blocks} blocks",
+                category=holder.category,
+                component=holder.frame,
+                place=place,
+                phases=(PEAK_PHASE,),
+                nbytes=holder.allocated_bytes,
+                origin=Origin.MEASURED,
+                formula=f"{holder.blocks} blocks",
             )
             for holder in self.holders
-        ]  # fmt: skip
+        ]
         slack = self.peak_allocated.reserved_bytes - self.peak_allocated.allocated_bytes
         entries.append(
             Entry(
-                category=Category.SLACK, component="reserved, not allocated", place=place, phases=(PEAK_PHASE,),
-                nbytes=slack, origin=Origin.MEASURED, level=Level.RESERVED,
+                category=Category.SLACK,
+                component="reserved, not allocated",
+                place=place,
+                phases=(PEAK_PHASE,),
+                nbytes=slack,
+                origin=Origin.MEASURED,
+                level=Level.RESERVED,
             )
-        )  # fmt: skip
+        )
         ledger = Ledger(entries=tuple(entries), top_level=Level.RESERVED)
         ledger.check()
         return ledger
 
 
 def analyse(
-    snapshot: Snapshot, device: int, *, with_replay: bool, other_settings: Sequence[tuple[str, AllocatorSettings]] = ()
+    snapshot: Snapshot,
+    device: int,
+    *,
+    with_replay: bool,
+    other_settings: Sequence[tuple[str, AllocatorSettings]] = (),
 ) -> Analysis:
     """Everything the snapshot tells about one device."""
     history = History.of(snapshot, device)
@@ -99,7 +113,9 @@ def analyse(
     peak = _look_closer(history, survey, Attribution(snapshot))
     alternatives = [replay_with(history, settings, text) for text, settings in other_settings]
     if alternatives:
-        alternatives.insert(0, replay_with(history, snapshot.settings, snapshot.settings_text or "as recorded"))
+        alternatives.insert(
+            0, replay_with(history, snapshot.settings, snapshot.settings_text or "as recorded")
+        )
     return Analysis(
         device=device,
         devices=snapshot.devices(),
@@ -156,16 +172,25 @@ def _survey(history: History) -> _Survey:
             fullest_bytes = -1
     fullest.update((walk.index, allocated.index))
     return _Survey(
-        start=start, end=walk.moment(), peak_allocated=allocated, peak_reserved=reserved, fullest=frozenset(fullest),
-        ooms=tuple(ooms), unexplained=walk.unexplained, end_matches=_matches(walk.layout, history.end),
-    )  # fmt: skip
+        start=start,
+        end=walk.moment(),
+        peak_allocated=allocated,
+        peak_reserved=reserved,
+        fullest=frozenset(fullest),
+        ooms=tuple(ooms),
+        unexplained=walk.unexplained,
+        end_matches=_matches(walk.layout, history.end),
+    )
 
 
 def _oom_event(walk: Walk, row: Row) -> OomEvent:
     return OomEvent(
-        index=walk.index, requested_bytes=row[5], device_free_bytes=row[4], allocated_bytes=walk.allocated_bytes,
+        index=walk.index,
+        requested_bytes=row[5],
+        device_free_bytes=row[4],
+        allocated_bytes=walk.allocated_bytes,
         reserved_bytes=walk.reserved_bytes,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +215,9 @@ def _look_closer(history: History, survey: _Survey, attribution: Attribution) ->
 
 def _matches(reached: Layout, recorded: Layout) -> bool:
     ours = {address: (block.size, block.state) for address, block in reached.blocks.items()}
-    return ours == {address: (block.size, block.state) for address, block in recorded.blocks.items()}
+    return ours == {
+        address: (block.size, block.state) for address, block in recorded.blocks.items()
+    }
 
 
 def _fragmentation(walk: Walk) -> Fragmentation:
@@ -220,7 +247,11 @@ def _fragmentation(walk: Walk) -> Fragmentation:
 
 def _settings_notes(snapshot: Snapshot) -> tuple[str, ...]:
     ignored = ", ".join(snapshot.ignored_settings)
-    return (f"Allocator settings not understood here and left out: {ignored[:200]}",) if ignored else ()
+    return (
+        (f"Allocator settings not understood here and left out: {ignored[:200]}",)
+        if ignored
+        else ()
+    )
 
 
 def _notes(survey: _Survey, history: History) -> tuple[str, ...]:
@@ -236,7 +267,9 @@ def _notes(survey: _Survey, history: History) -> tuple[str, ...]:
             "recorded window."
         )
     if survey.unexplained:
-        notes.append(f"{survey.unexplained} events contradict the state before them; events seem to be missing.")
+        notes.append(
+            f"{survey.unexplained} events contradict the state before them; events seem to be missing."
+        )
     elif not survey.end_matches:
         notes.append(
             "Following the events does not lead to the state at the end of the file; events seem to be missing."

@@ -42,7 +42,9 @@ class Moment:
 class Walk:
     """A layout that follows the events forward and keeps count."""
 
-    def __init__(self, layout: Layout, trace: Trace, rules: Allocator, lasting: frozenset[int]) -> None:
+    def __init__(
+        self, layout: Layout, trace: Trace, rules: Allocator, lasting: frozenset[int]
+    ) -> None:
         self.layout = layout
         self._lasting = lasting
         self._trace = trace
@@ -55,15 +57,23 @@ class Walk:
         self.active_bytes = sum(block.size or 0 for block in blocks)
         self.requested_bytes = sum(block.requested for block in blocks)
         self.reserved_bytes = layout.reserved_bytes()
-        self.unexplained = 0  # events that contradict the state, for instance a free of a block that is not there
-        self.changed: LiveBlock | None = None  # the block whose allocated bytes the last event changed
+        self.unexplained = (
+            0  # events that contradict the state, for instance a free of a block that is not there
+        )
+        self.changed: LiveBlock | None = (
+            None  # the block whose allocated bytes the last event changed
+        )
         self.change_bytes = 0
 
     def moment(self) -> Moment:
         return Moment(
-            index=self.index, time_us=self.time_us, allocated_bytes=self.allocated_bytes,
-            active_bytes=self.active_bytes, requested_bytes=self.requested_bytes, reserved_bytes=self.reserved_bytes,
-        )  # fmt: skip
+            index=self.index,
+            time_us=self.time_us,
+            allocated_bytes=self.allocated_bytes,
+            active_bytes=self.active_bytes,
+            requested_bytes=self.requested_bytes,
+            reserved_bytes=self.reserved_bytes,
+        )
 
     def step(self, row: Row) -> None:
         action, _, _, _, address, nbytes, time_us = row
@@ -145,9 +155,13 @@ class History:
         rules = Allocator(settings=snapshot.settings)
         start = rewind(snapshot, device, rules)
         return cls(
-            trace=snapshot.trace(device), rules=rules, start=start.layout, end=end_layout(snapshot, device),
-            lasting=start.lasting, uncertain_blocks=start.uncertain_blocks,
-        )  # fmt: skip
+            trace=snapshot.trace(device),
+            rules=rules,
+            start=start.layout,
+            end=end_layout(snapshot, device),
+            lasting=start.lasting,
+            uncertain_blocks=start.uncertain_blocks,
+        )
 
     def walk(self) -> Iterator[Walk]:
         """The same Walk again and again: before the first event, then after each."""

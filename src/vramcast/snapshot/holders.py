@@ -21,8 +21,20 @@ NO_STACK_RECORDED = "no stack recorded"
 _IN_OPTIMIZER = ("/torch/optim/",)
 # The first rule with a word that occurs anywhere on the stack names the category.
 _RULES: tuple[tuple[Category, tuple[str, ...]], ...] = (
-    (Category.COMMUNICATION, ("c10d::", "ProcessGroupNCCL", "/torch/distributed/distributed_c10d.py")),
-    (Category.WORKSPACE, ("CUDABlasLtWorkspace", "CurrentCUDABlasHandle", "getNewWorkspace", "cudnn", "get_workspace")),
+    (
+        Category.COMMUNICATION,
+        ("c10d::", "ProcessGroupNCCL", "/torch/distributed/distributed_c10d.py"),
+    ),
+    (
+        Category.WORKSPACE,
+        (
+            "CUDABlasLtWorkspace",
+            "CurrentCUDABlasHandle",
+            "getNewWorkspace",
+            "cudnn",
+            "get_workspace",
+        ),
+    ),
     (Category.OPTIMIZER, ("_init_group (",)),
     (Category.TEMPORARY, _IN_OPTIMIZER),
     (Category.TEMPORARY, ("/torch/amp/grad_scaler.py", "clip_grad")),
@@ -31,11 +43,21 @@ _RULES: tuple[tuple[Category, tuple[str, ...]], ...] = (
     (Category.CACHE, ("/cache_utils.py", "kv_cache", "KVCache")),
     (
         Category.WEIGHTS,
-        ("load_state_dict", "from_pretrained", "reset_parameters", "/torch/nn/modules/module.py:_apply ("),
+        (
+            "load_state_dict",
+            "from_pretrained",
+            "reset_parameters",
+            "/torch/nn/modules/module.py:_apply (",
+        ),
     ),
     (Category.INPUT, ("/torch/utils/data/", "pin_memory", "collate")),
 )
-_BACKWARD = ("torch::autograd::Engine", "run_backward", "_engine_run_backward", "/torch/autograd/__init__.py")
+_BACKWARD = (
+    "torch::autograd::Engine",
+    "run_backward",
+    "_engine_run_backward",
+    "/torch/autograd/__init__.py",
+)
 _FORWARD = ("_call_impl (", "forward (")
 _HELPERS = re.compile(
     r"(?:^|/)(?:torch|einops|opt_einsum|jaxtyping|beartype|contextlib|functools)(?:/|\.py$)|^<frozen|^<string"
@@ -83,7 +105,9 @@ class Attribution:
     def _name(self, block: LiveBlock) -> HolderKey:
         stack = self._stacks[block.stack]
         if not stack:
-            return HolderKey(BEFORE_RECORDING if block.born < 0 else NO_STACK_RECORDED, Category.UNKNOWN)
+            return HolderKey(
+                BEFORE_RECORDING if block.born < 0 else NO_STACK_RECORDED, Category.UNKNOWN
+            )
         return HolderKey(str(responsible_frame(stack)), category_of(stack, lasts=block.lasts))
 
     def holders(self, blocks: Iterable[LiveBlock]) -> tuple[Holder, ...]:

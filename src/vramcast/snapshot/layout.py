@@ -17,7 +17,9 @@ class LiveBlock:
 
     __slots__ = ("address", "born", "lasts", "requested", "size", "stack", "state")
 
-    def __init__(self, address: int, requested: int, size: int | None, state: int, stack: int, born: int) -> None:
+    def __init__(
+        self, address: int, requested: int, size: int | None, state: int, stack: int, born: int
+    ) -> None:
         self.address = address
         self.requested = requested
         self.size = size
@@ -27,7 +29,9 @@ class LiveBlock:
         self.lasts = False  # it is still there at the end of the recording
 
     def copy(self) -> LiveBlock:
-        other = LiveBlock(self.address, self.requested, self.size, self.state, self.stack, self.born)
+        other = LiveBlock(
+            self.address, self.requested, self.size, self.state, self.stack, self.born
+        )
         other.lasts = self.lasts
         return other
 
@@ -115,7 +119,12 @@ class Layout:
             return False
         if span.is_expandable:
             below = self.span_at(span.start - 1)
-            if below is not None and below.is_expandable and below.end == span.start and below.stream == span.stream:
+            if (
+                below is not None
+                and below.is_expandable
+                and below.end == span.start
+                and below.stream == span.stream
+            ):
                 self._drop(below.start)
                 span = replace(span, start=below.start)
             above = self.spans.get(span.end)
@@ -155,7 +164,10 @@ class Layout:
         segments = []
         for start in self._starts:
             span = self.spans[start]
-            first, last = bisect_left(self._addresses, span.start), bisect_left(self._addresses, span.end)
+            first, last = (
+                bisect_left(self._addresses, span.start),
+                bisect_left(self._addresses, span.end),
+            )
             blocks = (self.blocks[address] for address in self._addresses[first:last])
             segments.append(
                 HeldSegment(
@@ -166,7 +178,12 @@ class Layout:
                     is_expandable=span.is_expandable,
                     pool=span.pool,
                     blocks=tuple(
-                        HeldBlock(address=b.address, size=b.size or 0, requested=b.requested, state=b.state)
+                        HeldBlock(
+                            address=b.address,
+                            size=b.size or 0,
+                            requested=b.requested,
+                            state=b.state,
+                        )
                         for b in blocks
                     ),
                 )

@@ -16,20 +16,31 @@ from typing import Any, BinaryIO, NoReturn
 from vramcast.errors import SnapshotError
 
 _CHUNK_BYTES = 1 << 22
-_LOOKAHEAD_BYTES = 1 << 16  # at least this much is in the buffer when an opcode starts, unless the file ends
+_LOOKAHEAD_BYTES = (
+    1 << 16
+)  # at least this much is in the buffer when an opcode starts, unless the file ends
 _LONGEST_TEXT = 1 << 24  # bytes of one string; torch writes names of files and functions
 _LONGEST_NUMBER = 32  # characters or bytes; torch writes 64-bit integers
 _UNSIGNED_4 = struct.Struct("<I")
 _PACKED = object()  # stands in the memo for a dict that was packed
 
 _REFUSED = {
-    b"c": "imports a name (GLOBAL)", b"\x93": "imports a name (STACK_GLOBAL)", b"R": "calls a function (REDUCE)",
-    b"i": "creates an object (INST)", b"o": "creates an object (OBJ)", b"\x81": "creates an object (NEWOBJ)",
-    b"\x92": "creates an object (NEWOBJ_EX)", b"b": "sets an object's state (BUILD)",
-    b"\x82": "uses an extension (EXT1)", b"\x83": "uses an extension (EXT2)", b"\x84": "uses an extension (EXT4)",
-    b"P": "refers to outside objects (PERSID)", b"Q": "refers to outside objects (BINPERSID)",
-    b"\x97": "refers to outside buffers (NEXT_BUFFER)", b"\x98": "refers to outside buffers (READONLY_BUFFER)",
-}  # fmt: skip
+    b"c": "imports a name (GLOBAL)",
+    b"\x93": "imports a name (STACK_GLOBAL)",
+    b"R": "calls a function (REDUCE)",
+    b"i": "creates an object (INST)",
+    b"o": "creates an object (OBJ)",
+    b"\x81": "creates an object (NEWOBJ)",
+    b"\x92": "creates an object (NEWOBJ_EX)",
+    b"b": "sets an object's state (BUILD)",
+    b"\x82": "uses an extension (EXT1)",
+    b"\x83": "uses an extension (EXT2)",
+    b"\x84": "uses an extension (EXT4)",
+    b"P": "refers to outside objects (PERSID)",
+    b"Q": "refers to outside objects (BINPERSID)",
+    b"\x97": "refers to outside buffers (NEXT_BUFFER)",
+    b"\x98": "refers to outside buffers (READONLY_BUFFER)",
+}
 
 # A new list filled with memo references only, which is how a call stack is written: `] memoize ( h. h. j.... e`.
 _REFERENCE_LIST = re.compile(rb"\](?:\x94|q.|r.{4})\(((?:h.|j.{4})+)e", re.DOTALL)
@@ -111,7 +122,9 @@ class PickleStream:
         end = self._pos + nbytes
         if end > len(self._buffer):
             if self._buffer_start + end > self._file_bytes:
-                self._fail(f"ends in the middle: it says {nbytes} more bytes follow, and they do not")
+                self._fail(
+                    f"ends in the middle: it says {nbytes} more bytes follow, and they do not"
+                )
             if nbytes > _LONGEST_TEXT:
                 self._fail(f"has a string of {nbytes:,} bytes")
             self._buffer += self._file.read(end - len(self._buffer))
@@ -185,7 +198,9 @@ class PickleStream:
         code = self._buffer[self._pos - 1 : self._pos]
         self._pos -= 1
         if code in _REFUSED:
-            self._fail(f"{_REFUSED[code]}. A snapshot holds data only, so this one was refused and nothing was run")
+            self._fail(
+                f"{_REFUSED[code]}. A snapshot holds data only, so this one was refused and nothing was run"
+            )
         self._fail(f"has a byte {code!r} that starts no instruction")
 
     # Values
@@ -222,7 +237,9 @@ class PickleStream:
 
     def _op_int(self) -> None:
         text = self._number()
-        self._stack.append({b"00": False, b"01": True}[text] if text in (b"00", b"01") else int(text))
+        self._stack.append(
+            {b"00": False, b"01": True}[text] if text in (b"00", b"01") else int(text)
+        )
 
     def _op_long(self) -> None:
         self._stack.append(int(self._number().rstrip(b"L")))
@@ -306,14 +323,19 @@ class PickleStream:
         references = match.group(1)
         known = self._known_lists.get(references)
         if known is None:
-            keys = [int.from_bytes(short or long, "little") for short, long in _REFERENCE.findall(references)]
+            keys = [
+                int.from_bytes(short or long, "little")
+                for short, long in _REFERENCE.findall(references)
+            ]
             known = self._absorb_list([self._recall(key) for key in keys])
             if known is None:
                 return False
             self._known_lists[references] = known
         memo_code = self._buffer[self._pos]
         operand = self._buffer[self._pos + 1 : match.start(1) - 1]
-        self._remember(len(self._memo) if memo_code == 0x94 else int.from_bytes(operand, "little"), known)
+        self._remember(
+            len(self._memo) if memo_code == 0x94 else int.from_bytes(operand, "little"), known
+        )
         self._stack.append(known)
         self._pos = match.end()
         return True
@@ -420,13 +442,53 @@ class PickleStream:
 _METHODS = {
     ord(code): f"_op_{name}"
     for code, name in {
-        "N": "none", "\x88": "true", "\x89": "false", "J": "binint", "K": "binint1", "M": "binint2",
-        "\x8a": "long1", "\x8b": "long4", "I": "int", "L": "long", "F": "float", "G": "binfloat",
-        "V": "unicode", "S": "string", "U": "text1", "T": "text4", "\x8c": "text1", "X": "text4", "\x8d": "text8",
-        "C": "bytes1", "B": "bytes4", "\x8e": "bytes8", "(": "mark", ")": "empty_tuple", "t": "tuple",
-        "\x85": "tuple1", "\x86": "tuple2", "\x87": "tuple3", "]": "empty_list", "l": "list", "a": "append",
-        "e": "appends", "}": "empty_dict", "d": "dict", "s": "setitem", "u": "setitems", "0": "pop", "1": "pop_mark",
-        "2": "dup", "\x94": "memoize", "p": "put", "q": "binput", "r": "long_binput", "g": "get", "h": "binget",
-        "j": "long_binget", "\x80": "proto", "\x95": "frame",
+        "N": "none",
+        "\x88": "true",
+        "\x89": "false",
+        "J": "binint",
+        "K": "binint1",
+        "M": "binint2",
+        "\x8a": "long1",
+        "\x8b": "long4",
+        "I": "int",
+        "L": "long",
+        "F": "float",
+        "G": "binfloat",
+        "V": "unicode",
+        "S": "string",
+        "U": "text1",
+        "T": "text4",
+        "\x8c": "text1",
+        "X": "text4",
+        "\x8d": "text8",
+        "C": "bytes1",
+        "B": "bytes4",
+        "\x8e": "bytes8",
+        "(": "mark",
+        ")": "empty_tuple",
+        "t": "tuple",
+        "\x85": "tuple1",
+        "\x86": "tuple2",
+        "\x87": "tuple3",
+        "]": "empty_list",
+        "l": "list",
+        "a": "append",
+        "e": "appends",
+        "}": "empty_dict",
+        "d": "dict",
+        "s": "setitem",
+        "u": "setitems",
+        "0": "pop",
+        "1": "pop_mark",
+        "2": "dup",
+        "\x94": "memoize",
+        "p": "put",
+        "q": "binput",
+        "r": "long_binput",
+        "g": "get",
+        "h": "binget",
+        "j": "long_binget",
+        "\x80": "proto",
+        "\x95": "frame",
     }.items()
-}  # fmt: skip
+}

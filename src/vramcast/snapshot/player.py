@@ -21,7 +21,9 @@ from vramcast.snapshot.record import (
 class Player:
     """Plays requests and frees; what else was recorded is for others to heed."""
 
-    def __init__(self, allocator: Allocator, trace: Trace, live: dict[int, Block], end: Layout) -> None:
+    def __init__(
+        self, allocator: Allocator, trace: Trace, live: dict[int, Block], end: Layout
+    ) -> None:
         self.allocator = allocator
         self.live = live
         self._trace = trace
@@ -69,7 +71,9 @@ def play_from_empty(history: History, settings: AllocatorSettings) -> Allocator:
     player = Player(allocator, history.trace, {}, history.end)
     for segment in history.start.held():
         for block in segment.blocks:
-            player.live[block.address] = allocator.malloc(block.requested, segment.stream, segment.pool)
+            player.live[block.address] = allocator.malloc(
+                block.requested, segment.stream, segment.pool
+            )
             if block.state == PENDING:
                 allocator.request_free(player.live[block.address])
     allocator.reset_peak()

@@ -33,17 +33,24 @@ from vramcast.snapshot.record import (
 from vramcast.units import GiB
 
 _STATES = {
-    "active_allocated": ALLOCATED, "active_pending_free": PENDING, "active_awaiting_free": PENDING, "inactive": FREE,
-}  # fmt: skip
+    "active_allocated": ALLOCATED,
+    "active_pending_free": PENDING,
+    "active_awaiting_free": PENDING,
+    "inactive": FREE,
+}
 MOST_FILE_BYTES = 16 * GiB
 _MOST_DEVICES = 1024
 _LARGEST_BYTES = 1 << 40
 # A protocol number, or in protocols 0 and 1 a mark, an empty dict or list, or an import, to be refused with its reason.
 _FIRST_BYTES = (b"\x80", b"(", b"}", b"]", b"c", b"P")
 _OTHER_FORMATS = {
-    b"PK": "a zip archive (torch.save makes those)", b"\x1f\x8b": "a gzip file: unpack it first",
-    b"": "empty", b"<h": "an HTML page", b"<!": "an HTML page", b'{"': "JSON",
-}  # fmt: skip
+    b"PK": "a zip archive (torch.save makes those)",
+    b"\x1f\x8b": "a gzip file: unpack it first",
+    b"": "empty",
+    b"<h": "an HTML page",
+    b"<!": "an HTML page",
+    b'{"': "JSON",
+}
 
 
 def read_snapshot(path: str | Path, progress: Callable[[int, int], None] | None = None) -> Snapshot:
@@ -58,11 +65,17 @@ def read_snapshot(path: str | Path, progress: Callable[[int, int], None] | None 
             start = file.read(2)
             file.seek(0)
             if start in _OTHER_FORMATS or start[:1] not in _FIRST_BYTES:
-                raise SnapshotError(f"it is {_OTHER_FORMATS.get(start, 'text or something else')}, not a pickle.")
+                raise SnapshotError(
+                    f"it is {_OTHER_FORMATS.get(start, 'text or something else')}, not a pickle."
+                )
             intake = Intake()
             report = progress or _no_progress
             stream = PickleStream(
-                file, file_bytes, absorb=intake.absorb, absorb_list=intake.stack_reference, progress=report
+                file,
+                file_bytes,
+                absorb=intake.absorb,
+                absorb_list=intake.stack_reference,
+                progress=report,
             )
             loaded = stream.load()
             report(file_bytes, file_bytes)
@@ -121,24 +134,37 @@ class Intake:
         action = ACTIONS.get(name) if isinstance(name, str) else None
         if action is None:
             raise SnapshotError(f"unknown event {_shown(name)}. Known: {', '.join(ACTIONS)}.")
-        if action != OOM and not 0 <= _integer(fields.get("size"), f"size of an {name} event") <= _LARGEST_BYTES:
+        if (
+            action != OOM
+            and not 0 <= _integer(fields.get("size"), f"size of an {name} event") <= _LARGEST_BYTES
+        ):
             raise SnapshotError(f"an event {name!r} is about more bytes than any card has.")
-        address = fields.get("device_free", fields.get("addr", 0)) if action == OOM else fields.get("addr", 0)
+        address = (
+            fields.get("device_free", fields.get("addr", 0))
+            if action == OOM
+            else fields.get("addr", 0)
+        )
         pool = fields.get("pool_id", fields.get("segment_pool_id"))
         try:
             return Packed(
                 ROW.pack(
                     action,
                     self._stack_number(fields.get("frames")),
-                    NO_POOL if pool is None else self._pools.setdefault(_pool_id(pool), len(self._pools)),
-                    self._streams.setdefault(_integer(fields.get("stream", 0), "stream"), len(self._streams)),
+                    NO_POOL
+                    if pool is None
+                    else self._pools.setdefault(_pool_id(pool), len(self._pools)),
+                    self._streams.setdefault(
+                        _integer(fields.get("stream", 0), "stream"), len(self._streams)
+                    ),
                     address,
                     fields["size"],
                     fields.get("time_us", 0),
                 )
             )
         except (struct.error, KeyError):
-            raise SnapshotError(f"an event {name!r} has no size, address or time that fits 64 bits.") from None
+            raise SnapshotError(
+                f"an event {name!r} has no size, address or time that fits 64 bits."
+            ) from None
 
     def _frame(self, fields: dict[Any, Any]) -> Frame:
         filename, line, name = fields["filename"], fields["line"], fields.get("name", "")
@@ -149,7 +175,9 @@ class Intake:
     def _block(self, fields: dict[Any, Any]) -> BlockRecord:
         state = fields["state"]
         if not isinstance(state, str) or state not in _STATES:
-            raise SnapshotError(f"unknown block state {_shown(state)}. Known: {', '.join(_STATES)}.")
+            raise SnapshotError(
+                f"unknown block state {_shown(state)}. Known: {', '.join(_STATES)}."
+            )
         frames, requested = fields.get("frames"), fields.get("requested_size")
         history = fields.get("history")  # torch 1.13 and 2.0: who allocated it, newest first
         if isinstance(history, list) and history and isinstance(history[0], dict):
@@ -172,9 +200,14 @@ class Intake:
         blocks = fields["blocks"]
         if not isinstance(blocks, list) or not all(type(block) is BlockRecord for block in blocks):
             raise SnapshotError("a segment has blocks that are none.")
-        address, size = _size(fields.get("address"), "segment address"), _size(fields["total_size"], "segment size")
+        address, size = (
+            _size(fields.get("address"), "segment address"),
+            _size(fields["total_size"], "segment size"),
+        )
         if sum(block.size for block in blocks) != size:
-            raise SnapshotError(f"the blocks of segment {address:#x} do not add up to its {size} bytes.")
+            raise SnapshotError(
+                f"the blocks of segment {address:#x} do not add up to its {size} bytes."
+            )
         return SegmentRecord(
             device=_device(fields.get("device", 0)),
             address=address,
@@ -198,7 +231,9 @@ class Intake:
     def snapshot(self, loaded: object) -> Snapshot:
         content: dict[Any, Any] = loaded if isinstance(loaded, dict) else {"segments": loaded}
         segments = content.get("segments")
-        if not isinstance(segments, list) or not all(type(segment) is SegmentRecord for segment in segments):
+        if not isinstance(segments, list) or not all(
+            type(segment) is SegmentRecord for segment in segments
+        ):
             raise SnapshotError(
                 "the pickle can be read, but it is no memory snapshot: no list of segments in it. "
                 "Make one with torch.cuda.memory._record_memory_history() and torch.cuda.memory._dump_snapshot(path)."
@@ -221,10 +256,18 @@ class Intake:
             raise SnapshotError("device_traces is not a list with an entry per device.")
         traces = []
         for events in lists:
-            packed = b"" if events == [] else events[0] if isinstance(events, list) and len(events) == 1 else None
+            packed = (
+                b""
+                if events == []
+                else events[0]
+                if isinstance(events, list) and len(events) == 1
+                else None
+            )
             if not isinstance(packed, bytes | bytearray) or len(packed) % ROW.size:
                 raise SnapshotError("device_traces holds something that is no event.")
-            traces.append(Trace(rows=packed, streams=tuple(self._streams), pools=tuple(self._pools)))
+            traces.append(
+                Trace(rows=packed, streams=tuple(self._streams), pools=tuple(self._pools))
+            )
         return tuple(traces)
 
 
@@ -238,7 +281,9 @@ def _placed(blocks: list[BlockRecord], address: int) -> tuple[BlockRecord, ...]:
     placed = []
     for block in blocks:
         if block.address not in (0, address):
-            raise SnapshotError(f"block {block.address:#x} is not where the block before it ends, {address:#x}.")
+            raise SnapshotError(
+                f"block {block.address:#x} is not where the block before it ends, {address:#x}."
+            )
         fields = {name: getattr(block, name) for name in ("size", "requested", "state", "stack")}
         placed.append(block if block.address else BlockRecord(address=address, **fields))
         address += block.size
@@ -254,7 +299,9 @@ def _integer(value: object, what: str) -> int:
 def _device(value: object) -> int:
     number = _integer(value, "device")
     if not 0 <= number < _MOST_DEVICES:
-        raise SnapshotError(f"a segment is on device {number}; devices are 0 to {_MOST_DEVICES - 1}.")
+        raise SnapshotError(
+            f"a segment is on device {number}; devices are 0 to {_MOST_DEVICES - 1}."
+        )
     return number
 
 
@@ -266,6 +313,10 @@ def _size(value: object, what: str) -> int:
 
 
 def _pool_id(value: object) -> PoolId:
-    if isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(part, int) for part in value):
+    if (
+        isinstance(value, list | tuple)
+        and len(value) == 2
+        and all(isinstance(part, int) for part in value)
+    ):
         return (value[0], value[1])
     raise SnapshotError("a pool id is not a pair of whole numbers.")

@@ -14,12 +14,28 @@ from itertools import pairwise
 from vramcast.allocator import AllocatorSettings, PoolId
 from vramcast.errors import SnapshotError
 
-ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, OOM, SNAPSHOT = range(9)
+(
+    ALLOC,
+    FREE_REQUESTED,
+    FREE_COMPLETED,
+    SEGMENT_ALLOC,
+    SEGMENT_FREE,
+    SEGMENT_MAP,
+    SEGMENT_UNMAP,
+    OOM,
+    SNAPSHOT,
+) = range(9)
 ACTIONS = {
-    "alloc": ALLOC, "free_requested": FREE_REQUESTED, "free_completed": FREE_COMPLETED,
-    "segment_alloc": SEGMENT_ALLOC, "segment_free": SEGMENT_FREE, "segment_map": SEGMENT_MAP,
-    "segment_unmap": SEGMENT_UNMAP, "oom": OOM, "snapshot": SNAPSHOT,
-}  # fmt: skip
+    "alloc": ALLOC,
+    "free_requested": FREE_REQUESTED,
+    "free_completed": FREE_COMPLETED,
+    "segment_alloc": SEGMENT_ALLOC,
+    "segment_free": SEGMENT_FREE,
+    "segment_map": SEGMENT_MAP,
+    "segment_unmap": SEGMENT_UNMAP,
+    "oom": OOM,
+    "snapshot": SNAPSHOT,
+}
 
 NO_STACK = 0  # the number of the empty stack: nobody recorded where it happened
 NO_POOL = 0xFFFF_FFFF  # torch before 2.9 does not say in which pool an event was
@@ -118,8 +134,12 @@ class Snapshot:
         return Trace(rows=b"", streams=(), pools=())
 
     def segments_of(self, device: int) -> tuple[SegmentRecord, ...]:
-        chosen = sorted((s for s in self.segments if s.device == device), key=lambda segment: segment.address)
+        chosen = sorted(
+            (s for s in self.segments if s.device == device), key=lambda segment: segment.address
+        )
         for before, after in pairwise(chosen):
             if before.address + before.size > after.address:
-                raise SnapshotError(f"segments overlap at {after.address:#x}: this is not a snapshot that torch wrote.")
+                raise SnapshotError(
+                    f"segments overlap at {after.address:#x}: this is not a snapshot that torch wrote."
+                )
         return tuple(chosen)

@@ -10,13 +10,34 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from vramcast.allocator import DEFAULT_POOL, Allocator, AllocatorSettings, Block, PoolId, SimulatedDriver
+from vramcast.allocator import (
+    DEFAULT_POOL,
+    Allocator,
+    AllocatorSettings,
+    Block,
+    PoolId,
+    SimulatedDriver,
+)
 from vramcast.allocator.restore import restore
-from vramcast.allocator.steer import adopt_segment, malloc_at, map_range, preview, release_at, unmap_at
+from vramcast.allocator.steer import (
+    adopt_segment,
+    malloc_at,
+    map_range,
+    preview,
+    release_at,
+    unmap_at,
+)
 from vramcast.snapshot.history import History
 from vramcast.snapshot.layout import Layout, Span
 from vramcast.snapshot.player import Player, play_from_empty
-from vramcast.snapshot.record import ALLOC, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, Row
+from vramcast.snapshot.record import (
+    ALLOC,
+    SEGMENT_ALLOC,
+    SEGMENT_FREE,
+    SEGMENT_MAP,
+    SEGMENT_UNMAP,
+    Row,
+)
 from vramcast.snapshot.rewind import expandable_bases
 
 _MADE_UP_ADDRESSES = 1 << 62  # where no recording has been
@@ -35,7 +56,9 @@ class Replay:
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     end_state_matches: bool
-    first_difference: int | None  # the event of the first allocation that would have got another address
+    first_difference: (
+        int | None
+    )  # the event of the first allocation that would have got another address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +106,9 @@ def replay_with(history: History, settings: AllocatorSettings, settings_text: st
 class Checker(Player):
     """Asks our allocator for each choice, compares, and follows the recording."""
 
-    def __init__(self, allocator: Allocator, driver: RecordedDriver, history: History, live: dict[int, Block]) -> None:
+    def __init__(
+        self, allocator: Allocator, driver: RecordedDriver, history: History, live: dict[int, Block]
+    ) -> None:
         super().__init__(allocator, history.trace, live, history.end)
         self._driver = driver
         self._index = -1
@@ -97,7 +122,9 @@ class Checker(Player):
             self._driver.recorded.append((address, nbytes))
             return
         if action != ALLOC and self._driver.recorded:
-            self._take_recorded(self.stream(row), self.pool(row))  # torch took memory and then failed all the same
+            self._take_recorded(
+                self.stream(row), self.pool(row)
+            )  # torch took memory and then failed all the same
         if action == SEGMENT_FREE:
             self.releases += 1
             self.same_releases += release_at(self.allocator, address, nbytes, self.stream(row))
@@ -123,7 +150,9 @@ class Checker(Player):
             return False
         store = self.allocator.segments
         expandable = self.allocator.settings.expandable_segments
-        return expandable or self._driver.recorded[0][1] == store.segment_size(self.allocator.rounded(nbytes))
+        return expandable or self._driver.recorded[0][1] == store.segment_size(
+            self.allocator.rounded(nbytes)
+        )
 
     def _follow(self, address: int, nbytes: int, stream: int, pool: PoolId) -> Block:
         """Put the request where torch put it, or where we would, if that place is not free here."""
@@ -161,7 +190,14 @@ class RecordedDriver:
     def hold(self, address: int, nbytes: int) -> bool:
         """Note that a range is in use; False if some of it was: a recording can contradict itself."""
         return self._held.add_span(
-            Span(start=address, end=address + nbytes, stream=0, is_small=False, is_expandable=False, pool=DEFAULT_POOL)
+            Span(
+                start=address,
+                end=address + nbytes,
+                stream=0,
+                is_small=False,
+                is_expandable=False,
+                pool=DEFAULT_POOL,
+            )
         )
 
     def free(self, address: int, nbytes: int) -> None:
@@ -188,6 +224,11 @@ class RecordedDriver:
 
 
 def _same_state(checker: Checker, history: History) -> bool:
-    ours = {block.address: (block.size, block.requested, block.state) for block in checker.live.values()}
-    end = {address: (block.size, block.requested, block.state) for address, block in history.end.blocks.items()}
+    ours = {
+        block.address: (block.size, block.requested, block.state) for block in checker.live.values()
+    }
+    end = {
+        address: (block.size, block.requested, block.state)
+        for address, block in history.end.blocks.items()
+    }
     return ours == end and checker.allocator.reserved_bytes == history.end.reserved_bytes()

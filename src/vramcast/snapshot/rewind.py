@@ -34,15 +34,21 @@ from vramcast.snapshot.record import (
 def end_layout(snapshot: Snapshot, device: int) -> Layout:
     """What the snapshot itself shows."""
     layout = Layout()
-    mapped = {row[4] for row in snapshot.trace(device) if row[0] == SEGMENT_MAP}  # torch 2.0 does not say is_expandable
+    mapped = {
+        row[4] for row in snapshot.trace(device) if row[0] == SEGMENT_MAP
+    }  # torch 2.0 does not say is_expandable
     for segment in snapshot.segments_of(device):
         end = segment.address + segment.size
         layout.add_span(
             Span(
-                start=segment.address, end=end, stream=segment.stream, is_small=segment.is_small, pool=segment.pool,
+                start=segment.address,
+                end=end,
+                stream=segment.stream,
+                is_small=segment.is_small,
+                pool=segment.pool,
                 is_expandable=segment.is_expandable or segment.address in mapped,
             )
-        )  # fmt: skip
+        )
         for block in segment.blocks:
             if block.state != FREE:
                 layout.add_block(_at_end(block))

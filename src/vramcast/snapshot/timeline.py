@@ -73,7 +73,13 @@ class Shares:
         self._by_holder[key] = self._by_holder.get(key, 0) + nbytes
 
     def sample(self, walk: Walk) -> Sample:
-        return Sample(walk.index, walk.time_us, walk.allocated_bytes, walk.reserved_bytes, dict(self._by_holder))
+        return Sample(
+            walk.index,
+            walk.time_us,
+            walk.allocated_bytes,
+            walk.reserved_bytes,
+            dict(self._by_holder),
+        )
 
 
 def timeline(samples: Sequence[Sample]) -> Timeline:
@@ -83,8 +89,14 @@ def timeline(samples: Sequence[Sample]) -> Timeline:
         for key, nbytes in sample.by_holder.items():
             most[key] = max(most.get(key, 0), nbytes)
     shown = sorted(most, key=lambda key: -most[key])[:MOST_LAYERS]
-    layers = [_layer(key.frame, str(key.category), [s.by_holder.get(key, 0) for s in samples]) for key in shown]
-    rest = [sample.allocated_bytes - sum(sample.by_holder.get(key, 0) for key in shown) for sample in samples]
+    layers = [
+        _layer(key.frame, str(key.category), [s.by_holder.get(key, 0) for s in samples])
+        for key in shown
+    ]
+    rest = [
+        sample.allocated_bytes - sum(sample.by_holder.get(key, 0) for key in shown)
+        for sample in samples
+    ]
     if any(rest):
         layers.append(_layer("all others", "", rest))
     start_us = samples[0].time_us

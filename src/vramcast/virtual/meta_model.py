@@ -24,13 +24,21 @@ def build_params(config: Config) -> tuple[Param, ...]:
             f"{config.where}: model_type {config.model_type!r} is known neither here nor to transformers "
             f"{transformers.__version__}. Known here: {', '.join(sorted(MODULE_OF))}. Give --params for its states."
         )
-    keys = {key: value for key, value in config.data.items() if key not in ("model_type", "auto_map", "torch_dtype")}
+    keys = {
+        key: value
+        for key, value in config.data.items()
+        if key not in ("model_type", "auto_map", "torch_dtype")
+    }
     try:
         built = transformers.AutoConfig.for_model(config.model_type, **keys)
         with torch.device("meta"):
             model = _model_class(transformers, config)._from_config(built)
-    except Exception as error:  # a stranger's config in someone else's constructor: anything may rise
-        raise UnsupportedError(f"{config.where}: transformers cannot build it ({_line(error)})") from error
+    except (
+        Exception
+    ) as error:  # a stranger's config in someone else's constructor: anything may rise
+        raise UnsupportedError(
+            f"{config.where}: transformers cannot build it ({_line(error)})"
+        ) from error
     return tuple(module_params(model))
 
 

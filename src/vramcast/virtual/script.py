@@ -48,7 +48,9 @@ def run_script(path: str, arguments: Sequence[str], gpu: VirtualGpu) -> Run:
         if end.code not in (None, 0):
             raise TraceError(f"{path} ended itself with exit code {end.code!r}.") from end
     except ImportError as error:
-        raise TraceError(f"{path} failed at {_innermost_line(error, script)}: {error}. {_missing(error)}") from error
+        raise TraceError(
+            f"{path} failed at {_innermost_line(error, script)}: {error}. {_missing(error)}"
+        ) from error
     except Exception as error:
         shown = "".join(traceback.format_exception(error, limit=-6)).rstrip()
         raise TraceError(
@@ -56,7 +58,9 @@ def run_script(path: str, arguments: Sequence[str], gpu: VirtualGpu) -> Run:
             f"{_advice(error)}"
         ) from error
     stopped = gpu.step_limit is not None and gpu.phases.steps >= gpu.step_limit
-    return Run(steps=gpu.phases.steps, stopped=stopped, out_of_memory=message, out_of_memory_line=line)
+    return Run(
+        steps=gpu.phases.steps, stopped=stopped, out_of_memory=message, out_of_memory_line=line
+    )
 
 
 _WITHOUT = {  # packages whose kernels need a GPU to be built or run, and the way around them

@@ -26,7 +26,11 @@ def trace_step(
     """
     with virtual_gpu(gpu) as traced:
         twin = virtual_copy(traced, model)
-        stepper = optimizer([p for p in twin.parameters() if p.requires_grad]) if optimizer is not None else None
+        stepper = (
+            optimizer([p for p in twin.parameters() if p.requires_grad])
+            if optimizer is not None
+            else None
+        )
         for _ in range(steps):
             loss = step(twin)
             if isinstance(loss, torch.Tensor) and loss.requires_grad:
@@ -42,7 +46,9 @@ def virtual_copy(gpu: VirtualGpu, model: torch.nn.Module) -> torch.nn.Module:
     """The same modules with their parameters and buffers on the first virtual card; ties are kept."""
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
-        data = torch.empty(parameter.shape, dtype=parameter.dtype, device=gpu.devices[gpu.places[0]])
+        data = torch.empty(
+            parameter.shape, dtype=parameter.dtype, device=gpu.devices[gpu.places[0]]
+        )
         memo[id(parameter)] = torch.nn.Parameter(data, requires_grad=parameter.requires_grad)
     for buffer in model.buffers():
         memo[id(buffer)] = buffer.detach().to(gpu.devices[gpu.places[0]])

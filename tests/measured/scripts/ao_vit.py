@@ -45,7 +45,10 @@ optimizer = make(model.parameters(), lr=1e-4, weight_decay=0)
 scaler = torch.amp.GradScaler("cuda", enabled=False)
 model.train()
 for _ in range(4):
-    images, labels = torch.randn(args.batch_size, 3, 224, 224), torch.randint(0, 45, (args.batch_size,))
+    images, labels = (
+        torch.randn(args.batch_size, 3, 224, 224),
+        torch.randint(0, 45, (args.batch_size,)),
+    )
     if args.full_bf16:
         images = images.bfloat16()
     with torch.autocast("cuda", dtype=torch.bfloat16, enabled=args.amp == "bf16"):

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 
-def conv_norm(inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> list[nn.Module]:
+def conv_norm(
+    inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1
+) -> list[nn.Module]:
     convolution = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
     return [convolution, nn.BatchNorm2d(outputs)]
 
@@ -66,7 +68,9 @@ class ResNet(nn.Module):
     def __init__(self, depths: Sequence[int]) -> None:
         super().__init__()
         convolution = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
-        self.stem = nn.Sequential(convolution, nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
+        self.stem = nn.Sequential(
+            convolution, nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+        )
         blocks: list[nn.Module] = []
         channels = 64
         for stage, depth in enumerate(depths):
@@ -89,7 +93,14 @@ class Inverted(nn.Module):
     """Expand, depthwise, project; the first block of MobileNetV2 does not expand."""
 
     def __init__(
-        self, inputs: int, outputs: int, *, kernel: int, stride: int, expand: int, relu: Callable[..., nn.Module]
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        kernel: int,
+        stride: int,
+        expand: int,
+        relu: Callable[..., nn.Module],
     ) -> None:
         super().__init__()
         width = inputs * expand
@@ -110,7 +121,9 @@ def inverted_stack(
     for expand, width, repeats, stride, kernel in plan:
         for index in range(repeats):
             first = stride if index == 0 else 1
-            blocks.append(Inverted(channels, width, kernel=kernel, stride=first, expand=expand, relu=relu))
+            blocks.append(
+                Inverted(channels, width, kernel=kernel, stride=first, expand=expand, relu=relu)
+            )
             channels = width
     return blocks
 
@@ -161,7 +174,10 @@ class SqueezeExcitation(nn.Module):
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()
         self.pool = nn.AdaptiveAvgPool2d(1)
-        self.reduce, self.expand = nn.Conv2d(channels, squeezed, 1), nn.Conv2d(squeezed, channels, 1)
+        self.reduce, self.expand = (
+            nn.Conv2d(channels, squeezed, 1),
+            nn.Conv2d(squeezed, channels, 1),
+        )
         self.relu, self.sigmoid = nn.ReLU(), nn.Sigmoid()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -211,7 +227,9 @@ class ChannelNorm(nn.LayerNorm):
     """Layer norm over the channels of N×C×H×W."""
 
     def forward(self, x: Tensor) -> Tensor:
-        x = nn.functional.layer_norm(x.permute(0, 2, 3, 1), self.normalized_shape, self.weight, self.bias, self.eps)
+        x = nn.functional.layer_norm(
+            x.permute(0, 2, 3, 1), self.normalized_shape, self.weight, self.bias, self.eps
+        )
         return x.permute(0, 3, 1, 2)
 
 
@@ -250,13 +268,18 @@ class ConvNeXt(nn.Module):
         position, last = 0, sum(depths) - 1
         for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
             if stage:
-                layers += [ChannelNorm(widths[stage - 1], eps=1e-6), nn.Conv2d(widths[stage - 1], width, 2, 2)]
+                layers += [
+                    ChannelNorm(widths[stage - 1], eps=1e-6),
+                    nn.Conv2d(widths[stage - 1], width, 2, 2),
+                ]
             for _ in range(depth):
                 layers.append(ConvNeXtBlock(width, drop * position / last))
                 position += 1
         self.layers = nn.Sequential(*layers)
         self.pool = nn.AdaptiveAvgPool2d(1)
-        self.classifier = nn.Sequential(ChannelNorm(widths[-1], eps=1e-6), nn.Flatten(1), nn.Linear(widths[-1], 1000))
+        self.classifier = nn.Sequential(
+            ChannelNorm(widths[-1], eps=1e-6), nn.Flatten(1), nn.Linear(widths[-1], 1000)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.pool(self.layers(x)))

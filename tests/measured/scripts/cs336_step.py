@@ -43,7 +43,9 @@ class Rotary(nn.Module):
         super().__init__()
         frequencies = torch.tensor(10000.0) ** -(torch.arange(0, width, 2) / width)
         angles = torch.einsum("t,f->tf", torch.arange(length), frequencies)
-        self.register_buffer("turns", torch.stack((torch.cos(angles), torch.sin(angles))), persistent=False)
+        self.register_buffer(
+            "turns", torch.stack((torch.cos(angles), torch.sin(angles))), persistent=False
+        )
 
     def forward(self, x):
         first, second = x.reshape(*x.shape[:-1], x.shape[-1] // 2, 2).movedim(-1, 0).unbind(0)
@@ -77,7 +79,8 @@ class Attention(nn.Module):
         key = self.key(x)
         value = self.value(x)
         query, key, value = (
-            part.reshape(*part.shape[:-1], HEADS, WIDTH // HEADS).transpose(1, 2) for part in (query, key, value)
+            part.reshape(*part.shape[:-1], HEADS, WIDTH // HEADS).transpose(1, 2)
+            for part in (query, key, value)
         )
         query = self.rotary(query)
         key = self.rotary(key)
@@ -99,7 +102,11 @@ def attend(query, key, value, mask):
 class Gated(nn.Module):
     def __init__(self):
         super().__init__()
-        self.gate, self.down, self.up = Linear(WIDTH, INNER), Linear(INNER, WIDTH), Linear(WIDTH, INNER)
+        self.gate, self.down, self.up = (
+            Linear(WIDTH, INNER),
+            Linear(INNER, WIDTH),
+            Linear(WIDTH, INNER),
+        )
 
     def forward(self, x):
         return self.down(silu(self.gate(x)) * self.up(x))
@@ -125,7 +132,9 @@ class Layer(nn.Module):
 class Model(nn.Module):
     def __init__(self, length):
         super().__init__()
-        self.embedding = nn.Parameter(nn.init.trunc_normal_(torch.empty(VOCABULARY, WIDTH), a=-3, b=3))
+        self.embedding = nn.Parameter(
+            nn.init.trunc_normal_(torch.empty(VOCABULARY, WIDTH), a=-3, b=3)
+        )
         rotary = Rotary(length, WIDTH // HEADS)
         self.layers = nn.ModuleList(Layer(rotary) for _ in range(LAYERS))
         self.norm, self.head = RmsNorm(WIDTH), Linear(WIDTH, VOCABULARY)
@@ -143,7 +152,9 @@ class AdamW(torch.optim.Optimizer):
     """As the course has it: new moments for every step, the old ones alive until the next parameter's."""
 
     def __init__(self, parameters):
-        super().__init__(parameters, {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01})
+        super().__init__(
+            parameters, {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+        )
 
     def step(self):
         for group in self.param_groups:

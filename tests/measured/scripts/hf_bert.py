@@ -12,7 +12,13 @@ import torch
 from datasets import Dataset
 from torch import nn
 from torch_1_10 import hold_as_then
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, logging
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    Trainer,
+    TrainingArguments,
+    logging,
+)
 from transformers.trainer_pt_utils import get_parameter_names
 
 parser = argparse.ArgumentParser()
@@ -21,13 +27,19 @@ parser.add_argument("--batch", type=int, default=4)
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--checkpointing", action="store_true")
 parser.add_argument("--fp16", action="store_true")
-parser.add_argument("--optimizer", choices=("adamw_hf", "adafactor", "adam8bit"), default="adamw_hf")
+parser.add_argument(
+    "--optimizer", choices=("adamw_hf", "adafactor", "adam8bit"), default="adamw_hf"
+)
 parser.add_argument("--max-steps", type=int, default=4)
 args = parser.parse_args()
 
 torch.ones((1, 1)).to("cuda")
 config = BertConfig(
-    hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096, vocab_size=30522
+    hidden_size=1024,
+    num_hidden_layers=24,
+    num_attention_heads=16,
+    intermediate_size=4096,
+    vocab_size=30522,
 )
 model = BertForSequenceClassification(config).to("cuda")
 if args.task == "load":
@@ -37,7 +49,10 @@ logging.set_verbosity_error()
 
 length, size = 512, 512
 data = Dataset.from_dict(
-    {"input_ids": np.random.randint(100, 30000, (size, length)), "labels": np.random.randint(0, 1, (size))}
+    {
+        "input_ids": np.random.randint(100, 30000, (size, length)),
+        "labels": np.random.randint(0, 1, (size)),
+    }
 )
 data.set_format("pt")
 training_args = TrainingArguments(
@@ -59,7 +74,10 @@ if args.optimizer == "adam8bit":
 
     decay = [name for name in get_parameter_names(model, [nn.LayerNorm]) if "bias" not in name]
     groups = [
-        {"params": [p for n, p in model.named_parameters() if n in decay], "weight_decay": training_args.weight_decay},
+        {
+            "params": [p for n, p in model.named_parameters() if n in decay],
+            "weight_decay": training_args.weight_decay,
+        },
         {"params": [p for n, p in model.named_parameters() if n not in decay], "weight_decay": 0.0},
     ]
     optimizer = bnb.optim.Adam8bit(

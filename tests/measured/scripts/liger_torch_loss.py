@@ -11,7 +11,9 @@ import torch
 parser = argparse.ArgumentParser()
 parser.add_argument("--tokens", type=int, required=True)
 parser.add_argument("--vocabulary", type=int, required=True)
-parser.add_argument("--hidden", type=int, help="from hidden states through a bf16 head; without it from fp32 logits")
+parser.add_argument(
+    "--hidden", type=int, help="from hidden states through a bf16 head; without it from fp32 logits"
+)
 args = parser.parse_args()
 
 
@@ -31,8 +33,12 @@ if args.hidden is None:
     target = torch.randint(args.vocabulary, (args.tokens, 1), device="cuda").squeeze(1)
     loss_of = torch.nn.CrossEntropyLoss()
 else:
-    inputs = torch.randn(args.tokens, args.hidden, requires_grad=True, dtype=torch.bfloat16, device="cuda")
-    target = torch.randint(args.vocabulary, (args.tokens, 1), dtype=torch.long, device="cuda").squeeze(1)
+    inputs = torch.randn(
+        args.tokens, args.hidden, requires_grad=True, dtype=torch.bfloat16, device="cuda"
+    )
+    target = torch.randint(
+        args.vocabulary, (args.tokens, 1), dtype=torch.long, device="cuda"
+    ).squeeze(1)
     loss_of, other = HeadAndLoss().to("cuda"), HeadAndLoss().to("cuda")
 for _ in range(10):
     loss = loss_of(inputs, target)

@@ -32,7 +32,11 @@ args = parser.parse_args()
 
 torch.nn.Linear(1, 1).to("cuda")
 transformer = Flux2Transformer2DModel(
-    num_layers=5, num_single_layers=20, num_attention_heads=24, joint_attention_dim=7680, guidance_embeds=False
+    num_layers=5,
+    num_single_layers=20,
+    num_attention_heads=24,
+    joint_attention_dim=7680,
+    guidance_embeds=False,
 ).to(torch.bfloat16)
 transformer.enable_gradient_checkpointing()
 if METHODS[args.method] is None:
@@ -48,7 +52,9 @@ optimizer = torch.optim.AdamW(transformer.parameters(), lr=1e-4, weight_decay=1e
 
 prompts = [torch.zeros(1, TOKENS, 7680, dtype=torch.bfloat16, device="cuda") for _ in range(IMAGES)]
 prompt_cache = torch.cat(prompts, dim=0)
-text_cache = torch.cat([Flux2KleinPipeline._prepare_text_ids(prompt).to("cuda") for prompt in prompts], dim=0)
+text_cache = torch.cat(
+    [Flux2KleinPipeline._prepare_text_ids(prompt).to("cuda") for prompt in prompts], dim=0
+)
 latent_cache = torch.cat(
     [torch.zeros(BATCH, 128, 32, 32, dtype=torch.bfloat16, device="cuda") for _ in range(7)], dim=0
 )
@@ -57,7 +63,9 @@ torch.cuda.empty_cache()
 
 losses = []
 for step in range(1, 7):
-    chosen = order[(step - 1) * BATCH : step * BATCH].to(device=latent_cache.device, dtype=torch.long)
+    chosen = order[(step - 1) * BATCH : step * BATCH].to(
+        device=latent_cache.device, dtype=torch.long
+    )
     latents = latent_cache.index_select(0, chosen)
     prompt_embeds = prompt_cache.index_select(0, chosen)
     text_ids = text_cache.index_select(0, chosen)
@@ -81,7 +89,12 @@ for step in range(1, 7):
     predicted = Flux2KleinPipeline._unpack_latents_with_ids(predicted, image_ids)
     weighting = torch.ones_like(sigmas)
     target = noise - latents
-    loss = torch.mean((weighting.float() * (predicted.float() - target.float()) ** 2).reshape(target.shape[0], -1), 1)
+    loss = torch.mean(
+        (weighting.float() * (predicted.float() - target.float()) ** 2).reshape(
+            target.shape[0], -1
+        ),
+        1,
+    )
     loss = loss.mean()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(transformer.parameters(), 1.0)

@@ -25,7 +25,9 @@ QLORA = partial(
     qlora_llama3_2_3b, lora_attn_modules=["q_proj", "v_proj", "output_proj"], apply_lora_to_mlp=True, lora_rank=64,
     lora_alpha=128, lora_dropout=0.0,
 )  # fmt: skip
-LORA_7B = partial(lora_llama2_7b, lora_attn_modules=["q_proj", "v_proj"], lora_rank=8, lora_alpha=16)
+LORA_7B = partial(
+    lora_llama2_7b, lora_attn_modules=["q_proj", "v_proj"], lora_rank=8, lora_alpha=16
+)
 MODELS = {"full": llama3_2_3b, "lora": LORA, "qlora": QLORA, "llama2-7b-lora": LORA_7B}
 
 parser = argparse.ArgumentParser()
@@ -47,7 +49,9 @@ if args.method != "full":
 if args.compile:
     training.compile_model(model)
 if args.checkpointing:
-    training.set_activation_checkpointing(model, auto_wrap_policy={modules.TransformerSelfAttentionLayer})
+    training.set_activation_checkpointing(
+        model, auto_wrap_policy={modules.TransformerSelfAttentionLayer}
+    )
 offloading = training.get_act_offloading_ctx_manager(model, args.offloading)
 if args.load:
     raise SystemExit
@@ -79,7 +83,10 @@ def pack():
 
 
 for _ in range(4):
-    batch = {name: part.to(device) for name, part in padded_collate_packed([pack() for _ in range(BATCH)]).items()}
+    batch = {
+        name: part.to(device)
+        for name, part in padded_collate_packed([pack() for _ in range(BATCH)]).items()
+    }
     count = (batch["labels"] != loss_of.ignore_index).sum()
     labels = batch.pop("labels")
     with offloading:

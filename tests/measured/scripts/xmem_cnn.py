@@ -28,7 +28,10 @@ optimizer = getattr(torch.optim, args.optimizer)(params=model.parameters(), lr=0
 criterion = torch.nn.CrossEntropyLoss()
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.1)
 for _ in range(4):
-    inputs, labels = torch.randn(args.batch, 3, args.side, args.side), torch.randint(0, 10, (args.batch,))
+    inputs, labels = (
+        torch.randn(args.batch, 3, args.side, args.side),
+        torch.randint(0, 10, (args.batch,)),
+    )
     if args.clear == "start":
         optimizer.zero_grad()
     inputs, labels = inputs.to(device), labels.to(device)

@@ -26,7 +26,9 @@ args = parser.parse_args()
 if not args.notebook:
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":0:0"
 settings = json.loads(args.config.read_text())
-config = AutoConfig.for_model(**{name: value for name, value in settings.items() if name != "torch_dtype"})
+config = AutoConfig.for_model(
+    **{name: value for name, value in settings.items() if name != "torch_dtype"}
+)
 kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
 device = torch.device("cuda:0")
 model = kind.from_config(config)

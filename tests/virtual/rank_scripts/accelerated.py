@@ -15,7 +15,9 @@ plugin = FullyShardedDataParallelPlugin(
 accelerator = Accelerator(mixed_precision="bf16", fsdp_plugin=plugin, gradient_accumulation_steps=2)
 model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=128, n_head=4, vocab_size=2000))
 optimizer = torch.optim.AdamW(model.parameters())
-loader = DataLoader([torch.randint(0, 2000, (64,)) for _ in range(1024)], batch_size=4, shuffle=True)
+loader = DataLoader(
+    [torch.randint(0, 2000, (64,)) for _ in range(1024)], batch_size=4, shuffle=True
+)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 for number, ids in enumerate(loader):
     with accelerator.accumulate(model):

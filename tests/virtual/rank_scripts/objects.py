@@ -19,7 +19,9 @@ assert None not in seen
 everything = [None] * world_size if rank == 0 else None
 dist.gather_object({"rank": rank}, everything, dst=0)
 mine = [None]
-dist.scatter_object_list(mine, [f"shard {n}" for n in range(world_size)] if rank == 0 else None, src=0)
+dist.scatter_object_list(
+    mine, [f"shard {n}" for n in range(world_size)] if rank == 0 else None, src=0
+)
 assert rank != 0 or mine == ["shard 0"]
 dist.monitored_barrier(control)
 control.monitored_barrier()
@@ -30,7 +32,9 @@ dist.distributed_c10d._get_default_store().set("key", "value")
 values = torch.ones(1024, device="cuda")
 dist.all_gather([torch.empty_like(values) for _ in range(world_size)], values)
 dist.all_gather_into_tensor(torch.empty(1024 * world_size, device="cuda"), values)
-dist.reduce_scatter_tensor(torch.empty(16, device="cuda"), torch.ones(16 * world_size, device="cuda"))
+dist.reduce_scatter_tensor(
+    torch.empty(16, device="cuda"), torch.ones(16 * world_size, device="cuda")
+)
 dist.all_reduce(values, async_op=True).wait()
 host = torch.tensor([rank])
 dist.all_reduce(host, group=control)

@@ -6,7 +6,11 @@ import tempfile
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
@@ -34,7 +38,12 @@ for _ in range(2):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
-whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+whole = get_model_state_dict(
+    model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+)
 weights, states = get_state_dict(model, optimizer)
-dcp.save({"model": weights, "optimizer": states}, checkpoint_id=os.path.join(tempfile.gettempdir(), "not-written"))
+dcp.save(
+    {"model": weights, "optimizer": states},
+    checkpoint_id=os.path.join(tempfile.gettempdir(), "not-written"),
+)
 dist.destroy_process_group()

@@ -23,7 +23,9 @@ from torch.distributed.tensor.parallel import (
 WIDTH, VOCABULARY, TP = 256, 4000, 4
 
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-mesh = init_device_mesh("cuda", (int(os.environ["WORLD_SIZE"]) // TP, TP), mesh_dim_names=("dp", "tp"))
+mesh = init_device_mesh(
+    "cuda", (int(os.environ["WORLD_SIZE"]) // TP, TP), mesh_dim_names=("dp", "tp")
+)
 
 
 class Block(nn.Module):
@@ -36,8 +38,14 @@ class Block(nn.Module):
     def forward(self, x):
         y = self.norm(x)
         batch, seq, _ = y.shape
-        q, k, v = (part(y).view(batch, seq, -1, 32).transpose(1, 2) for part in (self.q, self.k, self.v))
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, seq, -1)
+        q, k, v = (
+            part(y).view(batch, seq, -1, 32).transpose(1, 2) for part in (self.q, self.k, self.v)
+        )
+        mixed = (
+            F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            .transpose(1, 2)
+            .reshape(batch, seq, -1)
+        )
         x = x + self.o(mixed)
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
@@ -45,7 +53,10 @@ class Block(nn.Module):
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.blocks = nn.Embedding(VOCABULARY, WIDTH), nn.ModuleList(Block() for _ in range(2))
+        self.embedding, self.blocks = (
+            nn.Embedding(VOCABULARY, WIDTH),
+            nn.ModuleList(Block() for _ in range(2)),
+        )
         self.norm, self.head = nn.RMSNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
 
     def forward(self, ids):
@@ -60,7 +71,9 @@ columns, rows = ColwiseParallel(input_layouts=Shard(1)), RowwiseParallel(output_
 ends = {
     "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
     "norm": SequenceParallel(),
-    "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
+    "head": ColwiseParallel(
+        input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
+    ),
 }
 parallelize_module(model, mesh["tp"], ends)
 for index, block in enumerate(model.blocks):

@@ -1,9 +1,10 @@
-"""How a job may differ from what its owner believes: small functions Job → Job, each with how it comes about.
+"""How a job may differ from its owner's description: small functions Job → Job, each with the way it comes about.
 
-Nobody has counted how often each happens. What is known is its mechanism, and that gives one of three grades: what a
-library does unless told otherwise, what it does in silence where something is missing, what takes a mistake. A grade
-halves the one above it. The grades only order explanations that the numbers allow alike. `apply` gives None where the
-deviation changes nothing. Two deviations of one name are two ways to the same fact.
+In: a Job. Out: the changed Job, or None where a deviation changes nothing. Nobody has counted how often each of them
+happens. Only the mechanism is known, and it gives one of three grades: what a library does unless told otherwise,
+what it does silently when something is missing, and what takes a mistake. Each grade is half as plausible as the one
+before. Grades only order explanations that agree equally well with the numbers. Two deviations of one name are two
+ways to the same fact.
 """
 
 from __future__ import annotations
@@ -12,18 +13,36 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from vramcast.engine.lines.optimizers import implementation, version
-from vramcast.engine.lines.training_step import keeps_outputs
-from vramcast.engine.recording.precision import RECIPES
+from vramcast.diagnose.job_gap.job_facts import has_fp32_weights
 from vramcast.job import Job, Precision
-from vramcast.models.record.tape import F32
-
-SMALL_OPTIMIZERS = (
-    "adamw-8bit", "paged-adamw-8bit", "paged-adamw", "adafactor", "lion", "adam-mini", "galore",
-)  # fmt: skip
-
+from vramcast.setup import resolve
+from vramcast.setup.versions import parse_version
 
 BY_DEFAULT, IN_SILENCE, BY_MISTAKE = 0.4, 0.2, 0.1
+
+SMALL_OPTIMIZERS = (
+    "adamw-8bit",
+    "paged-adamw-8bit",
+    "paged-adamw",
+    "adafactor",
+    "lion",
+    "adam-mini",
+    "galore",
+)
+MIXED = (Precision.BF16_MIXED, Precision.FP16_MIXED)
+SHARDING = ("fsdp1", "fsdp2", "zero1", "zero2", "zero3")
+# Axes that change loading and the optimizer step; all others change what a pass over the model allocates.
+AXES_OF_STATES = (
+    "precision",
+    "reference",
+    "reference dtype",
+    "optimizer",
+    "adapter",
+    "sharding",
+    "offload",
+)
+
+Change = Callable[[Job], Job | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,231 +52,478 @@ class Deviation:
     name: str
     axis: str
     prior: float
-    apply: Callable[[Job], Job | None]
-    why: str = ""  # the mechanism behind the grade
+    apply: Change
+    why: str = ""  # the mechanism, which is the reason for the grade
 
 
-def _weights_fp32(job: Job) -> Job | None:
-    """from_pretrained without dtype makes fp32 weights before transformers 5; nothing else changes."""
-    return replace(job, precision=Precision.FP32) if RECIPES[job.precision].weights != F32 else None
+def _deviation(name: str, *, axis: str, prior: float, why: str) -> Callable[[Change], Deviation]:
+    """Turns the decorated function into a Deviation."""
+
+    def decorate(apply: Change) -> Deviation:
+        return Deviation(name=name, axis=axis, prior=prior, apply=apply, why=why)
+
+    return decorate
 
 
-def _weights_fp32_autocast(job: Job) -> Job | None:
-    """fp32 weights under autocast: what `bf16=True` comes to when the model was loaded in fp32."""
-    half = (
-        Precision.FP16_MIXED if job.precision in (Precision.FP16_TRUE, Precision.FP16_MASTER) else Precision.BF16_MIXED
-    )
-    return replace(job, precision=half) if RECIPES[job.precision].weights != F32 else None
+# ---- precision
 
 
-def _computes_in_fp32(job: Job) -> Job | None:
-    mixed = job.precision in (Precision.BF16_MIXED, Precision.FP16_MIXED)
-    return replace(job, precision=Precision.FP32) if mixed else None
+@_deviation(
+    "weights_fp32",
+    axis="precision",
+    prior=BY_DEFAULT,
+    why="from_pretrained made fp32 weights before transformers 5, and bf16=True only autocasts",
+)
+def weights_fp32_autocast(job: Job) -> Job | None:
+    if has_fp32_weights(job):
+        return None
+    is_fp16 = job.precision in (Precision.FP16_TRUE, Precision.FP16_MASTER)
+    return replace(job, precision=Precision.FP16_MIXED if is_fp16 else Precision.BF16_MIXED)
 
 
-def _weights_16bit(job: Job) -> Job | None:
-    """transformers 5 loads in the checkpoint's dtype."""
-    mixed = job.precision in (Precision.BF16_MIXED, Precision.FP16_MIXED)
-    return replace(job, precision=Precision.BF16_AUTOCAST) if mixed else None
+@_deviation(
+    "weights_fp32",
+    axis="precision",
+    prior=BY_DEFAULT,
+    why="the same without autocast",
+)
+def weights_fp32(job: Job) -> Job | None:
+    if has_fp32_weights(job):
+        return None
+    return replace(job, precision=Precision.FP32)
 
 
-def _reference_on_gpu(job: Job) -> Job | None:
-    return replace(job, reference="same") if job.reference in ("cpu", "cuda:1", "precomputed") else None
+@_deviation(
+    "computes_in_fp32",
+    axis="precision",
+    prior=IN_SILENCE,
+    why="nothing warns where autocast is not entered",
+)
+def computes_in_fp32(job: Job) -> Job | None:
+    if job.precision not in MIXED:
+        return None
+    return replace(job, precision=Precision.FP32)
 
 
-def _second_model(job: Job) -> Job | None:
-    """A copy nobody mentioned: a trainer's reference, an average, the model of a notebook cell that ran before."""
-    return replace(job, reference="same") if job.reference == "none" and job.lora_rank is None else None
+@_deviation(
+    "weights_16bit",
+    axis="precision",
+    prior=IN_SILENCE,
+    why="transformers 5 loads in the checkpoint's dtype",
+)
+def weights_16bit(job: Job) -> Job | None:
+    if job.precision not in MIXED:
+        return None
+    return replace(job, precision=Precision.BF16_AUTOCAST)
 
 
-def _reference_fp32(job: Job) -> Job | None:
-    present = job.reference == "same" and RECIPES[job.precision].weights != F32
-    return replace(job, reference_dtype="fp32") if present and job.reference_dtype != "fp32" else None
+# ---- reference model
 
 
-def _foreach(job: Job) -> Job | None:
-    known = job.optimizer in ("adamw", "adam", "adagrad", "rmsprop")
-    return replace(job, optimizer_impl="foreach") if known and implementation(job) != "foreach" else None
+@_deviation(
+    "reference_on_gpu",
+    axis="reference",
+    prior=BY_DEFAULT,
+    why="trainers move a reference to their device",
+)
+def reference_on_gpu(job: Job) -> Job | None:
+    if job.reference not in ("cpu", "cuda:1", "precomputed"):
+        return None
+    return replace(job, reference="same")
 
 
-def _fused(job: Job) -> Job | None:
-    known = job.optimizer in ("adamw", "adam")
-    return replace(job, optimizer_impl="fused") if known and implementation(job) != "fused" else None
+@_deviation(
+    "second_model",
+    axis="reference",
+    prior=BY_MISTAKE,
+    why="a copy that somebody made",
+)
+def second_model(job: Job) -> Job | None:
+    """A copy nobody mentioned: a trainer's reference, an average, the model of an earlier notebook cell."""
+    if job.reference != "none" or job.lora_rank is not None:
+        return None
+    return replace(job, reference="same")
 
 
-def _plain_adamw(job: Job) -> Job | None:
-    small = job.optimizer in SMALL_OPTIMIZERS
-    return replace(job, optimizer="adamw", optimizer_impl=None) if small else None
+@_deviation(
+    "reference_fp32",
+    axis="reference dtype",
+    prior=IN_SILENCE,
+    why="loaded separately, without the dtype",
+)
+def reference_fp32(job: Job) -> Job | None:
+    if job.reference != "same" or has_fp32_weights(job) or job.reference_dtype == "fp32":
+        return None
+    return replace(job, reference_dtype="fp32")
 
 
-def _eager(job: Job) -> Job | None:
-    return replace(job, attention="eager") if job.attention not in ("eager", "math") else None
+# ---- optimizer
 
 
-def _math(job: Job) -> Job | None:
-    """torch's own fallback, where no fused kernel accepts the mask, the head size or the dtype."""
-    return replace(job, attention="math") if job.attention == "sdpa" else None
+@_deviation(
+    "foreach_step",
+    axis="optimizer",
+    prior=BY_DEFAULT,
+    why="torch's default since 2.0",
+)
+def foreach_step(job: Job) -> Job | None:
+    has_foreach = job.optimizer in ("adamw", "adam", "adagrad", "rmsprop")
+    if not has_foreach or resolve(job).optimizer.implementation == "foreach":
+        return None
+    return replace(job, optimizer_impl="foreach")
 
 
-def _no_checkpointing(job: Job) -> Job | None:
-    return replace(job, checkpointing="none") if job.checkpointing != "none" else None
+@_deviation(
+    "fused_step",
+    axis="optimizer",
+    prior=BY_DEFAULT,
+    why="the Trainer's default since transformers 4.54",
+)
+def fused_step(job: Job) -> Job | None:
+    has_fused = job.optimizer in ("adamw", "adam")
+    if not has_fused or resolve(job).optimizer.implementation == "fused":
+        return None
+    return replace(job, optimizer_impl="fused")
 
 
-def _more_tokens(factor: int) -> Callable[[Job], Job | None]:
-    def apply(job: Job) -> Job | None:
-        if job.longest_seq is not None:
-            return replace(job, longest_seq=job.longest_seq * factor)
-        return replace(job, seq=job.seq * factor) if job.seq is not None else None
+@_deviation(
+    "plain_adamw",
+    axis="optimizer",
+    prior=BY_MISTAKE,
+    why="another optimizer than the one meant",
+)
+def plain_adamw(job: Job) -> Job | None:
+    if job.optimizer not in SMALL_OPTIMIZERS:
+        return None
+    return replace(job, optimizer="adamw", optimizer_impl=None)
 
-    return apply
+
+# ---- what a pass over the model allocates
 
 
-def _outputs_held(job: Job) -> Job | None:
-    return None if keeps_outputs(job) else replace(job, keep_outputs=True)
+@_deviation(
+    "eager_attention",
+    axis="attention",
+    prior=IN_SILENCE,
+    why="under output_attentions, or the model knows no other",
+)
+def eager_attention(job: Job) -> Job | None:
+    if job.attention in ("eager", "math"):
+        return None
+    return replace(job, attention="eager")
 
 
-def _gradients_in_forward(job: Job) -> Job | None:
+@_deviation(
+    "math_attention",
+    axis="attention",
+    prior=IN_SILENCE,
+    why="where no fused kernel takes the mask, head size or dtype",
+)
+def math_attention(job: Job) -> Job | None:
+    if job.attention != "sdpa":
+        return None
+    return replace(job, attention="math")
+
+
+@_deviation(
+    "no_checkpointing",
+    axis="checkpointing",
+    prior=IN_SILENCE,
+    why="the flag did not reach the model",
+)
+def no_checkpointing(job: Job) -> Job | None:
+    if job.checkpointing == "none":
+        return None
+    return replace(job, checkpointing="none")
+
+
+@_deviation(
+    "twice_the_tokens",
+    axis="tokens",
+    prior=IN_SILENCE,
+    why="padded to the longest; DPO stacks pairs",
+)
+def twice_the_tokens(job: Job) -> Job | None:
+    return _multiply_length(job, 2)
+
+
+@_deviation(
+    "four_times_the_tokens",
+    axis="tokens",
+    prior=BY_MISTAKE,
+    why="no truncation",
+)
+def four_times_the_tokens(job: Job) -> Job | None:
+    return _multiply_length(job, 4)
+
+
+def _multiply_length(job: Job, factor: int) -> Job | None:
+    if job.longest_seq is not None:
+        return replace(job, longest_seq=job.longest_seq * factor)
+    if job.seq is not None:
+        return replace(job, seq=job.seq * factor)
+    return None
+
+
+@_deviation(
+    "outputs_held",
+    axis="outputs",
+    prior=BY_DEFAULT,
+    why="a loop's variable lives until it is assigned again",
+)
+def outputs_held(job: Job) -> Job | None:
+    if resolve(job).loop.keeps_outputs:
+        return None
+    return replace(job, keep_outputs=True)
+
+
+@_deviation(
+    "gradients_in_forward",
+    axis="gradients",
+    prior=IN_SILENCE,
+    why="zero_grad stands after the forward",
+)
+def gradients_in_forward(job: Job) -> Job | None:
     """zero_grad after the forward, as in Lightning's closure."""
-    already = job.framework == "lightning" or version(job.torch_version) < (2, 0) or job.accumulate > 1
-    plain = job.framework in ("plain", "accelerate", "hf", "trl")
-    if already or not plain:
+    if job.framework not in ("plain", "accelerate", "hf", "trl"):
+        return None
+    keeps_them_anyway = parse_version(job.torch_version) < (2, 0) or job.accumulate > 1
+    if keeps_them_anyway:
         return None
     return replace(
-        job, framework="lightning", optimizer_impl=implementation(job), keep_outputs=keeps_outputs(job),
-    )  # fmt: skip
+        job,
+        framework="lightning",
+        optimizer_impl=resolve(job).optimizer.implementation,
+        keep_outputs=resolve(job).loop.keeps_outputs,
+    )
 
 
-def _older_transformers(job: Job) -> Job | None:
-    """4.45 made an fp32 copy of the logits and a shifted one."""
-    plain = job.framework in ("plain", "hf", "trl", "lightning", "accelerate", "deepspeed")
-    if not plain or job.loss != "full" or version(job.transformers_version) < (4, 49):
+@_deviation(
+    "older_transformers",
+    axis="version",
+    prior=IN_SILENCE,
+    why="another version than believed",
+)
+def older_transformers(job: Job) -> Job | None:
+    """transformers 4.45 made an fp32 copy of the logits and a shifted one."""
+    if job.framework not in ("plain", "hf", "trl", "lightning", "accelerate", "deepspeed"):
+        return None
+    if job.loss != "full" or parse_version(job.transformers_version) < (4, 49):
         return None
     return replace(
-        job, transformers_version="4.45", optimizer_impl=job.optimizer_impl or implementation(job),
+        job,
+        transformers_version="4.45",
+        optimizer_impl=job.optimizer_impl or resolve(job).optimizer.implementation,
         reentrant=job.reentrant,
-    )  # fmt: skip
+    )
 
 
-def _loss_not_fused(job: Job) -> Job | None:
-    return replace(job, loss="full") if job.loss != "full" else None
+@_deviation(
+    "loss_not_fused",
+    axis="loss",
+    prior=IN_SILENCE,
+    why="a patch that does not know the model does nothing",
+)
+def loss_not_fused(job: Job) -> Job | None:
+    if job.loss == "full":
+        return None
+    return replace(job, loss="full")
 
 
-def _trains_everything(job: Job) -> Job | None:
-    return replace(job, lora_rank=None, quantize="none", dora=False) if job.lora_rank is not None else None
+# ---- adapters and quantisation
 
 
-def _not_quantised(job: Job) -> Job | None:
-    return replace(job, quantize="none") if job.quantize != "none" else None
+@_deviation(
+    "trains_everything",
+    axis="adapter",
+    prior=BY_MISTAKE,
+    why="the adapters were not put in",
+)
+def trains_everything(job: Job) -> Job | None:
+    if job.lora_rank is None:
+        return None
+    return replace(job, lora_rank=None, quantize="none", dora=False)
 
 
-def _evaluates(job: Job) -> Job | None:
-    return replace(job, evaluate=True) if not job.evaluate else None
+@_deviation(
+    "not_quantised",
+    axis="adapter",
+    prior=BY_MISTAKE,
+    why="the quantisation config was not passed",
+)
+def not_quantised(job: Job) -> Job | None:
+    if job.quantize == "none":
+        return None
+    return replace(job, quantize="none")
 
 
-SHARDING = ("fsdp1", "fsdp2", "zero1", "zero2", "zero3")
+@_deviation(
+    "evaluation",
+    axis="phases",
+    prior=BY_DEFAULT,
+    why="only considered where the failing code evaluates",
+)
+def evaluation(job: Job) -> Job | None:
+    if job.evaluate:
+        return None
+    return replace(job, evaluate=True)
 
 
-def _not_sharded(job: Job) -> Job | None:
-    return replace(job, strategy="ddp", offload="none") if job.gpus > 1 and job.strategy in SHARDING else None
+# ---- many GPUs
 
 
-def _stays_gathered(job: Job) -> Job | None:
+@_deviation(
+    "not_sharded",
+    axis="sharding",
+    prior=IN_SILENCE,
+    why="started by another launcher, every rank keeps everything",
+)
+def not_sharded(job: Job) -> Job | None:
+    if job.gpus < 2 or job.strategy not in SHARDING:
+        return None
+    return replace(job, strategy="ddp", offload="none")
+
+
+@_deviation(
+    "stays_gathered",
+    axis="sharding",
+    prior=IN_SILENCE,
+    why="SHARD_GRAD_OP, or no reshard after forward",
+)
+def stays_gathered(job: Job) -> Job | None:
     """SHARD_GRAD_OP, or FSDP2 with reshard_after_forward=False."""
-    sharded = job.gpus > 1 and job.strategy in ("fsdp1", "fsdp2")
-    return replace(job, reshard=False) if sharded and job.reshard else None
+    if job.gpus < 2 or job.strategy not in ("fsdp1", "fsdp2") or not job.reshard:
+        return None
+    return replace(job, reshard=False)
 
 
-def _not_offloaded(job: Job) -> Job | None:
-    return replace(job, offload="none") if job.offload != "none" else None
+@_deviation(
+    "not_offloaded",
+    axis="offload",
+    prior=IN_SILENCE,
+    why="an offload key of another backend is ignored",
+)
+def not_offloaded(job: Job) -> Job | None:
+    if job.offload == "none":
+        return None
+    return replace(job, offload="none")
 
 
-def _residuals_on_every_rank(job: Job) -> Job | None:
-    return replace(job, sequence_parallel=False) if job.tp > 1 and job.sequence_parallel is not False else None
+@_deviation(
+    "residuals_on_every_rank",
+    axis="tensor parallel",
+    prior=IN_SILENCE,
+    why="sequence parallelism is off unless asked for",
+)
+def residuals_on_every_rank(job: Job) -> Job | None:
+    if job.tp < 2 or job.sequence_parallel is False:
+        return None
+    return replace(job, sequence_parallel=False)
 
 
-def _logits_on_every_rank(job: Job) -> Job | None:
-    return replace(job, loss_parallel=False) if job.tp > 1 and job.loss_parallel is not False else None
+@_deviation(
+    "logits_on_every_rank",
+    axis="tensor parallel",
+    prior=IN_SILENCE,
+    why="logits are gathered unless the loss is parallel",
+)
+def logits_on_every_rank(job: Job) -> Job | None:
+    if job.tp < 2 or job.loss_parallel is False:
+        return None
+    return replace(job, loss_parallel=False)
 
 
-def _of(name: str, axis: str, prior: float, apply: Callable[[Job], Job | None], why: str) -> Deviation:
-    return Deviation(name=name, axis=axis, prior=prior, apply=apply, why=why)
-
-
+# Equally plausible ones are tried in this order.
 DEVIATIONS: tuple[Deviation, ...] = (
-    _of("weights_fp32", "precision", BY_DEFAULT, _weights_fp32_autocast,
-        "from_pretrained made fp32 weights before transformers 5, and bf16=True only autocasts"),
-    _of("weights_fp32", "precision", BY_DEFAULT, _weights_fp32, "the same without autocast"),
-    _of("computes_in_fp32", "precision", IN_SILENCE, _computes_in_fp32, "nothing warns where autocast is not entered"),
-    _of("weights_16bit", "precision", IN_SILENCE, _weights_16bit, "transformers 5 loads in the checkpoint's dtype"),
-    _of("reference_on_gpu", "reference", BY_DEFAULT, _reference_on_gpu, "trainers move a reference to their device"),
-    _of("second_model", "reference", BY_MISTAKE, _second_model, "a copy that somebody made"),
-    _of("reference_fp32", "reference dtype", IN_SILENCE, _reference_fp32, "loaded apart, without the dtype"),
-    _of("foreach_step", "optimizer", BY_DEFAULT, _foreach, "torch's default since 2.0"),
-    _of("fused_step", "optimizer", BY_DEFAULT, _fused, "the Trainer's default since transformers 4.54"),
-    _of("plain_adamw", "optimizer", BY_MISTAKE, _plain_adamw, "another optimizer than the one meant"),
-    _of("eager_attention", "attention", IN_SILENCE, _eager, "under output_attentions, or the model knows no other"),
-    _of("math_attention", "attention", IN_SILENCE, _math, "where no fused kernel takes the mask, head size or dtype"),
-    _of("no_checkpointing", "checkpointing", IN_SILENCE, _no_checkpointing, "the flag did not reach the model"),
-    _of("twice_the_tokens", "tokens", IN_SILENCE, _more_tokens(2), "padded to the longest; DPO stacks pairs"),
-    _of("four_times_the_tokens", "tokens", BY_MISTAKE, _more_tokens(4), "no truncation"),
-    _of("outputs_held", "outputs", BY_DEFAULT, _outputs_held, "a loop's variable lives until it is assigned again"),
-    _of("gradients_in_forward", "gradients", IN_SILENCE, _gradients_in_forward, "zero_grad stands after the forward"),
-    _of("older_transformers", "version", IN_SILENCE, _older_transformers, "another version than believed"),
-    _of("loss_not_fused", "loss", IN_SILENCE, _loss_not_fused, "a patch that does not know the model does nothing"),
-    _of("trains_everything", "adapter", BY_MISTAKE, _trains_everything, "the adapters were not put in"),
-    _of("not_quantised", "adapter", BY_MISTAKE, _not_quantised, "the quantisation config was not passed"),
-    _of("evaluation", "phases", BY_DEFAULT, _evaluates, "only thought of where the failing code evaluates"),
-    _of("not_sharded", "sharding", IN_SILENCE, _not_sharded, "started by another launcher, every rank keeps it all"),
-    _of("stays_gathered", "sharding", IN_SILENCE, _stays_gathered, "SHARD_GRAD_OP, or no reshard after forward"),
-    _of("not_offloaded", "offload", IN_SILENCE, _not_offloaded, "an offload key of another backend is ignored"),
-    _of("residuals_on_every_rank", "tensor parallel", IN_SILENCE, _residuals_on_every_rank,
-        "sequence parallelism is off unless asked for"),
-    _of("logits_on_every_rank", "tensor parallel", IN_SILENCE, _logits_on_every_rank,
-        "logits are gathered unless the loss is parallel"),
-)  # fmt: skip
-
-# What changes the optimizer step and loading; everything else is about what a pass over the model makes.
-OF_STATES = ("precision", "reference", "reference dtype", "optimizer", "adapter", "sharding", "offload")
+    weights_fp32_autocast,
+    weights_fp32,
+    computes_in_fp32,
+    weights_16bit,
+    reference_on_gpu,
+    second_model,
+    reference_fp32,
+    foreach_step,
+    fused_step,
+    plain_adamw,
+    eager_attention,
+    math_attention,
+    no_checkpointing,
+    twice_the_tokens,
+    four_times_the_tokens,
+    outputs_held,
+    gradients_in_forward,
+    older_transformers,
+    loss_not_fused,
+    trains_everything,
+    not_quantised,
+    evaluation,
+    not_sharded,
+    stays_gathered,
+    not_offloaded,
+    residuals_on_every_rank,
+    logits_on_every_rank,
+)
 
 
-OTHER_LENGTH = "other_length"  # followed by the length, as two lengths are two explanations
+# ---- deviations that the observation suggests
+
+OTHER_LENGTH = "other_length"
 
 
-def kind_of(name: str) -> str:
-    """A deviation's name without its figure."""
-    return name.partition(" ")[0]
-
-
-def sequence_of(length: int, prior: float) -> Deviation:
-    """The batch that failed was padded to another length than believed."""
+def other_length(length: int, prior: float) -> Deviation:
+    """The batch that failed was padded to another length. The length is part of the name: two of them differ."""
 
     def apply(job: Job) -> Job | None:
         if job.longest_seq is not None:
             return replace(job, longest_seq=length)
-        return replace(job, seq=length) if job.seq is not None and job.seq != length else None
+        if job.seq is None or job.seq == length:
+            return None
+        return replace(job, seq=length)
 
     return Deviation(name=f"{OTHER_LENGTH} {length}", axis="tokens", prior=prior, apply=apply)
 
 
-# What the failing code proves: the innermost frames run only under this deviation.
-SEEN_IN_CODE: tuple[tuple[str, str], ...] = (
-    ("foreach_step", r"_foreach_|_multi_tensor_"),
-    ("loop_step", r"_single_tensor_"),
-    ("eager_attention", r"eager_attention|attn_weights|attention_scores|attention_probs"),
+@_deviation(
+    "loop_step",
+    axis="optimizer",
+    prior=BY_DEFAULT,
+    why="only considered where the failing code shows it",
+)
+def loop_step(job: Job) -> Job | None:
+    if resolve(job).optimizer.implementation == "loop":
+        return None
+    return replace(job, optimizer_impl="loop")
+
+
+# Code in the innermost frames that runs only under this deviation.
+PROVED_BY_CODE: tuple[tuple[Deviation, str], ...] = (
+    (foreach_step, r"_foreach_|_multi_tensor_"),
+    (loop_step, r"_single_tensor_"),
+    (eager_attention, r"eager_attention|attn_weights|attention_scores|attention_probs"),
 )
 PROOF_DEPTH = 2
 
 
-def _loop(job: Job) -> Job | None:
-    return replace(job, optimizer_impl="loop") if implementation(job) != "loop" else None
-
-
-def seen_in_code(job: Job, traces: Sequence[str]) -> tuple[Job, tuple[str, ...]]:
-    """The job with what the traceback proves about it, and the names of what that changed."""
-    apply = {"foreach_step": _foreach, "loop_step": _loop, "eager_attention": _eager}
+def apply_proved(job: Job, traces: Sequence[str]) -> tuple[Job, tuple[str, ...]]:
+    """The job with what the traceback proves about it, and the names of the deviations that changed it."""
     names: list[str] = []
-    for name, pattern in SEEN_IN_CODE:
-        changed = apply[name](job) if any(re.search(pattern, text) for text in traces[:PROOF_DEPTH]) else None
+    for deviation, pattern in PROVED_BY_CODE:
+        if not any(re.search(pattern, text) for text in traces[:PROOF_DEPTH]):
+            continue
+        changed = deviation.apply(job)
         if changed is not None:
-            job, names = changed, [*names, name]
+            job = changed
+            names.append(deviation.name)
     return job, tuple(names)
+
+
+_AXES = {item.name: item.axis for item in (*DEVIATIONS, loop_step)} | {OTHER_LENGTH: "tokens"}
+
+
+def kind_of(name: str) -> str:
+    """A deviation's name without its number."""
+    return name.partition(" ")[0]
+
+
+def axis_of(name: str) -> str:
+    return _AXES[kind_of(name)]

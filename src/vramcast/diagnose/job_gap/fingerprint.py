@@ -1,11 +1,11 @@
-"""What tensor was asked for: match a printed request to candidate tensors.
+"""Which tensor was requested: matches a printed request with candidate tensors.
 
-In: the request as printed (an interval of byte counts), how that printer rounds, and candidates with shapes. Out: the
-candidates whose size prints as that request, the most telling first. Pure arithmetic; which tensors a job has is
-somebody else's knowledge.
+In: the request as printed (a range of byte counts) and candidates with shapes. Out: the candidates whose size is
+printed like that request, the most telling first. Pure arithmetic; does not know which tensors a job has.
 
-PyTorch prints the segment it asked the driver for, not the tensor: up to 1 MiB shows as 2.00 MiB, up to 10 MiB as
-20.00 MiB, more is rounded up to 2 MiB. So a small request fits almost anything and says almost nothing.
+PyTorch prints the segment that it asked the driver for, not the tensor: up to 1 MiB is printed as 2.00 MiB, up to 10
+MiB as 20.00 MiB, larger sizes are rounded up to 2 MiB. So a small request fits almost any tensor and tells almost
+nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,20 @@ from vramcast.units import KiB, round_up
 # torch up to 1.1: kSmallAlloc and kRoundLarge of THCCachingAllocator.cpp.
 _LEGACY_SMALL_BYTES, _LEGACY_ROUNDING_BYTES = 1024 * KiB, 128 * KiB
 
+# Kinds of messages that print the size of a segment.
+PRINTS_SEGMENTS = (
+    "torch_cuda_oom",
+    "torch_hip",
+    "torch_xpu",
+    "torch_npu",
+    "torch_mlu",
+    "torch_musa",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A tensor the job may have asked for."""
+    """A tensor that the job may have requested."""
 
     name: str
     shape: tuple[int, ...]
@@ -37,7 +47,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """A candidate that prints as the request did, and how many byte counts would have: fewer says more."""
+    """A candidate that is printed like the request, and how many byte counts are: the fewer, the more it tells."""
 
     candidate: Candidate
     segment_bytes: int
@@ -45,7 +55,7 @@ class Match:
 
 
 def torch_segment_bytes(nbytes: int) -> int:
-    """What PyTorch's caching allocator asks the driver for (c10 get_allocation_size, torch 1.2 and later)."""
+    """What PyTorch's caching allocator requests from the driver (c10 get_allocation_size, torch 1.2 and later)."""
     size = round_up(max(nbytes, 1), constants.MIN_BLOCK_BYTES)
     if size <= constants.SMALL_REQUEST_MAX_BYTES:
         return constants.SMALL_SEGMENT_BYTES
@@ -56,31 +66,31 @@ def torch_segment_bytes(nbytes: int) -> int:
 
 def legacy_segment_bytes(nbytes: int) -> int:
     size = round_up(max(nbytes, 1), constants.MIN_BLOCK_BYTES)
-    return _LEGACY_SMALL_BYTES if size <= _LEGACY_SMALL_BYTES else round_up(size, _LEGACY_ROUNDING_BYTES)
+    if size <= _LEGACY_SMALL_BYTES:
+        return _LEGACY_SMALL_BYTES
+    return round_up(size, _LEGACY_ROUNDING_BYTES)
 
 
 def plain_bytes(nbytes: int) -> int:
-    """Printers that name the tensor itself: CPU allocator, cudaMallocAsync, MPS, TensorFlow, JAX."""
+    """CPU allocator, cudaMallocAsync, MPS, TensorFlow and JAX print the size of the tensor itself."""
     return nbytes
 
 
 def roundings_of(observation: Observation) -> tuple[Callable[[int], int], ...]:
-    """How this printer rounds. The oldest wording spans torch 1.0 to 1.3, which changed its rounding in between."""
-    kind = observation.kind
-    if kind == "torch_cuda_oom_legacy_cached":
+    """How the printed size was rounded. torch 1.0 to 1.3 share one wording and changed the rounding in between."""
+    if observation.kind == "torch_cuda_oom_legacy_cached":
         return (legacy_segment_bytes, torch_segment_bytes)
-    rounds = kind.startswith(("torch_cuda_oom", "torch_hip", "torch_xpu", "torch_npu", "torch_mlu", "torch_musa"))
-    return (torch_segment_bytes,) if rounds else (plain_bytes,)
+    if observation.kind.startswith(PRINTS_SEGMENTS):
+        return (torch_segment_bytes,)
+    return (plain_bytes,)
 
 
 def match_request(observation: Observation, candidates: Sequence[Candidate]) -> tuple[Match, ...]:
-    """The candidates that fit, larger tensors first: a large one that fits to the last digit is no accident."""
-    if observation.requested_range_bytes is not None:
-        low, high = observation.requested_range_bytes
-    elif observation.requested_bytes is not None:
-        low = high = observation.requested_bytes
-    else:
+    """The candidates that fit, larger tensors first: that a large one fits to the last digit is no coincidence."""
+    printed = _requested_range_bytes(observation)
+    if printed is None:
         return ()
+    low, high = printed
     fitting: dict[Candidate, Match] = {}
     for rounding in roundings_of(observation):
         width_bytes = _width_bytes(low, high, rounding)
@@ -89,57 +99,35 @@ def match_request(observation: Observation, candidates: Sequence[Candidate]) -> 
             if low <= segment <= high:
                 match = Match(candidate=candidate, segment_bytes=segment, width_bytes=width_bytes)
                 fitting.setdefault(candidate, match)
-    return tuple(sorted(fitting.values(), key=lambda match: (-match.candidate.nbytes, match.candidate.name)))
+    return tuple(sorted(fitting.values(), key=_largest_first))
+
+
+def _requested_range_bytes(observation: Observation) -> tuple[int, int] | None:
+    if observation.requested_range_bytes is not None:
+        return observation.requested_range_bytes
+    if observation.requested_bytes is not None:
+        return observation.requested_bytes, observation.requested_bytes
+    return None
+
+
+def _largest_first(match: Match) -> tuple[int, str]:
+    return -match.candidate.nbytes, match.candidate.name
 
 
 def _width_bytes(low: int, high: int, rounding: Callable[[int], int]) -> int:
-    """How wide the span of tensor sizes is that prints alike."""
+    """How many tensor sizes are printed as one of the sizes from `low` to `high`."""
     smallest = _first_reaching(low, rounding)
-    return max(1, _first_reaching(high + 1, rounding) - smallest)
+    above_largest = _first_reaching(high + 1, rounding)
+    return max(1, above_largest - smallest)
 
 
 def _first_reaching(segment_bytes: int, rounding: Callable[[int], int]) -> int:
-    """The smallest tensor whose segment is at least this large, by bisection: rounding never decreases."""
+    """The smallest tensor whose segment is at least this large, by bisection: roundings are monotonic."""
     low, high = 0, max(1, segment_bytes)
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if rounding(middle) >= segment_bytes else (middle + 1, high)
+        if rounding(middle) >= segment_bytes:
+            high = middle
+        else:
+            low = middle + 1
     return low
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dimensions:
-    """The numbers that the usual large tensors of a decoder are made of."""
-
-    batch: int
-    seq: int
-    hidden: int
-    intermediate: int
-    vocab: int
-    heads: int
-    num_params: int | None = None
-
-
-def decoder_candidates(sizes: Dimensions, *, shards: Sequence[int] = (2, 4, 8, 16, 32, 64)) -> tuple[Candidate, ...]:
-    """Logits, attention scores, weight matrices and flat optimizer shards, in 16 and 32 bit."""
-    tokens = (sizes.batch, sizes.seq)
-    shapes: list[tuple[str, tuple[int, ...]]] = [
-        ("logits", (*tokens, sizes.vocab)),
-        ("shifted logits", (sizes.batch, max(1, sizes.seq - 1), sizes.vocab)),
-        ("attention scores", (sizes.batch, sizes.heads, sizes.seq, sizes.seq)),
-        ("hidden states", (*tokens, sizes.hidden)),
-        ("MLP activations", (*tokens, sizes.intermediate)),
-        ("MLP matrix", (sizes.intermediate, sizes.hidden)),
-        ("gate and up matrix", (2 * sizes.intermediate, sizes.hidden)),
-        ("attention matrix", (sizes.hidden, sizes.hidden)),
-        ("embedding or head", (sizes.vocab, sizes.hidden)),
-    ]
-    if sizes.num_params is not None:
-        shapes.append(("all parameters, flat", (sizes.num_params,)))
-        shapes += [(f"one of {count} shards of all parameters", (-(-sizes.num_params // count),)) for count in shards]
-    widths = ((2, "16 bit"), (4, "32 bit"))
-    return tuple(
-        Candidate(name=f"{name}, {word}", shape=shape, itemsize=itemsize)
-        for name, shape in shapes
-        for itemsize, word in widths
-    )

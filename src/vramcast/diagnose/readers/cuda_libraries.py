@@ -35,11 +35,15 @@ _ON_DEVICE = re.compile(
     r"on device (?:ordinal )?(\d{1,3})\b|device_id ?[:=] ?(\d{1,3})\b|\b(?:CUDA|ROCm)(\d{1,3}) buffer"
 )
 _NCCL = re.compile(
-    r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA calloc|NCCL.{0,80}out of memory", re.IGNORECASE
+    r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA calloc|NCCL.{0,80}out of memory",
+    re.IGNORECASE,
 )
-_NCCL_SIZE = re.compile(rf"CUDA calloc(?: async| host)?\s+({NUMBER})\s*(bytes|{UNIT})", re.IGNORECASE)
+_NCCL_SIZE = re.compile(
+    rf"CUDA calloc(?: async| host)?\s+({NUMBER})\s*(bytes|{UNIT})", re.IGNORECASE
+)
 _CUDA_SIZE = re.compile(
-    rf"(?:failed to allocate|allocating)\s+({NUMBER})\s*({UNIT})(?:\s*\((\d{{1,18}}) bytes\))?", re.IGNORECASE
+    rf"(?:failed to allocate|allocating)\s+({NUMBER})\s*({UNIT})(?:\s*\((\d{{1,18}}) bytes\))?",
+    re.IGNORECASE,
 )
 
 
@@ -77,14 +81,23 @@ def read_runtime(passage: Passage) -> Iterator[Read]:
         return
     size = _CUDA_SIZE.search(text)
     requested = (
-        (int(size.group(3)) if size.group(3) else to_bytes(size.group(1), size.group(2), binary=True)) if size else None
+        (
+            int(size.group(3))
+            if size.group(3)
+            else to_bytes(size.group(1), size.group(2), binary=True)
+        )
+        if size
+        else None
     )
     # Up to torch 0.4 this is how its own allocator says that the card is full.
     kind = "torch_cuda_oom_truncated" if _THC.search(text) else "cuda_runtime_oom"
     yield _failure(passage, kind=kind, requested_bytes=requested, place=device_of(text, "cuda"))
 
 
-_METAL = re.compile(r"\[METAL\].{0,80}Insufficient Memory|kIOGPUCommandBufferCallbackErrorOutOfMemory", re.IGNORECASE)
+_METAL = re.compile(
+    r"\[METAL\].{0,80}Insufficient Memory|kIOGPUCommandBufferCallbackErrorOutOfMemory",
+    re.IGNORECASE,
+)
 
 
 def read_metal(passage: Passage) -> Iterator[Read]:
@@ -99,19 +112,32 @@ _VLLM = re.compile(
     r"|less than desired GPU memory utilization|the current vLLM instance can use",
     re.IGNORECASE,
 )
-_VLLM_FAILS = re.compile(r"No available memory|less than desired|larger than|out of memory|not enough", re.IGNORECASE)
-_VLLM_FREE = re.compile(
-    rf"free memory on device[^(]{{0,20}}\(({NUMBER})\s*(?:{UNIT})?\s*/\s*({NUMBER})\s*({UNIT})\)", re.IGNORECASE
+_VLLM_FAILS = re.compile(
+    r"No available memory|less than desired|larger than|out of memory|not enough", re.IGNORECASE
 )
-_VLLM_WANTED = re.compile(rf"utilization[^(]{{0,6}}\((\d?\.?\d{{1,4}}),\s*({NUMBER})\s*({UNIT})\)", re.IGNORECASE)
+_VLLM_FREE = re.compile(
+    rf"free memory on device[^(]{{0,20}}\(({NUMBER})\s*(?:{UNIT})?\s*/\s*({NUMBER})\s*({UNIT})\)",
+    re.IGNORECASE,
+)
+_VLLM_WANTED = re.compile(
+    rf"utilization[^(]{{0,6}}\((\d?\.?\d{{1,4}}),\s*({NUMBER})\s*({UNIT})\)", re.IGNORECASE
+)
 _VLLM_FIGURES = tuple(
     (label, unit, re.compile(pattern.replace("{q}", rf"({NUMBER})\s*({UNIT})"), re.IGNORECASE))
     for label, unit, pattern in (
         ("kv cache needed", "B", r"{q}\)? KV cache is needed"),
-        ("kv cache available", "B", r"(?:available KV cache memory[ :(]{1,3}|reserved for KV Cache is ){q}"),
+        (
+            "kv cache available",
+            "B",
+            r"(?:available KV cache memory[ :(]{1,3}|reserved for KV Cache is ){q}",
+        ),
         ("max seq len", "count", r"max seq len \((\d{1,12})\)"),
         ("tokens in kv cache", "count", r"stored in KV cache \((\d{1,12})\)"),
-        ("estimated maximum model length", "count", r"estimated maximum model length is (\d{1,12})"),
+        (
+            "estimated maximum model length",
+            "count",
+            r"estimated maximum model length is (\d{1,12})",
+        ),
         ("dummy requests", "count", r"with (\d{1,9}) dummy requests"),
         ("total gpu memory", "B", r"total_gpu_memory \({q}\)"),
         ("model weights", "B", r"model weights take {q}"),
@@ -142,22 +168,28 @@ def read_vllm(passage: Passage) -> Iterator[Read]:
         fields.setdefault(field, printed.get(label))
     if (wanted := _VLLM_WANTED.search(text)) is not None:
         fields["requested_bytes"] = to_bytes(wanted.group(2), wanted.group(3), binary=True)
-        figures.append(Figure(label="gpu_memory_utilization", value=float(wanted.group(1)), unit="share"))
+        figures.append(
+            Figure(label="gpu_memory_utilization", value=float(wanted.group(1)), unit="share")
+        )
     elif "kv cache needed" in printed:
         fields["requested_bytes"] = printed["kv cache needed"]
     device = re.search(r"cuda:(\d{1,3})", text)
     observation = observe(
-        passage, kind="vllm_startup", moment=Moment.FAILURE if _VLLM_FAILS.search(text) else Moment.NOW,
-        place=f"cuda:{device.group(1)}" if device else "cuda", figures=tuple(figures), **fields,
-    )  # fmt: skip
+        passage,
+        kind="vllm_startup",
+        moment=Moment.FAILURE if _VLLM_FAILS.search(text) else Moment.NOW,
+        place=f"cuda:{device.group(1)}" if device else "cuda",
+        figures=tuple(figures),
+        **fields,
+    )
     yield Read(observation=observation, last_line=passage.line.number)
 
 
 def _whole_sentence(passage: Passage, glue: str) -> str:
     """The line with what a paste wrapped off it: the sentence begins with `To serve` and ends with `length is N`."""
-    before = [line.clean() for line in passage.before[-1:] if "max seq len" in line.raw]
+    before = [line.clean() for line in passage.preceding(1) if "max seq len" in line.raw]
     text = glue.join([*before, passage.text()])
-    for line in passage.after[:4]:
+    for line in passage.following(4):
         if text.endswith((".", "engine")) or "Traceback" in line.raw:
             break
         text += glue + line.clean()
@@ -168,25 +200,41 @@ def _figure(label: str, unit: str, match: re.Match[str] | None) -> Figure | None
     if match is None:
         return None
     # Early vLLM printed GB for what it divided by 1024 three times.
-    value = int(match.group(1)) if unit == "count" else to_bytes(match.group(1), match.group(2), binary=True)
+    value = (
+        int(match.group(1))
+        if unit == "count"
+        else to_bytes(match.group(1), match.group(2), binary=True)
+    )
     return None if value is None else Figure(label=label, value=value, unit=unit)
 
 
 def _failure(passage: Passage, **fields: Any) -> Read:
     fields.setdefault("place", "cuda")
-    return Read(observation=observe(passage, moment=Moment.FAILURE, **fields), last_line=passage.line.number)
+    return Read(
+        observation=observe(passage, moment=Moment.FAILURE, **fields), last_line=passage.line.number
+    )
 
 
 NEURON = Form(
-    kind="neuron_oom", words=("nrt allocation failed",), moment=Moment.FAILURE, place="neuron",
-    clauses=(clause("requested_bytes", r"NRT allocation failed for size\s*{n}", "B"),), needs=("requested_bytes",),
-)  # fmt: skip
+    kind="neuron_oom",
+    words=("nrt allocation failed",),
+    moment=Moment.FAILURE,
+    place="neuron",
+    clauses=(clause("requested_bytes", r"NRT allocation failed for size\s*{n}", "B"),),
+    needs=("requested_bytes",),
+)
 GAUDI = Form(
-    kind="torch_hpu_oom", words=("allocation failed for size",), moment=Moment.FAILURE, place="hpu",
-    clauses=(clause("requested_bytes", r"Allocation failed for size::\s*{n}", "B"),), needs=("requested_bytes",),
-)  # fmt: skip
+    kind="torch_hpu_oom",
+    words=("allocation failed for size",),
+    moment=Moment.FAILURE,
+    place="hpu",
+    clauses=(clause("requested_bytes", r"Allocation failed for size::\s*{n}", "B"),),
+    needs=("requested_bytes",),
+)
 VLLM_ACCOUNT = Form(
-    kind="vllm_startup", words=("total_gpu_memory",), span=8,  # vLLM 0.6.5 printed its account a line each
+    kind="vllm_startup",
+    words=("total_gpu_memory",),
+    span=8,  # vLLM 0.6.5 printed its account a line each
     clauses=(
         clause("capacity_bytes", r"total_gpu_memory {q}"),
         clause("allowed_bytes", r"vLLM instance can use {q}"),
@@ -196,19 +244,23 @@ VLLM_ACCOUNT = Form(
         clause("+kv cache available", r"available_kv_cache_memory {q}"),
     ),
     needs=("capacity_bytes", "allowed_bytes"),
-)  # fmt: skip
+)
 VLLM_WEIGHTS = Form(
-    kind="vllm_startup", words=("model loading took", "model weights took"),
+    kind="vllm_startup",
+    words=("model loading took", "model weights took"),
     clauses=(clause("+model weights", r"(?:Model loading|Loading model weights) took {q}"),),
-)  # fmt: skip
+)
 MLX_REFUSED = Form(
-    kind="mlx_oom", words=("attempting to allocate", "[malloc"), moment=Moment.FAILURE, place="mps",
+    kind="mlx_oom",
+    words=("attempting to allocate", "[malloc"),
+    moment=Moment.FAILURE,
+    place="mps",
     clauses=(
         clause("requested_bytes", r"(?:Attempting|Unable) to allocate {q}"),
         clause("allowed_bytes", r"maximum allowed buffer size of {q}"),
     ),
     needs=("requested_bytes",),
-)  # fmt: skip
+)
 
 READERS = (
     Reader(
@@ -236,7 +288,13 @@ READERS = (
         read=read_runtime,
     ),
     Reader(
-        words=("cache blocks", "free memory on device", "kv cache", "out of memory occurred", "total_gpu_memory"),
+        words=(
+            "cache blocks",
+            "free memory on device",
+            "kv cache",
+            "out of memory occurred",
+            "total_gpu_memory",
+        ),
         read=read_vllm,
     ),
     GAUDI.reader(),

@@ -1,8 +1,8 @@
 """A whole log, of any size, as observations and the traceback frames around its failures.
 
 In: a binary stream (or text). Out: a Reading. Memory is bounded: of a kind that repeats for ever the first, the
-highest and the last are kept, and how many there were. Time is bounded: of thousands of lines of one kind every 64th
-is read.
+highest and the last are kept, and how many there were. Time is linear with a small constant: every reader, and all of
+them together, may take so much text; from then on about every 64th line is read.
 """
 
 from __future__ import annotations
@@ -23,27 +23,88 @@ from vramcast.diagnose.readers import nvidia_smi as smi
 from vramcast.diagnose.readers import other_runtimes as runtimes
 from vramcast.diagnose.readers import torch_tables as tables
 from vramcast.diagnose.readers.reader import Read, Reader
-from vramcast.diagnose.readers.stream import LINES_BEFORE, Line, Passage, clean, hits, without_prefix
+from vramcast.diagnose.readers.stream import (
+    LINES_BEFORE,
+    SAMPLED_CHUNKS,
+    Line,
+    Passage,
+    Vocabulary,
+    clean,
+    hits,
+    without_prefix,
+)
 
 READERS: tuple[Reader, ...] = (
-    torch_oom.READER, *library.READERS, *runtimes.READERS, *xla.READERS, *host.READERS, *tables.READERS,
-    *smi.READERS, *logs.READERS,
-)  # fmt: skip
+    torch_oom.READER,
+    *library.READERS,
+    *runtimes.READERS,
+    *xla.READERS,
+    *host.READERS,
+    *tables.READERS,
+    *smi.READERS,
+    *logs.READERS,
+)
 WORDS = tuple(sorted({word for reader in READERS for word in reader.words}))
 # Each word contains one of these.
 GATES = (
-    "mem", "alloc", "mib", "gib(", "kill", "exit", "nccl", "capac", "cache", "vram", "/shm/", "</torch", "gb_free",
-    "limit:", "segments", "param", "winerror", "_not_init", "resource_ex", "return code", "signal ", "not supported",
-    "max_m", " hbm", " mb", "bus error", "cuda fail", "out_of_me", "_bytes.all", "of size", "handle fail", "l: bus",
-    "low on res", "autobatch", "buffer size", "_execution_f", "_internal_e", "best cudnn", "ng took", "ts took",
-    "_gib", "_in_bytes", "内存", *host.KILLED_ABROAD,
-)  # fmt: skip
+    "mem",
+    "alloc",
+    "mib",
+    "gib(",
+    "kill",
+    "exit",
+    "nccl",
+    "capac",
+    "cache",
+    "vram",
+    "/shm/",
+    "</torch",
+    "gb_free",
+    "limit:",
+    "segments",
+    "param",
+    "winerror",
+    "_not_init",
+    "resource_ex",
+    "return code",
+    "signal ",
+    "not supported",
+    "max_m",
+    " hbm",
+    " mb",
+    "bus error",
+    "cuda fail",
+    "out_of_me",
+    "_bytes.all",
+    "of size",
+    "handle fail",
+    "l: bus",
+    "low on res",
+    "autobatch",
+    "buffer size",
+    "_execution_f",
+    "_internal_e",
+    "best cudnn",
+    "ng took",
+    "ts took",
+    "_gib",
+    "_in_bytes",
+    "内存",
+    *host.KILLED_ABROAD,
+)
 # word → the readers that asked for it, in their order.
-_ASKED = {word: [index for index, reader in enumerate(READERS) if word in reader.words] for word in WORDS}
+_ASKED = {
+    word: [index for index, reader in enumerate(READERS) if word in reader.words] for word in WORDS
+}
 KEPT_PER_KIND = 32
-# A reader that has read so many observations, or been asked about so much text, is asked about every 64th line only.
-FLOOD_READS, FLOOD_CHARS, FLOOD_STRIDE = 4_000, 32_000_000, 64
+# A reader that has read so many observations, or been given so much text, is asked about every 64th line only.
+FLOOD_READS = 4_000
+FLOOD_CHARS = 8_000_000
+FLOOD_CHARS_TOGETHER = 24_000_000  # given to all readers: then the same holds for each of them
+FLOOD_STRIDE = 64
 ASKING_CHARS = 150  # asking costs about as much as reading so many characters
+# After so much text with any word in it, the words of flooded readers are looked for in a sample of the chunks.
+THINNING_CHARS = 8_000_000
 MAX_FRAMES = 8
 MAX_LOOKS = 8  # failures whose surroundings are searched for a traceback
 MAX_CONTEXT_LINES, MAX_LINES_BELOW, MAX_CONTEXT_CHARS = 16, 4, 400
@@ -63,7 +124,9 @@ class Frame:
 class Reading:
     observations: tuple[Observation, ...]
     frames: tuple[Frame, ...] = ()  # the last frames before the first failure, outermost first
-    context: tuple[str, ...] = ()  # the last lines before it (or the first below), for pastes without frames
+    context: tuple[
+        str, ...
+    ] = ()  # the last lines before it (or the first below), for pastes without frames
     omitted: tuple[tuple[str, int], ...] = ()  # kind → observations read but not kept
     progress: int | None = None  # how many steps the last counter beside the first failure showed
 
@@ -78,21 +141,34 @@ def read_stream(stream: BinaryIO) -> Reading:
     first: Passage | None = None
     looked = 0
     for passage, observation in scan.observations():
-        if observation.is_failure() and looked < MAX_LOOKS and (first is None or not frames_of(first)):
+        if (
+            observation.is_failure()
+            and looked < MAX_LOOKS
+            and (first is None or not frames_of(first))
+        ):
             first, looked = passage, looked + 1
         kept.setdefault(observation.kind, _Kept()).add(observation)
-    chosen = sorted((item for group in kept.values() for item in group.chosen()), key=lambda item: item.line)
+    chosen = sorted(
+        (item for group in kept.values() for item in group.chosen()), key=lambda item: item.line
+    )
     omitted = tuple(
-        (kind, count) for kind, group in kept.items() if (count := group.omitted() + scan.passed_over[kind])
+        (kind, count)
+        for kind, group in kept.items()
+        if (count := group.omitted() + scan.passed_over[kind])
     )
     if first is None:
         return Reading(observations=tuple(chosen), omitted=omitted)
-    around = first.before[-MAX_CONTEXT_LINES:] or first.after[:MAX_LINES_BELOW]  # some quote the message first
+    around = (
+        first.before[-MAX_CONTEXT_LINES:] or first.after[:MAX_LINES_BELOW]
+    )  # some quote the message first
     context = tuple(clean(line.raw)[:MAX_CONTEXT_CHARS] for line in (*around, first.line))
     return Reading(
-        observations=tuple(chosen), omitted=omitted, frames=frames_of(first), context=context,
+        observations=tuple(chosen),
+        omitted=omitted,
+        frames=frames_of(first),
+        context=context,
         progress=progress_of(first),
-    )  # fmt: skip
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -101,47 +177,86 @@ def _readers_of(words: frozenset[str]) -> tuple[int, ...]:
 
 
 class _Scan:
-    """One pass over a stream. Of a flood of lines that one reader understands, only every so many are read."""
+    """One pass over a stream. Of a flood of lines that wake one reader, only every so many are read."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
+        self._vocabulary = Vocabulary(WORDS, GATES)
+        self._budgets = [_Budget() for _ in READERS]
+        self._given_chars = 0
+        self._hit_chars = 0
+        self._thinned = 0
         self._read_until = [0] * len(READERS)
-        self._turns = [0] * len(READERS)
-        self._asked_chars = [0] * len(READERS)
-        self._reads = [0] * len(READERS)
         self._last_kind = [""] * len(READERS)
         self.passed_over: Counter[str] = Counter()
 
     def observations(self) -> Iterator[tuple[Passage, Observation]]:
-        for hit in hits(self._stream, WORDS, GATES):
-            understood, passage = False, None
+        for hit in hits(self._stream, self._vocabulary):
+            self._count(hit.line)
+            passage: Passage | None = None
+            understood = False
             for index in _readers_of(hit.words):
-                if READERS[index].is_fallback and understood:
+                reader = READERS[index]
+                if reader.is_fallback and understood:
                     continue
-                if self._read_until[index] >= hit.line.number or self._is_flooded(index, hit.line):
+                if self._read_until[index] >= hit.line.number or self._is_passed_over(index):
                     understood = True
                     continue
                 passage = passage or hit.passage()
-                for read in READERS[index].read(passage):
+                for read in self._ask(index, passage):
                     understood = True
-                    self._note(index, read)
                     yield passage, read.observation
 
-    def _is_flooded(self, index: int, line: Line) -> bool:
-        self._turns[index] += 1
-        self._asked_chars[index] += ASKING_CHARS + len(line.raw)
-        if self._reads[index] < FLOOD_READS and self._asked_chars[index] < FLOOD_CHARS:
-            return False
-        if self._turns[index] % FLOOD_STRIDE == 0:
+    def _is_passed_over(self, index: int) -> bool:
+        budget = self._budgets[index]
+        budget.turns += 1
+        if not self._is_flooded(budget) or budget.turns % self._stride() == 0:
             return False
         if self._last_kind[index]:
             self.passed_over[self._last_kind[index]] += 1
         return True
 
-    def _note(self, index: int, read: Read) -> None:
-        self._read_until[index] = max(self._read_until[index], read.last_line)
-        self._reads[index] += 1
-        self._last_kind[index] = read.observation.kind
+    def _is_flooded(self, budget: _Budget) -> bool:
+        return budget.is_spent() or self._given_chars >= FLOOD_CHARS_TOGETHER
+
+    def _stride(self) -> int:
+        """Grows with what was given, so that a log of any size takes little more than a large one."""
+        stride = FLOOD_STRIDE // SAMPLED_CHUNKS if self._thinned else FLOOD_STRIDE
+        return stride * max(1, self._given_chars // FLOOD_CHARS_TOGETHER)
+
+    def _ask(self, index: int, passage: Passage) -> Iterator[Read]:
+        budget = self._budgets[index]
+        taken_before = passage.meter.chars
+        for read in READERS[index].read(passage):
+            self._read_until[index] = max(self._read_until[index], read.last_line)
+            self._last_kind[index] = read.observation.kind
+            budget.reads += 1
+            yield read
+        chars = ASKING_CHARS + len(passage.line.raw) + passage.meter.chars - taken_before
+        budget.chars += chars
+        self._given_chars += chars
+
+    def _count(self, line: Line) -> None:
+        """Every so many characters with words in them, look which words have become too frequent."""
+        self._hit_chars += ASKING_CHARS + len(line.raw)
+        if self._hit_chars < THINNING_CHARS * (1 + self._thinned):
+            return
+        self._thinned += 1
+        flooded = {index for index, budget in enumerate(self._budgets) if self._is_flooded(budget)}
+        frequent = {word for word, indices in _ASKED.items() if flooded.issuperset(indices)}
+        self._vocabulary.thin(frequent)
+
+
+@dataclass(slots=True)
+class _Budget:
+    """What one reader was given and what it read."""
+
+    turns: int = 0
+    chars: int = 0
+    reads: int = 0
+
+    def is_spent(self) -> bool:
+        return self.reads >= FLOOD_READS or self.chars >= FLOOD_CHARS
 
 
 class _Kept:
@@ -175,26 +290,46 @@ class _Kept:
 def _identity(item: Observation) -> object:
     """Everything that was said, without where it was said."""
     return (
-        item.kind, item.place, item.moment, item.requested_bytes, item.capacity_bytes, item.free_bytes,
-        item.allocated_bytes, item.reserved_bytes, item.unallocated_bytes, item.process_bytes, item.other_processes,
-        item.allowed_bytes, item.used_bytes, item.peak_allocated_bytes, item.peak_reserved_bytes, item.figures,
+        item.kind,
+        item.place,
+        item.moment,
+        item.requested_bytes,
+        item.capacity_bytes,
+        item.free_bytes,
+        item.allocated_bytes,
+        item.reserved_bytes,
+        item.unallocated_bytes,
+        item.process_bytes,
+        item.other_processes,
+        item.allowed_bytes,
+        item.used_bytes,
+        item.peak_allocated_bytes,
+        item.peak_reserved_bytes,
+        item.figures,
         item.marks,
-    )  # fmt: skip
+    )
 
 
 def _height(observation: Observation) -> int:
     candidates = (
-        observation.peak_reserved_bytes, observation.reserved_bytes, observation.peak_allocated_bytes,
-        observation.allocated_bytes, observation.used_bytes, observation.requested_bytes,
-    )  # fmt: skip
+        observation.peak_reserved_bytes,
+        observation.reserved_bytes,
+        observation.peak_allocated_bytes,
+        observation.allocated_bytes,
+        observation.used_bytes,
+        observation.requested_bytes,
+    )
     return max((value for value in candidates if value is not None), default=0)
 
 
 # tqdm's counter, one in brackets, and a word before a number.
 _PROGRESS = re.compile(
-    r"\b(\d{1,9})/ ?\d{1,9} \[\d|\[ ?(\d{1,9})/ ?\d{1,9}\]|\b(?:iter|iteration|step):? +(\d{1,9})\b", re.I
+    r"\b(\d{1,9})/ ?\d{1,9} \[\d|\[ ?(\d{1,9})/ ?\d{1,9}\]|\b(?:iter|iteration|step):? +(\d{1,9})\b",
+    re.I,
 )
-_NOT_STEPS = re.compile(r"load|shard|download|map\b|token|cach|fetch|extract|convert|compil", re.IGNORECASE)
+_NOT_STEPS = re.compile(
+    r"load|shard|download|map\b|token|cach|fetch|extract|convert|compil", re.IGNORECASE
+)
 _LINES_AFTER_FAILURE = 3
 
 
@@ -238,11 +373,15 @@ def _frames(lines: Iterable[Line]) -> tuple[Frame, ...]:
         match = _frame_in(text) or (_frame_in(pending + text) if pending else None)
         pending = text if 'File "' in text and match is None else ""
         if match:
-            frames.append(Frame(file=match.group(1), line=int(match.group(2)), function=match.group(3)))
+            frames.append(
+                Frame(file=match.group(1), line=int(match.group(2)), function=match.group(3))
+            )
         elif (cell := _CELL_FRAME.match(text)) is not None:
             frames.append(Frame(file=cell.group(1), line=0, function=cell.group(2)))
         elif frames and (arrow := _ARROW.match(text)) is not None:
-            frames[-1] = replace(frames[-1], line=int(arrow.group(1)), source=arrow.group(2).strip())
+            frames[-1] = replace(
+                frames[-1], line=int(arrow.group(1)), source=arrow.group(2).strip()
+            )
         elif frames and not frames[-1].source and not pending and not _UNDERLINE.match(text):
             frames[-1] = replace(frames[-1], source=text[:200])
     return tuple([frame for frame in frames if not _VIRTUAL.search(frame.file)][-MAX_FRAMES:])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from vramcast.diagnose.observation import Moment, Observation, ProcessUse
 from vramcast.diagnose.readers.quantity import to_bytes
@@ -17,7 +18,9 @@ from vramcast.diagnose.readers.stream import Passage, clean
 
 _USAGE = re.compile(r"(\d{1,9}|N/A|\?\?)\s*(MiB|MB)?\s*/\s*(\d{1,9}|N/A|\?\?)\s*(MiB|MB)")
 _UNSUPPORTED = re.compile(r"\|\s*Not Supported\s*\|")
-_CARD = re.compile(r"^\|?\s*(\d{1,3})\s+([A-Z][\w .-]{2,40}?)\s{0,20}(?:On|Off|WDDM|TCC|MCDM|\.\.\.)?\s*\|")
+_CARD = re.compile(
+    r"^\|?\s*(\d{1,3})\s+([A-Z][\w .-]{2,40}?)\s{0,20}(?:On|Off|WDDM|TCC|MCDM|\.\.\.)?\s*\|"
+)
 _PROCESS = re.compile(
     r"^\|?\s*(?P<gpu>\d{1,3})\s+(?:(?:N/A|\d{1,3})\s+(?:N/A|\d{1,3})\s+)?(?P<pid>\d{1,10})\s+(?P<type>C\+G|C|G|M\+C)\s+"
     r"(?P<name>\S.{0,80}?)\s+(?P<size>\d{1,9}MiB|N/A)\s*\|?\s*$"
@@ -45,7 +48,7 @@ class _Cards:
 def read_table(passage: Passage) -> Iterator[Read]:
     cards = _Cards()
     last = passage.line.number
-    for line in (*passage.before[-2:], *passage.lines(140)):
+    for line in chain(passage.preceding(2), passage.lines(140)):
         text = line.clean().replace("│", "|")  # nvitop's border
         took = _take_row(text, cards)
         if took or (_BORDER.match(text) and _USAGE.search(text)):
@@ -65,8 +68,14 @@ def _take_row(text: str, cards: _Cards) -> bool:
         return True
     usage = _USAGE.search(text) if _HAS_USAGE.match(text) else None
     if usage is not None or _UNSUPPORTED.search(text):
-        index = cards.current if cards.current not in cards.used and cards.current >= 0 else len(cards.used)
-        cards.used[index] = (_size(usage.group(1)), _size(usage.group(3))) if usage else (None, None)
+        index = (
+            cards.current
+            if cards.current not in cards.used and cards.current >= 0
+            else len(cards.used)
+        )
+        cards.used[index] = (
+            (_size(usage.group(1)), _size(usage.group(3))) if usage else (None, None)
+        )
         return True
     if (card := _CARD.match(text)) is not None:
         cards.current = int(card.group(1))
@@ -84,10 +93,15 @@ def _card(passage: Passage, cards: _Cards, index: int) -> Observation:
     if cards.has_processes and not cards.processes:
         marks = (*marks, NOBODY_LISTED)
     return observe(
-        passage, kind="nvidia_smi_text", moment=Moment.NOW, place=f"cuda:{index}", used_bytes=used,
-        capacity_bytes=total, marks=marks,
+        passage,
+        kind="nvidia_smi_text",
+        moment=Moment.NOW,
+        place=f"cuda:{index}",
+        used_bytes=used,
+        capacity_bytes=total,
+        marks=marks,
         other_processes=tuple(cards.processes[index]) if index in cards.processes else None,
-    )  # fmt: skip
+    )
 
 
 def _size(text: str) -> int | None:
@@ -95,9 +109,11 @@ def _size(text: str) -> int | None:
 
 
 _COLUMNS = {
-    "memory.used": "used_bytes", "memory.total": "capacity_bytes", "memory.free": "free_bytes",
+    "memory.used": "used_bytes",
+    "memory.total": "capacity_bytes",
+    "memory.free": "free_bytes",
     "fb_memory_usage.used": "used_bytes",
-}  # fmt: skip
+}
 _CELL = re.compile(r"^(-?\d{1,12})\s*(MiB)?$")
 
 
@@ -109,7 +125,7 @@ def read_csv(passage: Passage) -> Iterator[Read]:
         return
     if not any(name in _COLUMNS for name in names):
         return
-    for row, line in enumerate(passage.after[:128]):
+    for row, line in enumerate(passage.following(128)):
         cells = [cell.strip() for cell in line.clean().split(",")]
         if len(cells) != len(names):
             return
@@ -121,27 +137,37 @@ def _csv_row(passage: Passage, row: int, cells: dict[str, str], number: int) -> 
     index = cells.get("index", cells.get("gpu", ""))
     marks = ("unified memory",) if sizes and all(size is None for size in sizes.values()) else ()
     observation = observe(
-        passage, kind="nvidia_smi_csv", moment=Moment.NOW, place=f"cuda:{index if index.isdigit() else row}",
-        marks=marks, **sizes,
-    )  # fmt: skip
+        passage,
+        kind="nvidia_smi_csv",
+        moment=Moment.NOW,
+        place=f"cuda:{index if index.isdigit() else row}",
+        marks=marks,
+        **sizes,
+    )
     return Read(observation=observation, last_line=number)
 
 
 def _read_apps(passage: Passage, names: list[str]) -> Iterator[Read]:
     processes, last = list[ProcessUse](), passage.line.number
     memory = next((name for name in names if name.startswith("used_") and "memory" in name), None)
-    for line in passage.after[:256]:
+    for line in passage.following(256):
         cells = [cell.strip() for cell in line.clean().split(",")]
         if len(cells) != len(names) or memory is None:
             break
         row = dict(zip(names, cells, strict=True))
         if row["pid"].isdigit() and len(row["pid"]) <= 10:
-            use = ProcessUse(pid=int(row["pid"]), nbytes=_mib(row[memory]), name=row.get("process_name", "")[:40])
+            use = ProcessUse(
+                pid=int(row["pid"]), nbytes=_mib(row[memory]), name=row.get("process_name", "")[:40]
+            )
             processes.append(use)
             last = line.number
     if processes:
         observation = observe(
-            passage, kind="nvidia_smi_csv", moment=Moment.NOW, place="cuda", other_processes=tuple(processes)
+            passage,
+            kind="nvidia_smi_csv",
+            moment=Moment.NOW,
+            place="cuda",
+            other_processes=tuple(processes),
         )
         yield Read(observation=observation, last_line=last)
 
@@ -164,21 +190,29 @@ def read_typed_list(passage: Passage) -> Iterator[Read]:
     if not _TYPED_HEAD.match(passage.text()):
         return
     processes, last = list[ProcessUse](), passage.line.number
-    for line in passage.after[:64]:
+    for line in passage.following(64):
         if (row := _TYPED_ROW.match(line.clean())) is None:
             break
-        use = ProcessUse(pid=int(row.group(1)), nbytes=_size(row.group(3)), name=(row.group(2) or "")[:40])
+        use = ProcessUse(
+            pid=int(row.group(1)), nbytes=_size(row.group(3)), name=(row.group(2) or "")[:40]
+        )
         processes.append(use)
         last = line.number
     if processes:
         observation = observe(
-            passage, kind="nvidia_smi_text", moment=Moment.NOW, place="cuda", other_processes=tuple(processes)
+            passage,
+            kind="nvidia_smi_text",
+            moment=Moment.NOW,
+            place="cuda",
+            other_processes=tuple(processes),
         )
         yield Read(observation=observation, last_line=last)
 
 
 MAX_ROW_CHARS = 2_000  # a card and all its users; longer lines are something else
-_GPUSTAT = re.compile(r"\[(\d{1,3})\] ?(.{2,60}?)\|.{0,60}?\|\s*(\d{1,9}|\?\?)\s*/\s*(\d{1,9}|\?\?)\s*MB")
+_GPUSTAT = re.compile(
+    r"\[(\d{1,3})\] ?(.{2,60}?)\|.{0,60}?\|\s*(\d{1,9}|\?\?)\s*/\s*(\d{1,9}|\?\?)\s*MB"
+)
 _GPUSTAT_USER = re.compile(r"([\w.-]{1,32})(?::[\w.-]{1,40})?(?:/(\d{1,10}))?\((\d{1,9})M\)")
 
 
@@ -190,12 +224,19 @@ def read_gpustat(passage: Passage) -> Iterator[Read]:
         return
     users = _GPUSTAT_USER.findall(text[match.end() :])
     processes = tuple(
-        ProcessUse(pid=int(pid) if pid else None, nbytes=_size(size), name=name) for name, pid, size in users[:64]
+        ProcessUse(pid=int(pid) if pid else None, nbytes=_size(size), name=name)
+        for name, pid, size in users[:64]
     )
     observation = observe(
-        passage, kind="gpustat", moment=Moment.NOW, place=f"cuda:{match.group(1)}", used_bytes=_size(match.group(3)),
-        capacity_bytes=_size(match.group(4)), other_processes=processes or None, notes=("mb_is_mib",),
-    )  # fmt: skip
+        passage,
+        kind="gpustat",
+        moment=Moment.NOW,
+        place=f"cuda:{match.group(1)}",
+        used_bytes=_size(match.group(3)),
+        capacity_bytes=_size(match.group(4)),
+        other_processes=processes or None,
+        notes=("mb_is_mib",),
+    )
     yield Read(observation=observation, last_line=passage.line.number)
 
 
@@ -206,21 +247,29 @@ def read_query(passage: Passage) -> Iterator[Read]:
     """`nvidia-smi -q`: FB Memory Usage, then Total, Reserved, Used, Free on lines of their own."""
     found: dict[str, int | None] = {}
     last = passage.line.number
-    for line in passage.after[:5]:
+    for line in passage.following(5):
         match = _QUERY_ROW.match(line.clean())
         if match:
             found[match.group(1)], last = to_bytes(match.group(2), "MiB"), line.number
     if found:
         observation = observe(
-            passage, kind="nvidia_smi_text", moment=Moment.NOW, place="cuda", capacity_bytes=found.get("Total"),
-            used_bytes=found.get("Used"), free_bytes=found.get("Free"),
-        )  # fmt: skip
+            passage,
+            kind="nvidia_smi_text",
+            moment=Moment.NOW,
+            place="cuda",
+            capacity_bytes=found.get("Total"),
+            used_bytes=found.get("Used"),
+            free_bytes=found.get("Free"),
+        )
         yield Read(observation=observation, last_line=last)
 
 
 READERS = (
     Reader(words=("mib /", "mib/", "mib |", "| not supported", "mib|"), read=read_table),
-    Reader(words=("memory.used", "memory.total", "memory.free", "used_gpu_memory", "used_memory"), read=read_csv),
+    Reader(
+        words=("memory.used", "memory.total", "memory.free", "used_gpu_memory", "used_memory"),
+        read=read_csv,
+    ),
     Reader(words=(" mb |", " mb|"), read=read_gpustat),
     Reader(words=("fb memory usage",), read=read_query),
     Reader(words=("gpu memory", "memory usage"), read=read_typed_list),

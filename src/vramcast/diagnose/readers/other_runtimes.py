@@ -18,7 +18,9 @@ _OF_SIZE = re.compile(
     r"|(?P<ascend>rtMalloc) fail[^\n]{0,80}?size ?[:=] ?(\d{1,18})\b",
     re.IGNORECASE,
 )
-_NO_ROOM = re.compile(r"Not enough memory\. Please try to increase --mem-fraction-static", re.IGNORECASE)
+_NO_ROOM = re.compile(
+    r"Not enough memory\. Please try to increase --mem-fraction-static", re.IGNORECASE
+)
 
 
 def read_of_size(passage: Passage) -> Iterator[Read]:
@@ -37,14 +39,20 @@ def read_sglang(passage: Passage) -> Iterator[Read]:
         yield _failure(passage, kind="sglang_startup", place="cuda")
 
 
-def _failure(passage: Passage, *, kind: str, place: str, requested_bytes: int | None = None) -> Read:
-    observation = observe(passage, kind=kind, moment=Moment.FAILURE, place=place, requested_bytes=requested_bytes)
+def _failure(
+    passage: Passage, *, kind: str, place: str, requested_bytes: int | None = None
+) -> Read:
+    observation = observe(
+        passage, kind=kind, moment=Moment.FAILURE, place=place, requested_bytes=requested_bytes
+    )
     return Read(observation=observation, last_line=passage.line.number)
 
 
 PADDLE = Form(
-    kind="paddle_oom", words=("out of memory error on gpu", "cannot allocate", "enforce allocating"),
-    moment=Moment.FAILURE, device=r"on GPU (\d{1,3})",
+    kind="paddle_oom",
+    words=("out of memory error on gpu", "cannot allocate", "enforce allocating"),
+    moment=Moment.FAILURE,
+    device=r"on GPU (\d{1,3})",
     clauses=(
         clause("requested_bytes", r"Cannot allocate {q} (?:GPU )?memory"),
         clause("requested_bytes", r"enforce allocating <= available failed, {n} >", "B"),
@@ -52,17 +60,21 @@ PADDLE = Form(
         clause("free_bytes", r"available memory is (?:only )?{q}"),
         clause("free_bytes", r"enforce allocating <= available failed, \d{1,18} > {n}", "B"),
     ),
-    span=4, needs=("requested_bytes",),
-)  # fmt: skip
+    span=4,
+    needs=("requested_bytes",),
+)
 MINDSPORE = Form(
-    kind="mindspore_oom", words=("totalusedmemstatistics",), moment=Moment.FAILURE, place="npu",
+    kind="mindspore_oom",
+    words=("totalusedmemstatistics",),
+    moment=Moment.FAILURE,
+    place="npu",
     clauses=(
         clause("allocated_bytes", r"TotalUsedMemStatistics : {n}", "B"),
         clause("requested_bytes", r"alloc size : {n}", "B"),
         clause("capacity_bytes", r"total mem size : {n}", "B"),
     ),
     needs=("requested_bytes",),
-)  # fmt: skip
+)
 
 READERS = (
     PADDLE.reader(),

@@ -31,7 +31,9 @@ def scale(unit: str, *, binary: bool) -> int:
 
 def decimal(number: str) -> Decimal:
     """`1,234.5` has commas between thousands; `1900,00` is what C prints where a comma divides decimals."""
-    return Decimal(number.replace(",", ".") if _DECIMAL_COMMA.fullmatch(number) else number.replace(",", ""))
+    return Decimal(
+        number.replace(",", ".") if _DECIMAL_COMMA.fullmatch(number) else number.replace(",", "")
+    )
 
 
 def to_bytes(number: str, unit: str, *, binary: bool = False) -> int | None:

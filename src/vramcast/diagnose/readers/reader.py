@@ -18,7 +18,12 @@ from vramcast.diagnose.readers.stream import Line, Passage, clean
 
 EXCERPT_CHARS = 200
 # unit of a clause that is no size → what it multiplies by, and the unit of the figure
-_NOT_BYTES = {"%": (1, "%"), "share": (1, "share"), "count": (1, "count"), "billions": (10**9, "count")}
+_NOT_BYTES = {
+    "%": (1, "%"),
+    "share": (1, "share"),
+    "count": (1, "count"),
+    "billions": (10**9, "count"),
+}
 _RANK = re.compile(r"\[?rank[ :]?(\d{1,6})\]?\s?[:\]]", re.IGNORECASE)
 # Ranks share one terminal: where one has not ended its line, the next begins behind its last number.
 _NEXT_RANK = re.compile(r"(?<=\d)(?=\[rank ?\d{1,6}\])", re.IGNORECASE)
@@ -54,7 +59,9 @@ def clause(field: str, pattern: str, unit: str | None = None) -> Clause:
     """`{q}` stands for a number with its unit, `{n}` for a number alone."""
     pattern = pattern.replace("{q}", rf"(?P<n>{NUMBER})\s*(?P<u>{UNIT})(?![A-Za-z])")
     return Clause(
-        field=field, pattern=re.compile(pattern.replace("{n}", rf"(?P<n>{NUMBER})"), re.IGNORECASE), unit=unit
+        field=field,
+        pattern=re.compile(pattern.replace("{n}", rf"(?P<n>{NUMBER})"), re.IGNORECASE),
+        unit=unit,
     )
 
 
@@ -78,8 +85,12 @@ class Form:
         return Reader(words=self.words, read=self.read, is_fallback=self.is_fallback)
 
     def read(self, passage: Passage) -> Iterable[Read]:
-        for raw in _NEXT_RANK.split(passage.line.raw):
-            yield from self._read(replace(passage, line=passage.line._replace(raw=raw)))
+        line = passage.line
+        if "[rank" not in line.raw.lower():
+            yield from self._read(passage)
+            return
+        for raw in _NEXT_RANK.split(line.raw):
+            yield from self._read(replace(passage, line=line._replace(raw=raw)))
 
     def _read(self, passage: Passage) -> Iterable[Read]:
         """Take lines as long as each adds a field; a field seen again starts the next statement."""
@@ -111,17 +122,32 @@ class Form:
     def _value(self, number: str, unit: str) -> int | float | None:
         plain = number.replace(",", "")
         if unit in _NOT_BYTES:
-            return float(plain) if unit in ("%", "share") else int(Decimal(plain) * _NOT_BYTES[unit][0])
+            return (
+                float(plain)
+                if unit in ("%", "share")
+                else int(Decimal(plain) * _NOT_BYTES[unit][0])
+            )
         return to_bytes(number, unit, binary=self.binary)
 
     def _place(self, passage: Passage) -> str:
-        lines = (passage.line, *reversed(passage.before[-2:]))  # a report names the device in its heading
-        found = (re.search(self.device, line.clean(), re.IGNORECASE) for line in lines) if self.device else ()
+        lines = (
+            passage.line,
+            *reversed([*passage.preceding(2)]),
+        )  # a report names the device in its heading
+        found = (
+            (re.search(self.device, line.clean(), re.IGNORECASE) for line in lines)
+            if self.device
+            else ()
+        )
         match = next(filter(None, found), None)
         return f"{self.place}:{int(match.group(1))}" if match else self.place
 
-    def _observation(self, passage: Passage, found: dict[str, tuple[int | float | None, str]]) -> Observation:
-        fields: dict[str, Any] = {name: value for name, (value, _) in found.items() if not name.startswith("+")}
+    def _observation(
+        self, passage: Passage, found: dict[str, tuple[int | float | None, str]]
+    ) -> Observation:
+        fields: dict[str, Any] = {
+            name: value for name, (value, _) in found.items() if not name.startswith("+")
+        }
         figures = tuple(
             Figure(label=name[1:], value=value, unit=_NOT_BYTES.get(unit, (1, "B"))[1])
             for name, (value, unit) in found.items()
@@ -152,7 +178,9 @@ def observe(passage: Passage, **fields: Any) -> Observation:
     """An observation with where it stood."""
     fields.setdefault("rank", rank_of(passage.line))
     return Observation(
-        line=passage.line.number, excerpt=excerpt(clean(passage.line.raw[: 4 * EXCERPT_CHARS])), **fields
+        line=passage.line.number,
+        excerpt=excerpt(clean(passage.line.raw[: 4 * EXCERPT_CHARS])),
+        **fields,
     )
 
 

@@ -1,8 +1,9 @@
 """A byte stream of any size and content as clean lines, a few at a time.
 
-In: a binary stream. Out: Passages, one per line that contains a word some reader asked for, each with the lines before
-and after it. Memory is bounded by the window, time is linear: parts of a log without any such word are skipped whole.
-Does not know what the words mean.
+In: a binary stream and a Vocabulary. Out: Hits, one per line that contains a word of the vocabulary; a Hit gives its
+Passage, the line with the lines before and after it. Memory is bounded by the window, time is linear: parts of a log
+without any such word are skipped whole, and a passage gives out a bounded number of characters. Does not know what the
+words mean.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 import codecs
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import islice, repeat
+from itertools import cycle, islice, repeat
 from typing import BinaryIO, NamedTuple
 
 CHUNK_BYTES = 1 << 20
@@ -21,10 +22,16 @@ _HOLE = bytes(CHUNK_BYTES)
 MAX_LINE_CHARS = 16_384  # longer lines are cut; the readers join the pieces again
 LINES_BEFORE = 48
 LINES_AFTER = 160
+MAX_GIVEN_CHARS = 65_536  # of the lines before or after: far more than the longest table has
 READ_AHEAD = 512
-_HEAD_BYTES, _TAIL_BYTES = 64 << 10, 32 << 10  # what is kept of a chunk without any word, as context
-_CUT_OVERLAP_CHARS = 120
-_PROVENANCE = "# source:"  # the first line of a collected sample says where it is from, not what happened
+# What is kept, as context, of a chunk without any word.
+_HEAD_BYTES = 64 << 10
+_TAIL_BYTES = 32 << 10
+_CUT_OVERLAP_CHARS = 120  # longer than any word
+CHUNKS_AT_END = 2
+SAMPLED_CHUNKS = 16  # words that were seen too often are looked for in one of so many chunks
+# The first line of a collected sample says where it is from, not what happened.
+_PROVENANCE = "# source:"
 
 # Terminal escapes: CSI, OSC (ended by BEL or ST) and the two-character ones.
 _ESCAPE = re.compile(
@@ -32,7 +39,6 @@ _ESCAPE = re.compile(
 )
 # Control characters, and the invisible ones that reorder or hide text.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufffd]+")
-_BLANKS = re.compile(r"[\s\u00a0]+")
 _PREFIX = re.compile(
     r"""^\s*(?:
       \[?(?:rank|default|gpu|worker)\s?\d+\]?\s?:\s?      # [rank2]: [default0]: Rank 0:
@@ -47,14 +53,22 @@ _PREFIX = re.compile(
 )
 
 
-class Line(NamedTuple):  # not a dataclass: a large log makes millions, and a tuple is made four times as fast
+# Not a dataclass: a large log makes millions, and a tuple is made four times as fast.
+class Line(NamedTuple):
     number: int
     raw: str
     was_cut: bool = False
-    words: tuple[str, ...] = ()  # which of the wanted words may stand in it
+    words: tuple[str, ...] = ()  # which words of the vocabulary may be in it
 
     def clean(self) -> str:
         return clean(self.raw)
+
+
+@dataclass(slots=True)
+class Meter:
+    """How many characters of the lines around it readers have taken: what they cost."""
+
+    chars: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,24 +76,42 @@ class Passage:
     """A line that may matter, with its surroundings."""
 
     line: Line
-    words: frozenset[str]  # which of the asked-for words it contains
     before: tuple[Line, ...]
     after: tuple[Line, ...]
+    meter: Meter = field(default_factory=Meter)
 
     def text(self) -> str:
         return self.line.clean()
 
     def lines(self, limit: int) -> Iterator[Line]:
+        """The line itself and those after it."""
         yield self.line
-        yield from self.after[: max(0, limit - 1)]
+        yield from self.following(limit - 1)
+
+    def following(self, limit: int) -> Iterator[Line]:
+        return self._metered(self.after[: max(0, limit)])
+
+    def preceding(self, limit: int) -> Iterator[Line]:
+        return self._metered(self.before[max(0, len(self.before) - limit) :])
+
+    def _metered(self, lines: Iterable[Line]) -> Iterator[Line]:
+        given = 0
+        for line in lines:
+            if given >= MAX_GIVEN_CHARS:
+                return
+            given += len(line.raw)
+            self.meter.chars += len(line.raw)
+            yield line
 
 
-@lru_cache(maxsize=64)  # every reader that is asked about a line cleans it
+@lru_cache(maxsize=512)  # every reader that is asked about a line cleans it
 def clean(text: str) -> str:
     """Printable text on one line: no escapes, no control characters, single blanks."""
     if "\x1b" in text:
         text = _ESCAPE.sub("", text)
-    return _BLANKS.sub(" ", _CONTROL.sub(" ", text)).strip()
+    if not (text.isascii() and text.isprintable()):
+        text = _CONTROL.sub(" ", text)
+    return " ".join(text.split())
 
 
 def without_prefix(text: str) -> str:
@@ -92,39 +124,88 @@ def without_prefix(text: str) -> str:
     return text
 
 
+class Vocabulary:
+    """The lower-case words that readers ask for. Each contains one of the gates, which are few and hold no digits:
+    where no gate is, no word is looked for."""
+
+    def __init__(self, words: Sequence[str], gates: Sequence[str]) -> None:
+        self._gates = {
+            gate.encode(): [
+                (word, _without_digits(word.encode())) for word in words if gate in word
+            ]
+            for gate in gates
+        }
+        self._rare = self._gates
+
+    def thin(self, frequent: Container[str]) -> None:
+        """From now on these words are looked for in every SAMPLED_CHUNKS-th chunk only."""
+        self._rare = {
+            gate: rare
+            for gate, words in self._gates.items()
+            if (rare := [item for item in words if item[0] not in frequent])
+        }
+
+    def words_by_line(self, body: bytes, *, is_sampled: bool) -> list[tuple[str, ...]]:
+        """For every line the words that may be in it; nothing at all where no line has any. Lines that differ in digits
+        only are looked at once."""
+        gates = self._gates if is_sampled else self._rare
+        shapes = _without_digits(body).split(b"\n")
+        distinct = set(shapes)
+        together = b"\n".join(distinct)
+        present = [(gate, words) for gate, words in gates.items() if gate in together]
+        if not present:
+            return []
+        words_of = {shape: _words_in(shape, present) for shape in distinct}
+        return [words_of[shape] for shape in shapes]
+
+
+def _without_digits(text: bytes) -> bytes:
+    return text.lower().translate(None, b"0123456789")
+
+
+def _words_in(shape: bytes, gates: list[tuple[bytes, list[tuple[str, bytes]]]]) -> tuple[str, ...]:
+    words: dict[str, None] = {}
+    for gate, behind_gate in gates:
+        if gate in shape:
+            for word, code in behind_gate:
+                if code in shape:
+                    words[word] = None
+    return tuple(words)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A line with wanted words; its surroundings can be had until the next one is asked for."""
+    """A line with words of the vocabulary; its passage can be had until the next hit is asked for."""
 
     line: Line
     words: frozenset[str]
-    before: deque[Line]
+    preceding: deque[Line]
     following: deque[Line]
 
     def passage(self) -> Passage:
         after = tuple(islice(self.following, LINES_AFTER))
-        return Passage(line=self.line, words=self.words, before=tuple(self.before), after=after)
+        return Passage(line=self.line, before=tuple(self.preceding), after=after)
 
 
-def hits(stream: BinaryIO, wanted: Sequence[str], gates: Sequence[str]) -> Iterator[Hit]:
-    """Every line with one of the (lower-case) wanted words in it, in order. Each word contains one of the gates, which
-    hold no digits: where no gate can stand, no word is looked for."""
-    lines = _lines(stream, tuple(wanted), {gate: [word for word in wanted if gate in word] for gate in gates})
-    before: deque[Line] = deque(maxlen=LINES_BEFORE)
-    window: deque[Line] = deque(islice(lines, READ_AHEAD))
-    while window:
-        current = window.popleft()
-        if len(window) < LINES_AFTER:
-            window.extend(islice(lines, READ_AHEAD))
+def hits(stream: BinaryIO, vocabulary: Vocabulary) -> Iterator[Hit]:
+    """Every line with a word of the vocabulary in it, in order."""
+    lines = _lines(stream, vocabulary)
+    preceding: deque[Line] = deque(maxlen=LINES_BEFORE)
+    following: deque[Line] = deque(islice(lines, READ_AHEAD))
+    while following:
+        current = following.popleft()
+        if len(following) < LINES_AFTER:
+            following.extend(islice(lines, READ_AHEAD))
         if current.words:
-            text = _lowered(current, window)
-            found = [word for word in current.words if word in text]
-            if found:
-                yield Hit(line=current, words=frozenset(found), before=before, following=window)
-        before.append(current)
+            text = _lower_case(current, following)
+            words = frozenset([word for word in current.words if word in text])
+            if words:
+                yield Hit(line=current, words=words, preceding=preceding, following=following)
+        preceding.append(current)
 
 
-def _lowered(line: Line, following: deque[Line]) -> str:
+def _lower_case(line: Line, following: deque[Line]) -> str:
+    """The text in which words are looked for; a line that was cut is followed by the rest of its last word."""
     if line.raw.startswith(_PROVENANCE):
         return ""
     if line.was_cut and following:
@@ -132,22 +213,16 @@ def _lowered(line: Line, following: deque[Line]) -> str:
     return line.raw.lower()
 
 
-def _lines(stream: BinaryIO, wanted: tuple[str, ...], behind: dict[str, list[str]]) -> Iterator[Line]:
-    """Lines, each with the words that may stand in it; of parts of the log without any only the edges."""
-    encoded = {gate.encode(): [(word, _shape(word.encode())) for word in words] for gate, words in behind.items()}
-    number, rest, was_hot = 1, b"", True
-    for chunk in _chunks(stream):
-        data = rest + chunk
-        cut = max(data.rfind(b"\n"), data.rfind(b"\r"))
-        if cut < 0 and len(data) < CHUNK_BYTES:
-            rest = data
-            continue
-        body, rest = (data, b"") if cut < 0 else (data[: cut + 1], data[cut + 1 :])
-        # The words of a line that was cut may begin here and end in the next part.
-        possible = _possible(body, encoded) if cut >= 0 else [wanted]
-        is_hot = any(possible)
+def _lines(stream: BinaryIO, vocabulary: Vocabulary) -> Iterator[Line]:
+    """Lines, each with the words that may be in it. Of chunks without any word only the edges, as context."""
+    number = 1
+    was_hot = True
+    for chunk in _chunks_of_whole_lines(stream):
+        words = vocabulary.words_by_line(chunk.searched, is_sampled=chunk.is_sampled)
+        is_hot = any(words)
+        body = chunk.body
         if is_hot or len(body) <= _HEAD_BYTES + _TAIL_BYTES:
-            yield from _split(body, number, possible, is_open=cut < 0)
+            yield from _split(body, number, words, is_open=chunk.is_open)
         else:
             tail = len(body) - _TAIL_BYTES
             if was_hot:
@@ -155,45 +230,74 @@ def _lines(stream: BinaryIO, wanted: tuple[str, ...], behind: dict[str, list[str
             yield from _split(body[tail:], number + body.count(b"\n", 0, tail), ())
         number += body.count(b"\n")
         was_hot = is_hot
-    yield from _split(rest, number, [wanted] * (1 + rest.count(b"\n")))
 
 
-def _shape(text: bytes) -> bytes:
-    return text.lower().translate(None, b"0123456789")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chunk:
+    body: bytes
+    searched: bytes  # the body, and what a word that begins in it may end in
+    is_open: bool = False  # it ends inside an endless line
+    is_sampled: bool = True  # words that were seen too often are looked for in it as well
 
 
-def _possible(body: bytes, words: dict[bytes, list[tuple[str, bytes]]]) -> list[tuple[str, ...]]:
-    """For every line the words that may stand in it. Lines that differ in digits only are looked at once."""
-    shapes = _shape(body).split(b"\n")
-    distinct = set(shapes)
-    together = b"\n".join(distinct)
-    found = [gate for gate in words if gate in together]
-    known = {
-        shape: tuple({word: None for gate in found if gate in shape for word, code in words[gate] if code in shape})
-        for shape in distinct
-    }
-    return [known[shape] for shape in shapes]
+def _chunks_of_whole_lines(stream: BinaryIO) -> Iterator[_Chunk]:
+    """About a MiB each. The first one and the end are always sampled: what a log ends with matters most."""
+    pending: deque[_Chunk] = deque()
+    is_sampled = cycle([True] + [False] * (SAMPLED_CHUNKS - 1))
+    for chunk in _cut_at_line_ends(stream):
+        pending.append(chunk)
+        if len(pending) > CHUNKS_AT_END:
+            yield replace(pending.popleft(), is_sampled=next(is_sampled))
+    yield from pending
 
 
-def _split(body: bytes, number: int, possible: Sequence[tuple[str, ...]], *, is_open: bool = False) -> Iterator[Line]:
+def _cut_at_line_ends(stream: BinaryIO) -> Iterator[_Chunk]:
+    rest = b""
+    for piece in _pieces_of_stream(stream):
+        data = rest + piece
+        line_end = max(data.rfind(b"\n"), data.rfind(b"\r"))
+        if line_end >= 0:
+            body, rest = data[: line_end + 1], data[line_end + 1 :]
+            yield _Chunk(body=body, searched=body)
+        elif len(data) < CHUNK_BYTES:
+            rest = data
+        else:
+            body, rest = data[:-_CUT_OVERLAP_CHARS], data[-_CUT_OVERLAP_CHARS:]
+            yield _Chunk(body=body, searched=data, is_open=True)
+    yield _Chunk(body=rest, searched=rest)
+
+
+def _split(
+    body: bytes, number: int, words_by_line: Sequence[tuple[str, ...]], *, is_open: bool = False
+) -> Iterator[Line]:
     """Lines of a body that ends with a line end, or (`is_open`) in the middle of an endless line."""
     lines = body.decode("utf-8", "replace").split("\n")
-    for numbered, (line, words) in enumerate(zip(lines, possible or repeat(()), strict=False), start=number):
-        if line and len(line) <= MAX_LINE_CHARS and "\r" not in line:
-            yield Line(numbered, line, is_open, words)
+    numbered = enumerate(zip(lines, words_by_line or repeat(()), strict=False), start=number)
+    for at, (line, words) in numbered:
+        if not line:
+            continue
+        if len(line) <= MAX_LINE_CHARS and "\r" not in line:
+            yield Line(at, line, is_open, words)
             continue
         for text in line.split("\r"):  # progress bars overwrite themselves
-            for start in range(0, len(text), MAX_LINE_CHARS):
-                end = start + MAX_LINE_CHARS
-                yield Line(numbered, text[start:end], is_open or end < len(text), words)
+            yield from _pieces(Line(at, text, is_open, words))
 
 
-def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+def _pieces(line: Line) -> Iterator[Line]:
+    """An empty line has none."""
+    for start in range(0, len(line.raw), MAX_LINE_CHARS):
+        end = start + MAX_LINE_CHARS
+        was_cut = line.was_cut or end < len(line.raw)
+        yield line._replace(raw=line.raw[start:end], was_cut=was_cut)
+
+
+def _pieces_of_stream(stream: BinaryIO) -> Iterator[bytes]:
     """Pieces of the stream as UTF-8; PowerShell redirects are UTF-16 with a byte order mark."""
     first = stream.read(CHUNK_BYTES)
     if not first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         while first:
-            if first != _HOLE[: len(first)]:  # a log that was cut while it was written begins with one
+            # A log that was cut while it was written begins with a hole.
+            if first != _HOLE[: len(first)]:
                 yield first
             first = stream.read(CHUNK_BYTES)
         return

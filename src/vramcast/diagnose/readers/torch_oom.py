@@ -9,7 +9,8 @@ aten/src/ATen/mps/MPSAllocator.mm, and the out-of-tree backends that copy them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from vramcast.diagnose.observation import Figure, Moment, Observation, ProcessUse
@@ -37,11 +38,15 @@ _END = re.compile(
     r"res[a-z]{3,7}intotal(?:bypytorch)?\)?|ibcached\)|butunallocated\.?|onsharedpool|onprivatepool|onunifiedpool"
     r"|suppliedmemoryfraction\)?n?:[\d.]+[a-z]{1,5}|morethan1ebmemory"
 )
+_MAX_END_CHARS = 80  # no ending that matters is longer
 # A browser that translates threads translates the message with them.
 _TRANSLATED = (
-    ("requested_bytes", r"尝试分配{q}"), ("capacity_bytes", r"{q}总容量"), ("allocated_bytes", r"已分配{q}"),
-    ("free_bytes", r"{q}可用"), ("reserved_bytes", r"总共保留{q}"),
-)  # fmt: skip
+    ("requested_bytes", r"尝试分配{q}"),
+    ("capacity_bytes", r"{q}总容量"),
+    ("allocated_bytes", r"已分配{q}"),
+    ("free_bytes", r"{q}可用"),
+    ("reserved_bytes", r"总共保留{q}"),
+)
 
 
 def _literal(pattern: str) -> str:
@@ -81,10 +86,12 @@ _FIELDS: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
 _OTHERS = re.compile(rf"(?<!this)process(\d{{1,10}})has{_QUANTITY}memoryinuse")
 _DEVICE = re.compile(r"(?:gpu|npu|xpu|mlu|hpu|dcu|gcu|musa)(?::)?(\d{1,4})(?:;|has)")
 _HINTS = (
-    ("hint expandable_segments", "expandable_segments"), ("hint max_split_size_mb", "max_split_size_mb"),
-    ("hint high_watermark", "high_watermark_ratio"), ("absurd request", "morethan1ebmemory"),
+    ("hint expandable_segments", "expandable_segments"),
+    ("hint max_split_size_mb", "max_split_size_mb"),
+    ("hint high_watermark", "high_watermark_ratio"),
+    ("absurd request", "morethan1ebmemory"),
     ("block limit", "cannotallocatememoryblock"),
-)  # fmt: skip
+)
 _DECORATION = re.compile(r"[\s\u00a0│┃║|*`\"'\\^~]+")
 
 
@@ -99,50 +106,68 @@ def squeeze(text: str) -> str:
 def read(passage: Passage) -> Iterator[Read]:
     """Every message that begins on this line."""
     first, rest = _opening(passage)
-    begins = _beginnings(first)[:MAX_MESSAGES_PER_LINE]
+    begins = _beginnings(first)
     for index, start in enumerate(begins):
         is_last = index + 1 == len(begins)
-        head = first[start.start() :] if is_last else first[start.start() : begins[index + 1].start()]
-        text, last = _until_complete(head, rest, passage.line.number) if is_last else (head, passage.line.number)
+        head = (
+            first[start.start() :] if is_last else first[start.start() : begins[index + 1].start()]
+        )
+        text, last = (
+            _until_complete(head, rest, passage.line.number)
+            if is_last
+            else (head, passage.line.number)
+        )
         yield Read(observation=_observation(passage, text, start), last_line=last)
 
 
-def _opening(passage: Passage) -> tuple[str, tuple[Line, ...]]:
-    """The line, and with it the neighbour over which its first words are wrapped: `CUDA out of` / `memory. Tried`."""
+def _opening(passage: Passage) -> tuple[str, Iterator[Line]]:
+    """The line, and with it the neighbour over which its first words are wrapped: `CUDA out of` / `memory. Tried`.
+    With it the lines that may continue it."""
     first = squeeze(clean(passage.line.raw))
+    rest = passage.following(MAX_MESSAGE_LINES)
     begins = _START.search(first)
     if begins and not _is_part(begins):
-        return first, passage.after
-    with_next = first + squeeze(_continuation(passage.after[:1]))
+        return first, rest
+    with_next = first + squeeze(_continuation(passage.following(1)))
     if not begins and _START.search(with_next):
-        return with_next, passage.after[1:]
-    above = squeeze(_continuation(passage.before[-2:]))[-60:]
+        return with_next, islice(rest, 1, None)
+    above = squeeze(_continuation(passage.preceding(2)))[-60:]
     with_above = above + squeeze(_continuation((passage.line,)))
     is_better = begins is None or (not _END.search(above) and _begins_another(with_above))
-    return (with_above if is_better else first), passage.after
+    return (with_above if is_better else first), rest
 
 
 def _beginnings(text: str) -> list[re.Match[str]]:
     """Where messages begin; `Tried to allocate` inside one that has already begun does not begin another."""
     begins: list[re.Match[str]] = []
+    has_ended = True  # the message that began last
+    searched = 0
     for match in _START.finditer(text):
-        is_inside = begins and _is_part(match) and not _END.search(text[begins[-1].start() : match.start()])
-        if not is_inside:
+        if not has_ended:
+            has_ended = _END.search(text, searched, match.start()) is not None
+            searched = max(searched, match.start() - _MAX_END_CHARS)
+        if has_ended or not _is_part(match):
             begins.append(match)
-    return begins
+            has_ended = False
+            searched = match.start()
+    return begins[:MAX_MESSAGES_PER_LINE]
 
 
-def _until_complete(head: str, rest: tuple[Line, ...], last: int) -> tuple[str, int]:
+def _until_complete(head: str, rest: Iterable[Line], last: int) -> tuple[str, int]:
     """Add lines until the message says its last number; if it never does, only those that still carry numbers."""
-    text, pieces = head, list[tuple[str, int]]()
-    for line in rest[:MAX_MESSAGE_LINES]:
+    if _END.search(head):
+        return head, last
+    text = head
+    pieces: list[tuple[str, int]] = []
+    for line in rest:
         piece = squeeze(_continuation((line,)))
-        if _END.search(text) or len(text) > MAX_MESSAGE_CHARS or _begins_another(piece):
+        if len(text) > MAX_MESSAGE_CHARS or _begins_another(piece):
             break
+        searched = max(0, len(text) - _MAX_END_CHARS)
         text += piece
         pieces.append((piece, line.number))
-    if _END.search(text):
-        return text, pieces[-1][1] if pieces else last
+        if _END.search(text, searched):
+            return text, line.number
     return _as_far_as_it_speaks(head, pieces, last)
 
 
@@ -165,7 +190,7 @@ def _as_far_as_it_speaks(head: str, pieces: list[tuple[str, int]], last: int) ->
     return text, last
 
 
-def _continuation(lines: tuple[Line, ...]) -> str:
+def _continuation(lines: Iterable[Line]) -> str:
     return "".join(without_prefix(clean(line.raw)) for line in lines)
 
 
@@ -184,22 +209,34 @@ def _observation(passage: Passage, text: str, start: re.Match[str]) -> Observati
     printed = _found(message)
     backend = start["backend"] or "cuda"
     is_mps = backend == "mps"
-    values = {field: to_bytes(number, unit, binary=is_mps) for field, (number, unit) in printed.items()}
-    fields: dict[str, Any] = {field: value for field, value in values.items() if not field.startswith("+")}
+    values = {
+        field: to_bytes(number, unit, binary=is_mps) for field, (number, unit) in printed.items()
+    }
+    fields: dict[str, Any] = {
+        field: value for field, value in values.items() if not field.startswith("+")
+    }
     fields["figures"] = tuple(
-        Figure(label=field[1:], value=value) for field, value in values.items() if field[0] == "+" and value is not None
+        Figure(label=field[1:], value=value)
+        for field, value in values.items()
+        if field[0] == "+" and value is not None
     )
     if "requested_bytes" in printed:
         fields["requested_range_bytes"] = printed_range(*printed["requested_bytes"], binary=is_mps)
     others = tuple(
-        ProcessUse(pid=int(pid), nbytes=to_bytes(number, unit)) for pid, number, unit in _OTHERS.findall(message)
+        ProcessUse(pid=int(pid), nbytes=to_bytes(number, unit))
+        for pid, number, unit in _OTHERS.findall(message)
     )
     kind = _kind(backend, start, _generation(message, printed))
     place = _place(backend, start, message)
     return observe(
-        passage, kind=kind, moment=Moment.FAILURE, place=place, other_processes=others or None,
-        marks=_marks(passage, text, printed), **_completed(kind, fields, printed),
-    )  # fmt: skip
+        passage,
+        kind=kind,
+        moment=Moment.FAILURE,
+        place=place,
+        other_processes=others or None,
+        marks=_marks(passage, text, printed),
+        **_completed(kind, fields, printed),
+    )
 
 
 def _kind(backend: str, start: re.Match[str], generation: str) -> str:
@@ -226,14 +263,18 @@ def _place(backend: str, start: re.Match[str], text: str) -> str | None:
 
 
 def _marks(passage: Passage, text: str, printed: dict[str, tuple[str, str]]) -> tuple[str, ...]:
-    hinted = text[:MAX_MESSAGE_CHARS] + squeeze("".join(line.raw[:400] for line in passage.after[:4]))
+    hinted = text[:MAX_MESSAGE_CHARS] + squeeze(
+        "".join(line.raw[:400] for line in passage.following(4))
+    )
     marks = [name for name, words in _HINTS if words in hinted]
     if "capacity_bytes" not in printed and "allowed_bytes" not in printed:
         marks.append("truncated")
     return tuple(marks)
 
 
-def _completed(kind: str, fields: dict[str, Any], printed: dict[str, tuple[str, str]]) -> dict[str, Any]:
+def _completed(
+    kind: str, fields: dict[str, Any], printed: dict[str, tuple[str, str]]
+) -> dict[str, Any]:
     """Fill what follows exactly from what was printed, by this generation's own definitions, and say so."""
     allocated, unallocated = fields.get("allocated_bytes"), fields.get("unallocated_bytes")
     reserved, derived = fields.get("reserved_bytes"), []
@@ -249,9 +290,13 @@ def _completed(kind: str, fields: dict[str, Any], printed: dict[str, tuple[str, 
     return {**fields, "derived": tuple(derived), "notes": tuple(notes)}
 
 
-def _complete_mps(fields: dict[str, Any], derived: list[str], notes: list[str], printed: dict[str, Any]) -> None:
+def _complete_mps(
+    fields: dict[str, Any], derived: list[str], notes: list[str], printed: dict[str, Any]
+) -> None:
     """MPSAllocator counts cached blocks as allocated and prints everything else of the process as `other`."""
-    others = next((figure.value for figure in fields["figures"] if figure.label == "other allocations"), None)
+    others = next(
+        (figure.value for figure in fields["figures"] if figure.label == "other allocations"), None
+    )
     if others is not None and fields.get("allocated_bytes") is not None:
         fields["process_bytes"] = fields["allocated_bytes"] + others
         derived.append("process_bytes")
@@ -265,9 +310,18 @@ def _complete_mps(fields: dict[str, Any], derived: list[str], notes: list[str], 
 
 READER = Reader(
     words=(
-        "out of memory", "out of the memory", "memory. tried to", "allocation on device", "tried to allocate",
-        "total capac", "exceed allowed memory", "allocate memory block", "outofmemoryerror", "is allocated by pytorch",
-        "memory in use", "内存不足",
+        "out of memory",
+        "out of the memory",
+        "memory. tried to",
+        "allocation on device",
+        "tried to allocate",
+        "total capac",
+        "exceed allowed memory",
+        "allocate memory block",
+        "outofmemoryerror",
+        "is allocated by pytorch",
+        "memory in use",
+        "内存不足",
     ),
     read=read,
-)  # fmt: skip
+)

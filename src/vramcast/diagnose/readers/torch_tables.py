@@ -7,20 +7,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from vramcast.diagnose.observation import Figure, Moment
 from vramcast.diagnose.readers.quantity import NUMBER, UNIT, decimal, to_bytes
 from vramcast.diagnose.readers.reader import Read, Reader, observe
-from vramcast.diagnose.readers.stream import Line, Passage
+from vramcast.diagnose.readers.stream import LINES_AFTER, Passage
 
 _SIZE = rf"({NUMBER})\s*({UNIT})?"
 
 # torch.cuda.memory_summary(): MB (torch 1) and MiB (torch 2) both mean 2^20. One unit per cell.
-_SUMMARY_ROW = re.compile(r"^\|\s*([A-Za-z][A-Za-z -]{3,24}?)\s*\|\s*" + r"\s*\|\s*".join([_SIZE] * 4) + r"\s*\|?$")
+_SUMMARY_ROW = re.compile(
+    r"^\|\s*([A-Za-z][A-Za-z -]{3,24}?)\s*\|\s*" + r"\s*\|\s*".join([_SIZE] * 4) + r"\s*\|?$"
+)
 _SUMMARY_HEADER = re.compile(r"memory summary, device ID (\d{1,3})", re.IGNORECASE)
 _SUMMARY_COUNTS = re.compile(r"OOMs:\s*(\d{1,9})\s*\|.{0,40}?retries:\s*(\d{1,9})", re.IGNORECASE)
-_SUMMARY_FIELDS = {"allocated memory": "allocated", "gpu reserved memory": "reserved", "reserved memory": "reserved"}
+_SUMMARY_FIELDS = {
+    "allocated memory": "allocated",
+    "gpu reserved memory": "reserved",
+    "reserved memory": "reserved",
+}
 _SUMMARY_COLUMNS = ("current", "peak", "total allocated", "total freed")
 
 
@@ -28,7 +35,7 @@ def read_memory_summary(passage: Passage) -> Iterator[Read]:
     fields: dict[str, Any] = {"place": "cuda"}
     figures: list[Figure] = []
     last, above = passage.line.number, ""
-    for line in (*passage.before[-6:], *passage.lines(52)):
+    for line in chain(passage.preceding(6), passage.lines(52)):
         text = line.clean()
         if (header := _SUMMARY_HEADER.search(text)) is not None:
             if "allocated_bytes" in fields:
@@ -36,7 +43,9 @@ def read_memory_summary(passage: Passage) -> Iterator[Read]:
             fields["place"] = f"cuda:{header.group(1)}"
         if (counts := _SUMMARY_COUNTS.search(text)) is not None:
             named = zip(("CUDA OOMs", "cudaMalloc retries"), counts.groups(), strict=True)
-            figures += [Figure(label=label, value=int(value), unit="count") for label, value in named]
+            figures += [
+                Figure(label=label, value=int(value), unit="count") for label, value in named
+            ]
         if (row := _SUMMARY_ROW.match(text)) is not None:
             name = row.group(1).lower()
             above = above if name.startswith("from ") else name
@@ -54,11 +63,14 @@ def read_memory_summary(passage: Passage) -> Iterator[Read]:
         yield Read(observation=observation, last_line=last)
 
 
-def _take_summary_row(name: str, row: re.Match[str], fields: dict[str, Any], figures: list[Figure]) -> None:
+def _take_summary_row(
+    name: str, row: re.Match[str], fields: dict[str, Any], figures: list[Figure]
+) -> None:
     cells = [(row.group(at), row.group(at + 1)) for at in (2, 4, 6, 8)]
     is_count = cells[0][1] is None
     values = [
-        int(decimal(number)) if is_count else to_bytes(number, unit or "B", binary=True) for number, unit in cells
+        int(decimal(number)) if is_count else to_bytes(number, unit or "B", binary=True)
+        for number, unit in cells
     ]
     if (level := _SUMMARY_FIELDS.get(name)) is not None and f"{level}_bytes" not in fields:
         fields[f"{level}_bytes"], fields[f"peak_{level}_bytes"] = values[0], values[1]
@@ -75,21 +87,33 @@ _TRACKER_CELL = re.compile(rf"^{_SIZE}$")
 def read_memtracker(passage: Passage) -> Iterator[Read]:
     """torch.distributed._tools.MemTracker: a header of _MemRefType names, then one row per device."""
     names = [cell.removeprefix("_MemRefType.") for cell in _cells(passage.text())]
-    for line in passage.after[:10]:
+    for line in passage.following(10):
         cells = _cells(line.clean())
         if len(cells) != len(names) or not cells or set(cells[0]) <= set("-: "):
             continue
         values = {
-            name: match for name, cell in zip(names[1:], cells[1:], strict=True) if (match := _TRACKER_CELL.match(cell))
+            name: match
+            for name, cell in zip(names[1:], cells[1:], strict=True)
+            if (match := _TRACKER_CELL.match(cell))
         }
         if not values:
             return
-        sizes = {name: to_bytes(match.group(1), match.group(2) or "B", binary=True) for name, match in values.items()}
+        sizes = {
+            name: to_bytes(match.group(1), match.group(2) or "B", binary=True)
+            for name, match in values.items()
+        }
         total = next((size for name, size in sizes.items() if name.lower() == "total"), None)
-        figures = tuple(Figure(label=name, value=size) for name, size in sizes.items() if size is not None)
+        figures = tuple(
+            Figure(label=name, value=size) for name, size in sizes.items() if size is not None
+        )
         place = "host" if cells[0] == "cpu" else cells[0][:20]
         observation = observe(
-            passage, kind="torch_memtracker", moment=Moment.PEAK, place=place, allocated_bytes=total, figures=figures
+            passage,
+            kind="torch_memtracker",
+            moment=Moment.PEAK,
+            place=place,
+            allocated_bytes=total,
+            figures=figures,
         )
         yield Read(observation=observation, last_line=line.number)
 
@@ -98,8 +122,12 @@ def _cells(text: str) -> list[str]:
     return [cell.strip() for cell in text.strip().strip("|").split("|")][:24]
 
 
-_ESTIMATE_ROW = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*GB\s*\|\s*(\d{1,9}(?:\.\d{1,6})?)\s*GB\s*\|\s*(\S.{0,160})$")
-_ESTIMATE_MODEL = re.compile(r"Model with (\d{1,9})M total params(?:, (\d{1,9})M largest layer params)?")
+_ESTIMATE_ROW = re.compile(
+    r"(\d{1,9}(?:\.\d{1,6})?)\s*GB\s*\|\s*(\d{1,9}(?:\.\d{1,6})?)\s*GB\s*\|\s*(\S.{0,160})$"
+)
+_ESTIMATE_MODEL = re.compile(
+    r"Model with (\d{1,9})M total params(?:, (\d{1,9})M largest layer params)?"
+)
 _ESTIMATE_HARDWARE = re.compile(r"Setup with (\d{1,6}) nodes?, (\d{1,6}) GPUs? per node")
 
 
@@ -107,7 +135,7 @@ def read_zero_estimate(passage: Passage) -> Iterator[Read]:
     """deepspeed.runtime.zero estimates: host and device per option set, GB meaning 2^30. Theory, not measured."""
     figures: list[Figure] = []
     last = passage.line.number
-    for line in (*passage.before[-3:], *passage.lines(14)):
+    for line in chain(passage.preceding(3), passage.lines(14)):
         text = line.clean()
         found = _estimate_figures(text)
         if found and line.number >= passage.line.number:
@@ -135,7 +163,11 @@ def _estimate_figures(text: str) -> list[Figure]:
         ]
     if (model := _ESTIMATE_MODEL.search(text)) is not None:
         counts = zip(("total params", "largest layer params"), model.groups(), strict=True)
-        return [Figure(label=label, value=int(value) * 10**6, unit="count") for label, value in counts if value]
+        return [
+            Figure(label=label, value=int(value) * 10**6, unit="count")
+            for label, value in counts
+            if value
+        ]
     if (hardware := _ESTIMATE_HARDWARE.search(text)) is not None:
         counts = zip(("nodes", "GPUs per node"), hardware.groups(), strict=True)
         return [Figure(label=label, value=int(value), unit="count") for label, value in counts]
@@ -155,16 +187,24 @@ def read_trainer_metrics(passage: Passage) -> Iterator[Read]:
         matches = _METRIC.findall(line.clean())
         if any(name in found for name, *_ in matches) or (not matches and line.number > last + 6):
             break
-        found.update({name: int(value) * (2**20 if unit else 1) for name, _, value, unit in matches})
+        found.update(
+            {name: int(value) * (2**20 if unit else 1) for name, _, value, unit in matches}
+        )
         last = line.number if matches else last
     if not found:
         return
     figures = tuple(Figure(label=name, value=value) for name, value in found.items())
     peak = _trainer_peak(found)
     observation = observe(
-        passage, kind="hf_trainer_metrics", moment=Moment.PEAK, place="cuda", allocated_bytes=peak, figures=figures,
-        derived=("allocated_bytes",) if peak is not None else (), notes=("gb_is_gib",),
-    )  # fmt: skip
+        passage,
+        kind="hf_trainer_metrics",
+        moment=Moment.PEAK,
+        place="cuda",
+        allocated_bytes=peak,
+        figures=figures,
+        derived=("allocated_bytes",) if peak is not None else (),
+        notes=("gb_is_gib",),
+    )
     yield Read(observation=observation, last_line=last)
 
 
@@ -198,14 +238,21 @@ def read_peft_tracer(passage: Passage) -> Iterator[Read]:
         if match is None or match.group(1) != side or match.group(2) in rows:
             break
         # PEFT prints MiB without a unit; llama-recipes, which copied it, prints whole GiB as GB.
-        rows[match.group(2)], last = int(match.group(4)) * (2**30 if match.group(5) else 2**20), line.number
+        rows[match.group(2)], last = (
+            int(match.group(4)) * (2**30 if match.group(5) else 2**20),
+            line.number,
+        )
     peak = next((size for label, size in rows.items() if label.startswith("Total Peak")), None)
     level = "allocated_bytes" if side == "GPU" else "process_bytes"
     observation = observe(
-        passage, kind="peft_tracemalloc", moment=Moment.PEAK, place="cuda" if side == "GPU" else "host",
-        figures=tuple(Figure(label=label, value=size) for label, size in rows.items()), notes=("bare_number_is_mib",),
+        passage,
+        kind="peft_tracemalloc",
+        moment=Moment.PEAK,
+        place="cuda" if side == "GPU" else "host",
+        figures=tuple(Figure(label=label, value=size) for label, size in rows.items()),
+        notes=("bare_number_is_mib",),
         **{level: peak},
-    )  # fmt: skip
+    )
     yield Read(observation=observation, last_line=last)
 
 
@@ -225,16 +272,25 @@ def read_snapshot_text(passage: Passage) -> Iterator[Read]:
     if (oom := _SNAPSHOT_OOM.search(text)) is not None:
         fields = {"free_bytes": int(oom.group(1)), "requested_bytes": int(oom.group(2))}
     observation = observe(
-        passage, kind="torch_snapshot_structure", moment=Moment.FAILURE if oom else Moment.NOW, place="cuda",
-        allocated_bytes=allocated, reserved_bytes=reserved, unallocated_bytes=max(0, reserved - allocated),
-        derived=("unallocated_bytes",), marks=("snapshot",), **fields,
-    )  # fmt: skip
-    yield Read(observation=observation, last_line=passage.after[-1].number if passage.after else passage.line.number)
+        passage,
+        kind="torch_snapshot_structure",
+        moment=Moment.FAILURE if oom else Moment.NOW,
+        place="cuda",
+        allocated_bytes=allocated,
+        reserved_bytes=reserved,
+        unallocated_bytes=max(0, reserved - allocated),
+        derived=("unallocated_bytes",),
+        marks=("snapshot",),
+        **fields,
+    )
+    yield Read(
+        observation=observation,
+        last_line=passage.after[-1].number if passage.after else passage.line.number,
+    )
 
 
 def _near(passage: Passage) -> Iterator[str]:
-    lines: tuple[Line, ...] = (passage.line, *passage.after)
-    for line in lines:
+    for line in passage.lines(LINES_AFTER):
         yield line.clean()
 
 
@@ -245,4 +301,4 @@ READERS = (
     Reader(words=("_mem_gpu", "_mem_cpu"), read=read_trainer_metrics),
     Reader(words=("memory before entering", "memory consumed"), read=read_peft_tracer),
     Reader(words=('"segments"',), read=read_snapshot_text),
-)  # fmt: skip
+)

@@ -29,28 +29,41 @@ _IS_GPU = re.compile(
     re.IGNORECASE,
 )
 # What a library's search for algorithms asks the driver for, beside the pool that JAX took in advance.
-_OUTSIDE_POOL = re.compile(r"Original error: RESOURCE_EXHAUSTED: Failed to allocate request", re.IGNORECASE)
+_OUTSIDE_POOL = re.compile(
+    r"Original error: RESOURCE_EXHAUSTED: Failed to allocate request", re.IGNORECASE
+)
 OUTSIDE_POOL = "outside the pool"
 _PART = re.compile(rf"^\s*([A-Za-z_][A-Za-z_ ]{{2,40}}):\s+{_SIZE}")
-_RESERVABLE = re.compile(rf"There are {_SIZE} free, {_SIZE} reserved,? and {_SIZE} reservable", re.IGNORECASE)
+_RESERVABLE = re.compile(
+    rf"There are {_SIZE} free, {_SIZE} reserved,? and {_SIZE} reservable", re.IGNORECASE
+)
 
 
 def read_gpu(passage: Passage) -> Iterator[Read]:
     text = passage.text()
     match = _GPU.search(text)
-    above = passage.before[-1].clean() if passage.before else ""  # where a terminal wrapped the first words
+    above = (
+        passage.before[-1].clean() if passage.before else ""
+    )  # where a terminal wrapped the first words
     if match is None or not _IS_GPU.search(f"{above} {text}") or "bfc_allocator" in text:
         return
     exact = match.group(3)
     fields: dict[str, Any] = {
-        "requested_bytes": int(exact) if exact else to_bytes(match.group(1), match.group(2), binary=True)
+        "requested_bytes": int(exact)
+        if exact
+        else to_bytes(match.group(1), match.group(2), binary=True)
     }
     kind, place = "jax_gpu_oom", device_of(text, "cuda")
     if (room := _RESERVABLE.search(text)) is not None:
-        kind, place = "jax_tpu_oom", "tpu:0"  # only a TPU's runtime reserves from the top and from the bottom
+        kind, place = (
+            "jax_tpu_oom",
+            "tpu:0",
+        )  # only a TPU's runtime reserves from the top and from the bottom
         fields["free_bytes"] = to_bytes(room.group(1), room.group(2), binary=True)
         fields["figures"] = tuple(
-            Figure(label=label, value=to_bytes(room.group(at), room.group(at + 1), binary=True) or 0)
+            Figure(
+                label=label, value=to_bytes(room.group(at), room.group(at + 1), binary=True) or 0
+            )
             for label, at in (("reserved", 3), ("reservable", 5))
         )
     if _OUTSIDE_POOL.search(text):
@@ -71,7 +84,7 @@ _ACCOUNT_FIELDS = {"hbm capacity": "capacity_bytes", "currently allocated": "all
 def _hbm_account(passage: Passage, fields: dict[str, Any]) -> tuple[tuple[Figure, ...], int]:
     """The sum under a TPU's refusal, in rounded sizes and often also in bytes; fills the fields that it has."""
     figures, last = list[Figure](), passage.line.number
-    for line in passage.after[:8]:
+    for line in passage.following(8):
         if (match := _ACCOUNT.match(line.clean())) is None:
             continue
         label, number, unit, exact = match.groups()
@@ -88,7 +101,7 @@ def _parts(passage: Passage) -> tuple[tuple[Figure, ...], int]:
     """The `BufferAssignment stats` under the message, and the peak buffers that newer versions list after them."""
     parts: list[Figure] = []
     last, buffer = passage.line.number, ""
-    for line in passage.after[:90]:
+    for line in passage.following(90):
         text = line.clean()
         if (header := _BUFFER.match(text)) is not None:
             buffer = f"buffer {header.group(1)}"
@@ -117,9 +130,14 @@ _PADDED = re.compile(rf"\b((?:Unp|P)added) \({_SIZE}\)")
 _UNPADDED = re.compile(rf"^Unpadded size: {_SIZE}")
 _PADDING = re.compile(rf"^Extra memory due to padding: {_SIZE}")
 _TPU_FIGURES = (
-    ("", _TPU_PART), ("", _PADDED), ("exceeded by", _EXCEEDED), ("fragmentation", _FRAGMENTED),
-    ("largest", _TPU_LARGEST), ("unpadded size", _UNPADDED), ("padding", _PADDING),
-)  # fmt: skip
+    ("", _TPU_PART),
+    ("", _PADDED),
+    ("exceeded by", _EXCEEDED),
+    ("fragmentation", _FRAGMENTED),
+    ("largest", _TPU_LARGEST),
+    ("unpadded size", _UNPADDED),
+    ("padding", _PADDING),
+)
 
 
 def read_tpu(passage: Passage) -> Iterator[Read]:
@@ -133,10 +151,15 @@ def read_tpu(passage: Passage) -> Iterator[Read]:
         figures += found
         last = line.number if found else last
     yield _failure(
-        passage, last, kind="jax_tpu_oom", place="tpu:0", figures=tuple(figures[:60]),
+        passage,
+        last,
+        kind="jax_tpu_oom",
+        place="tpu:0",
+        figures=tuple(figures[:60]),
         requested_bytes=to_bytes(match.group(1), match.group(2), binary=True),
-        capacity_bytes=to_bytes(match.group(3), match.group(4), binary=True), notes=("gb_is_gib",),
-    )  # fmt: skip
+        capacity_bytes=to_bytes(match.group(3), match.group(4), binary=True),
+        notes=("gb_is_gib",),
+    )
 
 
 def _tpu_figures(text: str) -> list[Figure]:
@@ -147,11 +170,16 @@ def _tpu_figures(text: str) -> list[Figure]:
             *words, number, unit = match.groups()
             size = to_bytes(number, unit, binary=True)
             if size is not None:
-                figures.append(Figure(label=" ".join([name, *words]).strip().rstrip(" >=").lower(), value=size))
+                figures.append(
+                    Figure(label=" ".join([name, *words]).strip().rstrip(" >=").lower(), value=size)
+                )
     return figures
 
 
-_BFC = re.compile(rf"ran out of memory trying to allocate {_SIZE}(?: ?\(rounded to (\d{{1,18}})\))?", re.IGNORECASE)
+_BFC = re.compile(
+    rf"ran out of memory trying to allocate {_SIZE}(?: ?\(rounded to (\d{{1,18}})\))?",
+    re.IGNORECASE,
+)
 _BFC_STATS = re.compile(r"^(?:.*\] )?(Limit|InUse|MaxInUse|MaxAllocSize|NumAllocs):\s+(\d{1,18})")
 _NOT_A_FAILURE = "not a failure"
 
@@ -167,9 +195,14 @@ def read_bfc(passage: Passage) -> Iterator[Read]:
     size = to_bytes(match.group(1), match.group(2), binary=True)
     figures = (Figure(label="rounded to", value=int(match.group(3))),) if match.group(3) else ()
     observation = observe(
-        passage, kind="tf_bfc", moment=Moment.NOW if harmless else Moment.FAILURE, place=_tf_place(text),
-        requested_bytes=size, figures=figures, marks=(_NOT_A_FAILURE,) if harmless else (),
-    )  # fmt: skip
+        passage,
+        kind="tf_bfc",
+        moment=Moment.NOW if harmless else Moment.FAILURE,
+        place=_tf_place(text),
+        requested_bytes=size,
+        figures=figures,
+        marks=(_NOT_A_FAILURE,) if harmless else (),
+    )
     yield Read(observation=observation, last_line=passage.line.number)
 
 
@@ -186,10 +219,19 @@ def read_bfc_stats(passage: Passage) -> Iterator[Read]:
     if "Limit" in found and "InUse" in found:
         extra = (("MaxInUse", "B"), ("MaxAllocSize", "B"), ("NumAllocs", "count"))
         observation = observe(
-            passage, kind="tf_bfc", moment=Moment.NOW, place="cuda", allowed_bytes=found["Limit"],
-            allocated_bytes=found["InUse"], peak_allocated_bytes=found.get("MaxInUse"),
-            figures=tuple(Figure(label=name, value=found[name], unit=unit) for name, unit in extra if name in found),
-        )  # fmt: skip
+            passage,
+            kind="tf_bfc",
+            moment=Moment.NOW,
+            place="cuda",
+            allowed_bytes=found["Limit"],
+            allocated_bytes=found["InUse"],
+            peak_allocated_bytes=found.get("MaxInUse"),
+            figures=tuple(
+                Figure(label=name, value=found[name], unit=unit)
+                for name, unit in extra
+                if name in found
+            ),
+        )
         yield Read(observation=observation, last_line=last)
 
 
@@ -198,10 +240,25 @@ _TENSOR = re.compile(
     re.IGNORECASE,
 )
 _TF_BYTES = {
-    "float": 4, "float32": 4, "half": 2, "float16": 2, "bfloat16": 2, "double": 8, "float64": 8, "int32": 4, "int64": 8,
-    "int16": 2, "int8": 1, "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16, "uint16": 2, "uint32": 4,
+    "float": 4,
+    "float32": 4,
+    "half": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "double": 8,
+    "float64": 8,
+    "int32": 4,
+    "int64": 8,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+    "complex64": 8,
+    "complex128": 16,
+    "uint16": 2,
+    "uint32": 4,
     "uint64": 8,
-}  # fmt: skip
+}
 
 
 def read_tensor(passage: Passage) -> Iterator[Read]:
@@ -211,19 +268,34 @@ def read_tensor(passage: Passage) -> Iterator[Read]:
         return
     shape = [int(size) for size in match.group(1).replace(" ", "").split(",") if size][:16]
     itemsize = _TF_BYTES.get((match.group(2) or "").lower())
-    requested = prod(shape) * itemsize if itemsize and all(0 <= size < 2**40 for size in shape) else None
+    requested = (
+        prod(shape) * itemsize if itemsize and all(0 <= size < 2**40 for size in shape) else None
+    )
     read = _failure(
-        passage, passage.line.number, kind="tf_oom", place=_tf_place(text), requested_bytes=requested,
+        passage,
+        passage.line.number,
+        kind="tf_oom",
+        place=_tf_place(text),
+        requested_bytes=requested,
         derived=("requested_bytes",) if requested is not None else (),
-        figures=tuple(Figure(label=f"shape[{axis}]", value=size, unit="count") for axis, size in enumerate(shape)),
-    )  # fmt: skip
+        figures=tuple(
+            Figure(label=f"shape[{axis}]", value=size, unit="count")
+            for axis, size in enumerate(shape)
+        ),
+    )
     yield read
 
 
 def _tf_place(text: str) -> str:
     match = re.search(r"(?:device:(GPU|XPU):|GPU_)(\d{1,3})", text)
     name = "xpu" if match and match.group(1) == "XPU" else "cuda"
-    return f"{name}:{match.group(2)}" if match else "host" if re.search(r"device:CPU|\bcpu\b|mklcpu", text) else "cuda"
+    return (
+        f"{name}:{match.group(2)}"
+        if match
+        else "host"
+        if re.search(r"device:CPU|\bcpu\b|mklcpu", text)
+        else "cuda"
+    )
 
 
 def _failure(passage: Passage, last: int, **fields: Any) -> Read:
@@ -234,8 +306,12 @@ def _failure(passage: Passage, last: int, **fields: Any) -> Read:
 READERS = (
     Reader(
         words=(
-            "while trying to allocate", "out of memory allocating", "allocate request for", "bottom of memory",
-            "attempting to allocate", "resource_exhausted",
+            "while trying to allocate",
+            "out of memory allocating",
+            "allocate request for",
+            "bottom of memory",
+            "attempting to allocate",
+            "resource_exhausted",
         ),
         read=read_gpu,
     ),
@@ -243,4 +319,4 @@ READERS = (
     Reader(words=("ran out of memory trying to allocate",), read=read_bfc),
     Reader(words=("limit: ",), read=read_bfc_stats),
     Reader(words=("oom when allocating tensor",), read=read_tensor),
-)  # fmt: skip
+)

@@ -1,30 +1,35 @@
-"""Facts about host memory, about errors that hide an out-of-memory, and about the log as a whole.
+"""Facts about host memory, about other libraries, and about errors that hide an out-of-memory error.
 
-In: a Reading. Out: Findings. Rules over one observation first, rules over all of them after.
+In: any Observation. Out: Findings. Each rule is a small function. None of them knows about models or jobs.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import pairwise
+from collections.abc import Sequence
 
-from vramcast.diagnose.observation import Moment, Observation
-from vramcast.diagnose.readers.log import Reading
+from vramcast.diagnose.observation import Observation, ProcessUse
+from vramcast.diagnose.readers.host import (
+    FILE_GONE,
+    NO_HOST_MEMORY,
+    OPEN_FILES,
+    SHM_BUS_ERROR,
+    SHM_FULL,
+)
 from vramcast.diagnose.readers.nvidia_smi import NOBODY_LISTED
 from vramcast.diagnose.readers.xla import OUTSIDE_POOL
-from vramcast.diagnose.rules.findings import BARE_CONTEXT_MAX_BYTES, DEVICE_RULES, Finding, fact
-
-STEPS_THAT_SETTLE = 10  # after so many steps gradients, optimizer states and caches are there
-LEAST_PEAKS = 10  # readings of a peak before its growth counts as growth
+from vramcast.diagnose.rules.findings import Finding, fact
+from vramcast.diagnose.rules.processes import BARE_CONTEXT_MAX_BYTES
 
 
 def killed(observation: Observation) -> Finding | None:
-    """SIGKILL without a message is the host's doing; CUDA raises, it does not kill."""
+    """SIGKILL without a message comes from the host: CUDA raises an exception, it does not kill."""
     if observation.kind != "host_oom_kill":
         return None
     if "memcg" in observation.marks:
         return fact("killed_by_limit")
-    return fact("killed_by_machine" if "whole machine" in observation.marks else "killed")
+    if "whole machine" in observation.marks:
+        return fact("killed_by_machine")
+    return fact("killed")
 
 
 def killed_holding(observation: Observation) -> Finding | None:
@@ -34,8 +39,10 @@ def killed_holding(observation: Observation) -> Finding | None:
 
 
 def host_limit(observation: Observation) -> Finding | None:
+    if observation.kind != "host_oom_kill":
+        return None
     limit = observation.allowed_bytes or observation.capacity_bytes
-    if observation.kind != "host_oom_kill" or observation.used_bytes is None or limit is None:
+    if observation.used_bytes is None or limit is None:
         return None
     return fact("host_limit", used_bytes=observation.used_bytes, limit_bytes=limit)
 
@@ -48,17 +55,34 @@ def host_allocation(observation: Observation) -> Finding | None:
     return fact("host_allocation", requested_bytes=observation.requested_bytes)
 
 
+# Reasons why a shared file is refused that have nothing to do with the size of /dev/shm.
+_OTHER_REASONS = {
+    OPEN_FILES: "open_files",
+    FILE_GONE: "shared_file_gone",
+    NO_HOST_MEMORY: "host_allocation_unknown",
+}
+
+
 def shared_memory(observation: Observation) -> Finding | None:
-    return fact("shared_memory") if observation.kind == "host_shm" else None
+    """/dev/shm is too small, unless the system gives another reason."""
+    if observation.kind != "host_shm":
+        return None
+    is_about_size = SHM_FULL in observation.marks or SHM_BUS_ERROR in observation.marks
+    others = [rule for reason, rule in _OTHER_REASONS.items() if reason in observation.marks]
+    if is_about_size or not others:
+        return fact("shared_memory")
+    return fact(others[0])
 
 
 def masked(observation: Observation) -> Finding | None:
+    """An error of a CUDA library whose cause is often that the card was full."""
     if observation.kind != "masked_oom":
         return None
     name = next(iter(observation.marks), "")
     if name == "NCCL":
         return fact("masked_nccl")
-    return fact("masked" if "ALLOC" in name or name.endswith("MEMORY_ERROR") else "masked_uncertain", name=name)
+    names_memory = "ALLOC" in name or name.endswith("MEMORY_ERROR")
+    return fact("masked" if names_memory else "masked_uncertain", name=name)
 
 
 def runtime_error(observation: Observation) -> Finding | None:
@@ -70,51 +94,62 @@ def not_a_failure(observation: Observation) -> Finding | None:
 
 
 def compile_time(observation: Observation) -> Finding | None:
-    if observation.kind != "jax_tpu_oom" or observation.requested_bytes is None or observation.capacity_bytes is None:
+    """XLA for TPU refuses a program while compiling it if the program alone is too large."""
+    need, capacity = observation.requested_bytes, observation.capacity_bytes
+    if observation.kind != "jax_tpu_oom" or need is None or capacity is None:
         return None
-    need, room = observation.requested_bytes, observation.capacity_bytes
-    if need <= room:  # refused while running, with other programs' buffers beside it
+    if need <= capacity:  # refused while running, because of buffers of other programs
         return None
-    return fact("compile_time", requested_bytes=need, capacity_bytes=room)
+    return fact("compile_time", requested_bytes=need, capacity_bytes=capacity)
 
 
 def vllm_share(observation: Observation) -> Finding | None:
     """vLLM takes a share of the whole card, whatever else is on it."""
-    known = (observation.requested_bytes, observation.free_bytes, observation.capacity_bytes)
     share = observation.figure("gpu_memory_utilization")
-    if observation.kind != "vllm_startup" or share is None or None in known:
+    if observation.kind != "vllm_startup" or share is None:
         return None
-    wanted, free, total = (size or 0 for size in known)
-    return fact("vllm_share", wanted_bytes=wanted, free_bytes=free, used_bytes=max(0, total - free), share=float(share))
+    wanted, free = observation.requested_bytes, observation.free_bytes
+    total = observation.capacity_bytes
+    if wanted is None or free is None or total is None:
+        return None
+    return fact(
+        "vllm_share",
+        wanted_bytes=wanted,
+        free_bytes=free,
+        used_bytes=max(0, total - free),
+        share=float(share),
+    )
 
 
 def vllm_no_room(observation: Observation) -> Finding | None:
-    """Weights and activations filled the share before a single cache block was made."""
-    engines = ("vllm_startup", "sglang_startup")
-    if observation.kind not in engines or not observation.is_failure() or observation.free_bytes is not None:
+    """Weights and activations filled the share before the first cache block was allocated."""
+    if observation.kind not in ("vllm_startup", "sglang_startup"):
+        return None
+    if not observation.is_failure() or observation.free_bytes is not None:
         return None
     return fact("vllm_no_room")
 
 
 def xla_need(observation: Observation) -> Finding | None:
+    """What the whole XLA program needs, and the largest part of it."""
     total = observation.figure("total allocation")
     if observation.kind != "jax_gpu_oom" or total is None:
         return None
-    parts = [
-        item
-        for item in observation.figures
-        if item.label.endswith(" allocation") and not item.label.startswith("total")
-    ]
-    largest = max(parts, key=lambda item: item.value, default=None)
-    if largest is None:
+    allocations = [item for item in observation.figures if item.label.endswith(" allocation")]
+    parts = [item for item in allocations if not item.label.startswith("total")]
+    if not parts:
         return None
-    return fact("xla_need", total_bytes=int(total), part=largest.label, part_bytes=int(largest.value))
+    largest = max(parts, key=lambda item: item.value)
+    return fact(
+        "xla_need", total_bytes=int(total), part=largest.label, part_bytes=int(largest.value)
+    )
 
 
 def tensor_shape(observation: Observation) -> Finding | None:
     if observation.kind != "tf_oom" or observation.requested_bytes is None:
         return None
-    shape = "×".join(str(figure.value) for figure in observation.figures if figure.label.startswith("shape["))
+    sides = [item.value for item in observation.figures if item.label.startswith("shape[")]
+    shape = "×".join(str(side) for side in sides)
     return fact("tensor_shape", requested_bytes=observation.requested_bytes, shape=shape)
 
 
@@ -123,6 +158,7 @@ def snapshot(observation: Observation) -> Finding | None:
 
 
 def retries(observation: Observation) -> Finding | None:
+    """PyTorch had to empty its cache to go on."""
     count = observation.figure("cudaMalloc retries")
     return fact("retries", count=int(count)) if count else None
 
@@ -136,14 +172,24 @@ def unified_memory(observation: Observation) -> Finding | None:
 
 
 def stray_contexts(observation: Observation) -> Finding | None:
-    """Processes of one program that hold nothing but a context here: ranks that belong on other cards."""
-    uses = [use for use in observation.other_processes or () if use.name]
-    names = {use.name for use in uses}
-    bare = [use for use in uses if use.nbytes is not None and use.nbytes <= BARE_CONTEXT_MAX_BYTES]
-    if len(bare) < 2 or len(names) != 1 or len(bare) == len(uses) or observation.place is None:
+    """Several processes of the program that uses this card hold only a CUDA context here: ranks of other cards."""
+    named = [use for use in observation.other_processes or () if use.name]
+    contexts = _bare_contexts(named)
+    is_one_program = len({use.name for use in named}) == 1
+    is_in_use = len(contexts) < len(named)
+    if len(contexts) < 2 or not is_one_program or not is_in_use or observation.place is None:
         return None
-    total = sum(use.nbytes or 0 for use in bare)
-    return fact("stray_contexts", count=len(bare), total_bytes=total, place=observation.place)
+    return fact(
+        "stray_contexts",
+        count=len(contexts),
+        total_bytes=sum(contexts),
+        place=observation.place,
+    )
+
+
+def _bare_contexts(processes: Sequence[ProcessUse]) -> list[int]:
+    sizes = [use.nbytes for use in processes if use.nbytes is not None]
+    return [nbytes for nbytes in sizes if nbytes <= BARE_CONTEXT_MAX_BYTES]
 
 
 def outside_jax_pool(observation: Observation) -> Finding | None:
@@ -151,99 +197,35 @@ def outside_jax_pool(observation: Observation) -> Finding | None:
 
 
 def nobody_listed(observation: Observation) -> Finding | None:
-    """nvidia-smi shows memory in use and no process: somebody it cannot see, or one that died without letting go."""
+    """nvidia-smi shows memory in use but no process: one it cannot see, or a dead one whose memory was not released."""
+    if NOBODY_LISTED not in observation.marks or observation.place is None:
+        return None
     used = observation.used_bytes or 0
-    if NOBODY_LISTED not in observation.marks or used <= BARE_CONTEXT_MAX_BYTES or observation.place is None:
+    if used <= BARE_CONTEXT_MAX_BYTES:
         return None
     return fact("nobody_listed", used_bytes=used, place=observation.place)
 
 
-ANY_RULES = (
-    killed, killed_holding, host_limit, host_allocation, shared_memory, masked, runtime_error, not_a_failure,
-    compile_time, vllm_share, vllm_no_room, xla_need, tensor_shape, snapshot, retries, windows_driver, unified_memory,
-    stray_contexts, nobody_listed, outside_jax_pool,
-)  # fmt: skip
-
-
-def host_before_the_end(reading: Reading) -> Finding | None:
-    """The last host reading before a kill, and the size of the machine that its percentage implies."""
-    if not any(item.kind == "host_oom_kill" for item in reading.observations):
-        return None
-    shares = [(item.used_bytes, item.figure("percent")) for item in reading.observations if item.place == "host"]
-    known = [(used, share) for used, share in shares if used is not None and share]
-    if not known:
-        return None
-    used, share = known[-1]
-    return fact("host_before_the_end", used_bytes=used, total_bytes=round(used / (share / 100)))
-
-
-def failing_ranks(reading: Reading) -> Finding | None:
-    ranks = sorted({item.rank for item in reading.observations if item.is_failure() and item.rank is not None})
-    if len(ranks) < 2:
-        return None
-    return fact("failing_ranks", count=len(ranks), ranks=", ".join(map(str, ranks[:16])))
-
-
-def theory_only(reading: Reading) -> Finding | None:
-    """Another tool's estimate was printed; what was measured beside it is higher."""
-    theory = any(item.moment is Moment.THEORY and item.kind == "deepspeed_estimator" for item in reading.observations)
-    return fact("theory_only") if theory else None
-
-
-def growing(reading: Reading) -> Finding | None:
-    """The same counter, read again and again, never came down and ended well above where it began."""
-    series = [
-        item.allocated_bytes for item in reading.observations
-        if item.moment is Moment.NOW and not item.is_host() and item.allocated_bytes is not None
-    ]  # fmt: skip
-    settled = series[len(series) // 4 :]
-    if len(settled) < 5 or any(later < earlier for earlier, later in pairwise(settled)):
-        return None
-    if settled[-1] < settled[0] * 1.1:
-        return None
-    return fact("growing", count=len(settled), first_bytes=settled[0], last_bytes=settled[-1])
-
-
-def peak_growing(reading: Reading) -> Finding | None:
-    """A peak settles after a few steps; one that is higher at every reading grows with the steps."""
-    peaks = [
-        item.peak_allocated_bytes or item.allocated_bytes or 0 for item in reading.observations
-        if item.moment is Moment.PEAK and not item.is_host()
-    ]  # fmt: skip
-    if len(peaks) < LEAST_PEAKS or any(later <= earlier for earlier, later in pairwise(peaks)):
-        return None
-    return fact("growing", count=len(peaks), first_bytes=peaks[0], last_bytes=peaks[-1])
-
-
-def ran_before(reading: Reading) -> Finding | None:
-    """A need that is the same at every step shows in the first ones."""
-    if reading.progress is None or reading.progress < STEPS_THAT_SETTLE:
-        return None
-    return fact("ran_before", count=reading.progress)
-
-
-def highest(reading: Reading) -> Finding | None:
-    """The most that any counter in the log showed, when nothing in it failed."""
-    if any(item.is_failure() for item in reading.observations):
-        return None
-    levels = ("peak_reserved_bytes", "reserved_bytes", "peak_allocated_bytes", "allocated_bytes")
-    for level in levels:
-        sizes = [getattr(item, level) for item in reading.observations if not item.is_host()]
-        known = [size for size in sizes if size is not None]
-        if known:
-            return fact("highest", level="reserved" if "reserved" in level else "allocated", size_bytes=max(known))
-    return None
-
-
-READING_RULES = (highest, host_before_the_end, failing_ranks, theory_only, growing, peak_growing, ran_before)
-
-
-def find(reading: Reading) -> tuple[Finding, ...]:
-    """Everything the numbers say, in the order of the log; what concerns the whole log comes last."""
-    found: list[Finding] = []
-    for index, observation in enumerate(reading.observations):
-        rules = DEVICE_RULES if observation.is_failure() and not observation.is_host() else ()
-        results = [rule(observation) for rule in (*rules, *ANY_RULES)]
-        found += [replace(result, observation=index) for result in results if result is not None]
-    found += [result for rule in READING_RULES if (result := rule(reading)) is not None]
-    return tuple(found)
+# Rules for every observation, in the order in which a report prints their findings.
+OBSERVATION_RULES = (
+    killed,
+    killed_holding,
+    host_limit,
+    host_allocation,
+    shared_memory,
+    masked,
+    runtime_error,
+    not_a_failure,
+    compile_time,
+    vllm_share,
+    vllm_no_room,
+    xla_need,
+    tensor_shape,
+    snapshot,
+    retries,
+    windows_driver,
+    unified_memory,
+    stray_contexts,
+    nobody_listed,
+    outside_jax_pool,
+)

@@ -23,45 +23,59 @@ from vramcast.engine.replay.run import Script
 from vramcast.engine.stream.checkpointing import changes_of, recompute_rule
 from vramcast.engine.stream.timeline import Mode, Stamped, alive_at, phase_peaks, step_events
 from vramcast.errors import InputError
-from vramcast.job import Job
 from vramcast.ledger import BACKWARD, EDIT, FORWARD, HOST, LOAD, LOSS, STEP, Category
 from vramcast.models.families import record
 from vramcast.models.params import Params
 from vramcast.models.read.config import Config
 from vramcast.models.record.program import Sizes
-from vramcast.models.record.tape import F32, Param, Placed, Regime, numbered
+from vramcast.models.record.tape import F32, Param, PlacedSection, Regime, name_in_layer
+from vramcast.setup import Setup
+from vramcast.setup.records import Editing
 
 PHASES_OF_EDITING = (LOAD, EDIT, FORWARD, LOSS, BACKWARD, STEP)
 TRAINING = PHASES_OF_EDITING[1:]
 EDITED = (FORWARD, LOSS, BACKWARD)
-BASE_FORWARDS = 2  # of the unedited model, without graph, for the loss that keeps everything else as it was
+BASE_FORWARDS = (
+    2  # of the unedited model, without graph, for the loss that keeps everything else as it was
+)
 OWN_LOSS_BYTES = 12  # per logit: the model's own loss (fp32, log-softmax) and the editor's clone beside its log-softmax
-FITS = {
-    "loop": "plain", "reference": "none", "reward": "none", "critic": "none", "teacher": "none", "resume": "none",
-    "lora_rank": None, "freeze": (), "quantize": "none", "rollout_tokens": None, "evaluate": False, "accumulate": 1,
-    "ema": "none",
-}  # fmt: skip
 
 
-def check_edit(job: Job) -> None:
+def check_edit(setup: Setup) -> None:
     """Editing stands alone: keys that it would not honour are refused."""
-    for name, value in FITS.items():
-        if getattr(job, name) != value:
-            raise InputError(f"{name.replace('_', '-')} cannot be combined with edit")
+    companions, phases, adapter = setup.companions, setup.phases, setup.adapter
+    asked = {
+        "loop": setup.loop.gate != "plain",
+        "reference": companions.reference != "none",
+        "reward": companions.reward != "none",
+        "critic": companions.critic != "none",
+        "teacher": companions.teacher != "none",
+        "resume": phases.resume != "none",
+        "lora-rank": adapter.rank is not None,
+        "freeze": bool(adapter.freeze),
+        "quantize": adapter.quantize != "none",
+        "rollout-tokens": phases.rollout_tokens is not None,
+        "evaluate": phases.evaluate,
+        "accumulate": setup.data.accumulate != 1,
+        "ema": companions.ema != "none",
+    }
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise InputError(f"{name} cannot be combined with edit")
 
 
-def sub_device(job: Job, device: str) -> str:
+def sub_device(editing: Editing, device: str) -> str:
     """`1`, `cuda:1`, `cuda:01` are one name; the main device is no second one."""
-    if job.sub_device is None:
+    if editing.sub_device is None:
         return device
-    match = re.fullmatch(r"(?:cuda:)?([0-9]{1,3})", job.sub_device.strip().lower())
+    match = re.fullmatch(r"(?:cuda:)?([0-9]{1,3})", editing.sub_device.strip().lower())
     if match is None:
-        raise InputError(f"sub-device must be a number or cuda:N, not {job.sub_device!r}")
+        raise InputError(f"sub-device must be a number or cuda:N, not {editing.sub_device!r}")
     name = f"cuda:{int(match.group(1))}"
     if name == device:
         raise InputError(
-            f"device and sub-device are both {name}: the edited layers would lie beside the base and save nothing. "
-            "Name another device, or leave sub-device out"
+            f"device and sub-device are both {name}: the edited layers would be on the same device as the "
+            "base and save nothing. Name another device, or leave sub-device out"
         )
     return name
 
@@ -69,21 +83,23 @@ def sub_device(job: Job, device: str) -> str:
 # ---- which parameters
 
 
-def edit_regime(job: Job, config: Config, regime: Regime, sizes: Sizes) -> Regime:
+def edit_regime(editing: Editing, config: Config, regime: Regime, sizes: Sizes) -> Regime:
     """Only what the inner backward gives gradients to is trainable; below it nothing is kept."""
     params = list(record(config, replace(regime, grad=False), sizes).params())
-    names = frozenset(param.name for param in trained_params(job, params))
+    names = frozenset(param.name for param in trained_params(editing, params))
     return replace(regime, trainable=lambda name: name in names)
 
 
-def inner_params(job: Job, params: Iterable[Param]) -> list[Param]:
+def inner_params(editing: Editing, params: Iterable[Param]) -> list[Param]:
     known = list(params)
     found: dict[str, Param] = {}
-    for pattern in job.edit:
+    for pattern in editing.parameters:
         wanted = pattern.removesuffix(".weight")
         matches = [p for p in known if _matches(p.name.removesuffix(".weight"), wanted)]
         if not matches:
-            raise InputError(f"edit {pattern} matches no parameter. Names look like {_example(known)}")
+            raise InputError(
+                f"edit {pattern} matches no parameter. Names look like {_example(known)}"
+            )
         found.update((p.name, p) for p in matches)
     wrong = [p.name for p in found.values() if p.kind != "linear" or len(p.shape) != 2]
     if wrong:
@@ -99,12 +115,12 @@ def _example(params: list[Param]) -> str:
     return next((p.name for p in reversed(params) if p.kind == "linear"), params[0].name)
 
 
-def trained_params(job: Job, params: Iterable[Param]) -> list[Param]:
+def trained_params(editing: Editing, params: Iterable[Param]) -> list[Param]:
     """The inner ones; or all from the first of them on, as where requires_grad is left on. transformers registers the
     norms of a layer behind its projections."""
     known = list(params)
-    inner = inner_params(job, known)
-    if job.edit_gradients == "inner":
+    inner = inner_params(editing, known)
+    if editing.gradients == "inner":
         return inner
     first = next(index for index, param in enumerate(known) if param.name == inner[0].name)
     layer = _layer(known[first].name)
@@ -115,17 +131,21 @@ def trained_params(job: Job, params: Iterable[Param]) -> list[Param]:
 def _layer(name: str) -> str:
     match = re.match(r"(.*?\.[0-9]+)\.", name)
     if match is None:
-        raise InputError(f"edit: {name} is not inside a stack of layers, so there is nothing to cut at")
+        raise InputError(
+            f"edit: {name} is not inside a stack of layers, so there is nothing to cut at"
+        )
     return match.group(1)
 
 
-def editor_parameters(job: Job, inner: Iterable[Param]) -> int:
+def editor_parameters(editing: Editing, inner: Iterable[Param]) -> int:
     """One low-rank network per shape: two factors and a bias per layer, a scale and a shift per weight."""
     shapes = Counter(tuple(int(n) for n in param.shape) for param in inner)
     total = 0
     for shape, count in shapes.items():
         width = sum(shape)
-        total += (job.edit_hidden + 1) * width * (2 * min(job.edit_rank, width) + 1 + 2 * count)
+        total += (
+            (editing.hidden_layers + 1) * width * (2 * min(editing.rank, width) + 1 + 2 * count)
+        )
     return total
 
 
@@ -147,35 +167,48 @@ class _Edit:
 
     @property
     def editor(self) -> Param:
-        count = editor_parameters(self.setting.job, self.inner)
+        count = editor_parameters(self.setting.setup.editing, self.inner)
         return Param(name="editor", shape=(count,), kind="adapter", dtype=F32)
 
     @property
     def together(self) -> int:
         """Forwards of the edited model whose graphs are alive at once."""
-        return self.setting.job.edit_forwards if self.setting.job.edit_graph == "joint" else 1
+        return (
+            self.setting.setup.editing.forwards
+            if self.setting.setup.editing.graph == "joint"
+            else 1
+        )
 
     def stream(self) -> list[Stamped]:
-        job = self.setting.job
-        mode = Mode(recompute=recompute_rule(job), keep_logits=True, changes=changes_of(job))
+        setup = self.setting.setup
+        mode = Mode(
+            recompute=recompute_rule(setup.checkpointing),
+            keep_logits=True,
+            changes=changes_of(setup),
+        )
         return list(step_events(self.setting.program, mode))
 
     def is_inner(self, item: Stamped) -> bool:
         """Is this the gradient of an inner weight? The edited forwards' backward makes no others."""
-        name = numbered(item.event.label, self.setting.program.placed[item.section].index)
+        name = name_in_layer(item.event.label, self.setting.program.sections[item.section].index)
         return name.removeprefix("gradient of ") in {param.name for param in self.inner}
 
     def place(self, index: int) -> str:
         """Layers from the first edited one on, and the head, are on the second device; the loss is on the main one."""
-        is_tail = index >= self.first and self.setting.program.placed[index].name != "loss"
+        is_tail = index >= self.first and self.setting.program.sections[index].name != "loss"
         return self.sub if is_tail else self.setting.device
 
 
 def _edit_of(setting: Setting) -> _Edit:
-    inner = inner_params(setting.job, setting.program.params())
-    names = [placed.name for placed in setting.program.placed]
+    inner = inner_params(setting.setup.editing, setting.program.params())
+    names = [placed.name for placed in setting.program.sections]
     first = names.index(_layer(inner[0].name))
-    return _Edit(setting=setting, inner=inner, first=first, sub=sub_device(setting.job, setting.device))
+    return _Edit(
+        setting=setting,
+        inner=inner,
+        first=first,
+        sub=sub_device(setting.setup.editing, setting.device),
+    )
 
 
 def edit_lines(setting: Setting) -> Beside:
@@ -183,12 +216,15 @@ def edit_lines(setting: Setting) -> Beside:
     held = [*_editor(edit), *_edited_weights(edit), *_logits(edit, edit.together)]
     lines = [*_weights(edit), *held, *_passes(edit), *input_lines(setting).lines]
     return Beside(
-        lines=tuple(line for line in lines if any(line.by_phase.values())), blocks=tuple(held),
+        lines=tuple(line for line in lines if any(line.by_phase.values())),
+        blocks=tuple(held),
         assumptions=_remarks(edit, _layer(edit.inner[0].name)),
-    )  # fmt: skip
+    )
 
 
-def edit_replay(setting: Setting, held: Iterable[Amounts], device: str, small: tuple[int, ...]) -> Script:
+def edit_replay(
+    setting: Setting, held: Iterable[Amounts], device: str, small: tuple[int, ...]
+) -> Script:
     """Two editing steps as the allocator of one device sees them."""
     edit = _edit_of(setting)
     here = [item for item in edit.stream() if edit.place(item.section) == device]
@@ -196,54 +232,90 @@ def edit_replay(setting: Setting, held: Iterable[Amounts], device: str, small: t
     item, edits = edit.inner[0].dtype.nbytes, device == edit.sub
     sizes = [param.numel for param in edit.inner] if edits else []
     passes = Passes(
-        inner=here, edited=asked, together=edit.together, replaying=[8 * n for n in sizes],
+        inner=here,
+        edited=asked,
+        together=edit.together,
+        replaying=[8 * n for n in sizes],
         making=[nbytes for n in sizes for nbytes in (4 * n, 4 * n, item * n)],
         shares=dict.fromkeys(("edited weights", "pseudo-gradients, fp32"), sizes or (1,)),
-    )  # fmt: skip
+    )
     weights = (
         param.nbytes
-        for index, place in enumerate(setting.program.placed) if edit.place(index) == device
-        for param in place.params() if param.tied_to is None
-    )  # fmt: skip
+        for index, place in enumerate(setting.program.sections)
+        if edit.place(index) == device
+        for param in place.params()
+        if param.tied_to is None
+    )
     return edit_script(weights, [line for line in held if line.place == device], passes, small)
 
 
 def _remarks(edit: _Edit, layer: str) -> tuple[str, ...]:
-    job = edit.setting.job
+    setup = edit.setting.setup
     texts = [
         f"edited weights are new tensors; all others are the base model's own ({len(edit.inner)} weights, "
         f"{edit.elements:,} elements)",
         f"nothing is kept below {layer}: everything there is frozen",
-        f"{job.edit_forwards} edited forwards of batch × seq tokens each, {BASE_FORWARDS} of the base without graph",
+        f"{setup.editing.forwards} edited forwards of batch × seq tokens each, "
+        f"{BASE_FORWARDS} of the base without graph",
     ]
     if edit.sub != edit.setting.device:
-        texts.append(f"split at {layer}: it and what follows run on {edit.sub}, their originals wait on the host")
+        texts.append(
+            f"split at {layer}: it and what follows run on {edit.sub}, their originals are kept in CPU memory"
+        )
     return tuple(texts)
 
 
-def _bytes_of(placed: Iterable[Placed]) -> int:
+def _bytes_of(placed: Iterable[PlacedSection]) -> int:
     return sum(param.nbytes for place in placed for param in place.params())
 
 
 def _weights(edit: _Edit) -> Iterator[Amounts]:
-    placed, device = edit.setting.program.placed, edit.setting.device
+    placed, device = edit.setting.program.sections, edit.setting.device
     tail = _bytes_of(place for index, place in enumerate(placed) if edit.place(index) == edit.sub)
     whole = sum(param.nbytes for param in edit.setting.program.params())
     source = "aliases: the edited model uses these very tensors"
     if edit.sub == device:
         yield during(
-            line("base model", device, _count(edit.setting.program.params()), source, Category.WEIGHTS),
-            PHASES_OF_EDITING, whole,
-        )  # fmt: skip
+            line(
+                "base model",
+                device,
+                _count(edit.setting.program.params()),
+                source,
+                Category.WEIGHTS,
+            ),
+            PHASES_OF_EDITING,
+            whole,
+        )
         return
-    tail_params = [p for index, place in enumerate(placed) if edit.place(index) == edit.sub for p in place.params()]
+    tail_params = [
+        p
+        for index, place in enumerate(placed)
+        if edit.place(index) == edit.sub
+        for p in place.params()
+    ]
     below = whole - sum(param.nbytes for param in tail_params if param.tied_to is None)
-    main = line("base model below the split", device, f"{whole:,} − {whole - below:,} B", source, Category.WEIGHTS)
+    main = line(
+        "base model below the split",
+        device,
+        f"{whole:,} − {whole - below:,} B",
+        source,
+        Category.WEIGHTS,
+    )
     yield during(main, PHASES_OF_EDITING, below)
-    there = line("layers from the split on, and the head", edit.sub, _count(tail_params), source, Category.WEIGHTS)
+    there = line(
+        "layers from the split on, and the head",
+        edit.sub,
+        _count(tail_params),
+        source,
+        Category.WEIGHTS,
+    )
     yield during(there, PHASES_OF_EDITING, tail)
     waiting = line(
-        "originals of the moved layers", HOST, _count(tail_params), "kept to restore the model", Category.WEIGHTS
+        "originals of the moved layers",
+        HOST,
+        _count(tail_params),
+        "kept to restore the model",
+        Category.WEIGHTS,
     )
     yield during(waiting, PHASES_OF_EDITING, tail)
 
@@ -255,40 +327,66 @@ def _count(params: Iterable[Param]) -> str:
 
 def _editor(edit: _Edit) -> Iterator[Amounts]:
     """The hypernetwork: fp32, on the main device, trained by Adam."""
-    job, device, editor = edit.setting.job, edit.setting.device, edit.editor
+    setup, device, editor = edit.setting.setup, edit.setting.device, edit.editor
     text = f"{editor.numel:,} parameters × 4 B"
     source = "MEND: one combined network per shape, shared by its weights"
-    yield during(line("editor", device, text, source, Category.WEIGHTS), PHASES_OF_EDITING, editor.nbytes)
-    states = state_bytes(editor, job, None)
+    yield during(
+        line("editor", device, text, source, Category.WEIGHTS), PHASES_OF_EDITING, editor.nbytes
+    )
+    states = state_bytes(editor, setup, None)
     each = f"{editor.numel:,} parameters × {states / editor.numel:.4g} B"
-    yield during(line(f"editor: {job.optimizer}", device, each, "torch.optim", Category.OPTIMIZER), TRAINING, states)
-    yield during(line("editor", device, text, source, Category.GRADIENTS), (BACKWARD, STEP), editor.nbytes)
-    made, why = temporaries(Params([editor]), job, None)
-    yield during(line(f"editor: {job.optimizer} step", device, why, "torch.optim", Category.TEMPORARY), (STEP,), made)
+    yield during(
+        line(f"editor: {setup.optimizer.name}", device, each, "torch.optim", Category.OPTIMIZER),
+        TRAINING,
+        states,
+    )
+    yield during(
+        line("editor", device, text, source, Category.GRADIENTS), (BACKWARD, STEP), editor.nbytes
+    )
+    made, why = temporaries(Params([editor]), setup, None)
+    yield during(
+        line(
+            f"editor: {setup.optimizer.name} step", device, why, "torch.optim", Category.TEMPORARY
+        ),
+        (STEP,),
+        made,
+    )
     tokens = int(edit.setting.sizes.batch * edit.setting.sizes.seq)
-    kept = 4 * tokens * sum(_editor_rows(job, param) for param in edit.inner)
+    kept = 4 * tokens * sum(_editor_rows(setup.editing, param) for param in edit.inner)
     passing = line(
-        "editor: kept for backward", device, "Σ layers·(3·T·(in+out) + T·rank)·4",
-        "input, product and sum of every low-rank layer", Category.ACTIVATIONS,
-    )  # fmt: skip
+        "editor: kept for backward",
+        device,
+        "Σ layers·(3·T·(in+out) + T·rank)·4",
+        "input, product and sum of every low-rank layer",
+        Category.ACTIVATIONS,
+    )
     yield during(passing, (EDIT, *EDITED), kept)
 
 
-def _editor_rows(job: Job, param: Param) -> int:
+def _editor_rows(editing: Editing, param: Param) -> int:
     width = sum(int(n) for n in param.shape)
-    return (job.edit_hidden + 1) * (3 * width + min(job.edit_rank, width))
+    return (editing.hidden_layers + 1) * (3 * width + min(editing.rank, width))
 
 
 def _edited_weights(edit: _Edit) -> Iterator[Amounts]:
     """W + rate·g: the new weights, and g in fp32, which the rate's gradient needs. Made at the end of the edit."""
     item, n = edit.inner[0].dtype.nbytes, edit.elements
     text = f"{n:,} elements"
-    new = line("edited weights", edit.sub, f"{text} × {item} B", "new tensors, differentiable", Category.COMPANION)
+    new = line(
+        "edited weights",
+        edit.sub,
+        f"{text} × {item} B",
+        "new tensors, differentiable",
+        Category.COMPANION,
+    )
     yield during(new, EDITED, n * item)
     pseudo = line(
-        "pseudo-gradients, fp32", edit.sub, f"{text} × 4 B", "rate · g keeps g for the rate's gradient",
+        "pseudo-gradients, fp32",
+        edit.sub,
+        f"{text} × 4 B",
+        "rate · g keeps g for the rate's gradient",
         Category.ACTIVATIONS,
-    )  # fmt: skip
+    )
     yield during(pseudo, EDITED, 4 * n)
 
 
@@ -310,7 +408,7 @@ def _passes(edit: _Edit) -> Iterator[Amounts]:
 
 def _moments(edit: _Edit, here: list[Stamped], together: int, *, edits: bool) -> dict[str, Sums]:
     """What is alive in each phase at its fullest, on one device; `edits`: the new weights are made there."""
-    placed = edit.setting.program.placed
+    placed = edit.setting.program.sections
     inner = _largest(_kinds(peak.alive, placed) for peak in phase_peaks(here, placed))
     asked = [item for item in here if item.event.kind != "gradient" or edit.is_inner(item)]
     ended = max((index for index, item in enumerate(asked) if item.phase != BACKWARD), default=-1)
@@ -319,7 +417,9 @@ def _moments(edit: _Edit, here: list[Stamped], together: int, *, edits: bool) ->
     found = {peak.phase: _kinds(peak.alive, placed) + others for peak in phase_peaks(asked, placed)}
     if edits:
         edited = edit.elements * edit.inner[0].dtype.nbytes
-        found[BACKWARD] = _largest((found[BACKWARD], Counter({GRADIENTS: edited, REPLAY: 8 * edit.elements})))
+        found[BACKWARD] = _largest(
+            (found[BACKWARD], Counter({GRADIENTS: edited, REPLAY: 8 * edit.elements}))
+        )
         inner = _largest((inner, _making(edit)))
     return {EDIT: inner, **found}
 
@@ -336,14 +436,16 @@ def _making(edit: _Edit) -> Sums:
     largest = max(param.numel for param in edit.inner)
     new = (Category.COMPANION, "edited weights")
     pseudo = (Category.ACTIVATIONS, "pseudo-gradients, fp32")
-    return Counter({GRADIENTS: gradients, pseudo: 4 * n, UPDATES: 4 * n + item * largest, new: item * n})
+    return Counter(
+        {GRADIENTS: gradients, pseudo: 4 * n, UPDATES: 4 * n + item * largest, new: item * n}
+    )
 
 
 def _largest(moments: Iterable[Sums]) -> Sums:
     return max(moments, key=lambda sums: sum(sums.values()), default=Counter())
 
 
-def _kinds(items: Iterable[Stamped], placed: list[Placed]) -> Sums:
+def _kinds(items: Iterable[Stamped], placed: list[PlacedSection]) -> Sums:
     sums: Sums = Counter()
     for item in items:
         sums[_kind(item, placed[item.section].name)] += int(item.event.nbytes)
@@ -352,9 +454,10 @@ def _kinds(items: Iterable[Stamped], placed: list[Placed]) -> Sums:
 
 def _kind(item: Stamped, section: str) -> tuple[Category, str]:
     fixed = {
-        "gradient": GRADIENTS, "weight copy": (Category.COPIES, "16-bit copies of weights (autocast)"),
+        "gradient": GRADIENTS,
+        "weight copy": (Category.COPIES, "16-bit copies of weights (autocast)"),
         "kv cache": (Category.CACHE, "keys and values (use_cache)"),
-    }  # fmt: skip
+    }
     if item.event.kind in fixed:
         return fixed[item.event.kind]
     if section == "loss" or (section == "head" and "logits" in item.event.label):
@@ -369,13 +472,19 @@ def _logits(edit: _Edit, together: int) -> Iterator[Amounts]:
     out, device = edit.setting.program.output, edit.setting.device
     elements = int(out.nbytes) // out.dtype.nbytes
     own = line(
-        f"fp32 copies of logits ({together}×)", device, f"{together} × {elements:,} × {OWN_LOSS_BYTES} B",
-        "the loss inside the model, and masked_log_probs' clone", Category.LOGITS,
-    )  # fmt: skip
+        f"fp32 copies of logits ({together}×)",
+        device,
+        f"{together} × {elements:,} × {OWN_LOSS_BYTES} B",
+        "the loss inside the model, and masked_log_probs' clone",
+        Category.LOGITS,
+    )
     during(own, EDITED, together * elements * OWN_LOSS_BYTES)
     yield during(own, (EDIT,), elements * OWN_LOSS_BYTES)
     base = line(
-        "logits of the base model", device, f"{BASE_FORWARDS} × {elements:,} × {out.dtype.nbytes} B",
-        "compared with the edited ones; made without graph", Category.LOGITS,
-    )  # fmt: skip
+        "logits of the base model",
+        device,
+        f"{BASE_FORWARDS} × {elements:,} × {out.dtype.nbytes} B",
+        "compared with the edited ones; made without graph",
+        Category.LOGITS,
+    )
     yield during(base, (EDIT, *EDITED), BASE_FORWARDS * elements * out.dtype.nbytes)

@@ -31,12 +31,21 @@ class Passes:
     shares: Mapping[str, Sequence[int]]  # how lines that are held are cut into tensors
 
 
-def edit_script(weights: Iterable[int], held: Sequence[Amounts], passes: Passes, small: tuple[int, ...]) -> Script:
-    first, later = (list(_step(Blocks(held, since, passes.shares), passes)) for since in (None, STEP))
+def edit_script(
+    weights: Iterable[int], held: Sequence[Amounts], passes: Passes, small: tuple[int, ...]
+) -> Script:
+    first, later = (
+        list(_step(Blocks(held, since, passes.shares), passes)) for since in (None, STEP)
+    )
     return Script(
-        weights=tuple(weights), first=first, later=later, states=(), step_temporaries=(), small=small,
+        weights=tuple(weights),
+        first=first,
+        later=later,
+        states=(),
+        step_temporaries=(),
+        small=small,
         zero_grad_first=True,
-    )  # fmt: skip
+    )
 
 
 def _step(blocks: Blocks, passes: Passes) -> Iterator[Stamped]:
@@ -70,7 +79,9 @@ def _gone(items: Iterable[Stamped]) -> Iterator[Stamped]:
             alive.pop(item.key, None)
     for key, item in alive.items():
         event = item.event
-        yield Stamped(BACKWARD, item.section, Event(-1, event.key, event.nbytes, event.kind, event.label), key)
+        yield Stamped(
+            BACKWARD, item.section, Event(-1, event.key, event.nbytes, event.kind, event.label), key
+        )
 
 
 def _made(sizes: Sequence[int], phase: str) -> list[Stamped]:

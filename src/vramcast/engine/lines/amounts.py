@@ -24,7 +24,9 @@ class Amounts:
     formula: str = ""
     source: str = ""
     needed_by: str = ""
-    by_phase: dict[str, Number] = field(default_factory=dict)  # grids in a sweep, whole numbers in a bill
+    by_phase: dict[str, Number] = field(
+        default_factory=dict
+    )  # grids in a sweep, whole numbers in a bill
 
     def add(self, phase: str, nbytes: Number) -> None:
         self.by_phase[phase] = self.by_phase.get(phase, 0) + nbytes
@@ -34,8 +36,15 @@ class Amounts:
         for height in sorted({int(nbytes) for nbytes in self.by_phase.values() if nbytes}):
             phases = tuple(phase for phase, nbytes in self.by_phase.items() if nbytes >= height)
             yield Entry(
-                category=self.category, component=self.component, place=self.place, phases=phases,
-                nbytes=height - below, origin=self.origin, level=self.level, formula=self.formula, source=self.source,
+                category=self.category,
+                component=self.component,
+                place=self.place,
+                phases=phases,
+                nbytes=height - below,
+                origin=self.origin,
+                level=self.level,
+                formula=self.formula,
+                source=self.source,
                 needed_by=self.needed_by,
-            )  # fmt: skip
+            )
             below = height

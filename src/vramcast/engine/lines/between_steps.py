@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vramcast.engine.lines.companions import during, line
-from vramcast.engine.lines.optimizers import state_bytes, version
+from vramcast.engine.lines.optimizers import state_bytes
 from vramcast.engine.lines.setting import Beside, Setting, once, passing, peak_of, without_graph
 from vramcast.engine.recording.regime import kv_cache
 from vramcast.errors import InputError
@@ -14,27 +14,35 @@ from vramcast.models.record.dims import Dim, Number, maximum, minimum, product_t
 from vramcast.models.record.loss import add_loss
 from vramcast.models.record.program import Program
 from vramcast.models.record.tape import F32, Value
+from vramcast.setup.records import NO_CHECKPOINTING
 
-DEEPCOPY_BEFORE = (2, 1)  # torch: Optimizer.load_state_dict copied the whole state dict (pytorch#106082)
+DEEPCOPY_BEFORE = (
+    2,
+    1,
+)  # torch: Optimizer.load_state_dict copied the whole state dict (pytorch#106082)
 SHARD_BYTES = {
     True: 50 * 10**9,
     False: 5 * 10**9,
 }  # max_shard_size from transformers 5 on, and before
-TO_FP32 = ("hf", "trl", "accelerate")  # accelerate hands outputs of autocast on in fp32 (convert_outputs_to_fp32)
+TO_FP32 = (
+    "hf",
+    "trl",
+    "accelerate",
+)  # accelerate hands outputs of autocast on in fp32 (convert_outputs_to_fp32)
 
 
 def between(setting: Setting) -> Beside:
-    job = setting.job
+    setup = setting.setup
     found = _saving(setting)
-    if job.rollout_tokens is not None:
-        found += once(setting, _rollout, job.rollout_tokens, job.rollout_batch)
-    elif job.rollout_batch is not None:
+    if setup.phases.rollout_tokens is not None:
+        found += once(setting, _rollout, setup.phases.rollout_tokens, setup.phases.rollout_batch)
+    elif setup.phases.rollout_batch is not None:
         raise InputError("rollout-batch needs rollout-tokens")
-    if job.evaluate:
-        found += once(setting, evaluation_lines, job.eval_batch, job.eval_kept)
-    elif job.eval_batch is not None or job.eval_kept:
+    if setup.phases.evaluate:
+        found += once(setting, evaluation_lines, setup.phases.eval_batch, setup.phases.eval_kept)
+    elif setup.phases.eval_batch is not None or setup.phases.eval_kept:
         raise InputError("eval-batch and eval-kept need evaluate")
-    if job.resume != "none":
+    if setup.phases.resume != "none":
         found += _resuming(setting)
     return found
 
@@ -45,32 +53,47 @@ def between(setting: Setting) -> Beside:
 def _rollout(setting: Setting) -> Beside:
     """Prefill over the prompt, then token by token with a growing cache. transformers' generate() asks the head for the
     last token only."""
-    job, sizes, new = setting.job, setting.sizes, setting.job.rollout_tokens
+    setup, sizes, new = setting.setup, setting.sizes, setting.setup.phases.rollout_tokens
     assert new is not None
     if isinstance(sizes.seq, int) and sizes.seq <= new:
-        raise InputError(f"rollout-tokens {new} leaves no prompt: seq is {int(sizes.seq)}, prompt and answer together")
-    batch = sizes.batch if job.rollout_batch is None else Dim(job.rollout_batch, "b_rollout")
+        raise InputError(
+            f"rollout-tokens {new} leaves no prompt: seq is {int(sizes.seq)}, prompt and answer together"
+        )
+    batch = (
+        sizes.batch
+        if setup.phases.rollout_batch is None
+        else Dim(setup.phases.rollout_batch, "b_rollout")
+    )
     sizes = replace(sizes, batch=batch)
     whole = without_graph(setting, setting.config, sizes=sizes, kv_cache="copy")
     cached = cache_values(whole)
     if not cached:
-        raise InputError(f"{job.model} has no key/value cache to generate with: rollout-tokens is for decoders")
+        raise InputError(
+            f"{setup.model} has no key/value cache to generate with: rollout-tokens is for decoders"
+        )
     prompt = replace(sizes, seq=sizes.seq - new)
-    prefill = peak_of(without_graph(setting, setting.config, sizes=prompt, kv_cache="copy", head=False))
+    prefill = peak_of(
+        without_graph(setting, setting.config, sizes=prompt, kv_cache="copy", head=False)
+    )
     total: Number = sum((value.nbytes for value in cached), 0)
     largest: Number = 0
     for value in {id(value): value for value in cached}.values():
         largest = maximum(largest, value.nbytes)
     logits = batch * whole.output.shape[-1] * (whole.output.dtype.nbytes + F32.nbytes)
     cache = line(
-        "keys and values while generating", setting.device, _cache_text(cached),
-        "transformers DynamicCache: every layer, prompt and answer", Category.CACHE,
-    )  # fmt: skip
+        "keys and values while generating",
+        setting.device,
+        _cache_text(cached),
+        "transformers DynamicCache: every layer, prompt and answer",
+        Category.CACHE,
+    )
     working = line(
-        "generating: prefill, or one layer's cache being joined", setting.device,
+        "generating: prefill, or one layer's cache being joined",
+        setting.device,
         "what the prefill needs beyond the cache, or torch.cat's copy and the last token's logits",
-        "cache_utils.py: torch.cat makes the longer tensor beside the old one", Category.TEMPORARY,
-    )  # fmt: skip
+        "cache_utils.py: torch.cat makes the longer tensor beside the old one",
+        Category.TEMPORARY,
+    )
     during(cache, (ROLLOUT,), total)
     during(working, (ROLLOUT,), maximum(prefill - total, largest + logits))
     return Beside(lines=(cache, working), blocks=(cache, working))
@@ -80,7 +103,7 @@ def cache_values(program: Program) -> list[Value]:
     """One value for each tensor of past_key_values."""
     return [
         op.output
-        for placed in program.placed
+        for placed in program.sections
         for op in placed.section.ops
         if op.output.is_cache and op.output.owner is None
     ]
@@ -95,27 +118,43 @@ def _cache_text(cached: list[Value]) -> str:
 
 
 def evaluation_lines(setting: Setting) -> Beside:
-    job = setting.job
-    batch = setting.sizes.batch if job.eval_batch is None else Dim(job.eval_batch, "b_eval")
-    cache = kv_cache(replace(job, checkpointing="none"), setting.config)  # checkpointing is off in eval()
-    program = without_graph(setting, setting.config, sizes=replace(setting.sizes, batch=batch), kv_cache=cache)
-    add_loss(program, transformers=version(job.transformers_version))
+    setup = setting.setup
+    batch = (
+        setting.sizes.batch
+        if setup.phases.eval_batch is None
+        else Dim(setup.phases.eval_batch, "b_eval")
+    )
+    keeping = replace(setup, checkpointing=NO_CHECKPOINTING)  # it is off in eval()
+    cache = kv_cache(keeping, setting.config)
+    program = without_graph(
+        setting, setting.config, sizes=replace(setting.sizes, batch=batch), kv_cache=cache
+    )
+    add_loss(program, transformers=setup.versions.transformers)
     forward = line(
-        "evaluation's forward (no graph)", setting.device, "one layer's tensors, logits and loss", "torch.no_grad",
+        "evaluation's forward (no graph)",
+        setting.device,
+        "one layer's tensors, logits and loss",
+        "torch.no_grad",
         Category.TEMPORARY,
-    )  # fmt: skip
+    )
     during(forward, (EVAL,), peak_of(program))
     found = Beside(lines=(forward,), passes=(passing(EVAL, setting.device, program),))
-    if not job.eval_kept:
+    if not setup.phases.eval_kept:
         return found
     out = program.output
-    item = F32.nbytes if program.regime.autocast and job.framework in TO_FP32 else out.dtype.nbytes
+    item = (
+        F32.nbytes
+        if program.regime.autocast and setup.versions.framework in TO_FP32
+        else out.dtype.nbytes
+    )
     kept = line(
-        "logits kept until evaluation ends", setting.device,
-        f"{job.eval_kept} batches × {product_text(out.shape, item)}",
-        "Trainer.evaluation_loop gathers predictions on the device without eval_accumulation_steps", Category.LOGITS,
-    )  # fmt: skip
-    during(kept, (EVAL,), job.eval_kept * (out.nbytes // out.dtype.nbytes) * item)
+        "logits kept until evaluation ends",
+        setting.device,
+        f"{setup.phases.eval_kept} batches × {product_text(out.shape, item)}",
+        "Trainer.evaluation_loop gathers predictions on the device without eval_accumulation_steps",
+        Category.LOGITS,
+    )
+    during(kept, (EVAL,), setup.phases.eval_kept * (out.nbytes // out.dtype.nbytes) * item)
     return found + Beside(lines=(kept,), blocks=(kept,))
 
 
@@ -124,10 +163,10 @@ def evaluation_lines(setting: Setting) -> Beside:
 
 def _saving(setting: Setting) -> Beside:
     """On one GPU nothing is gathered; the host holds what is being written."""
-    job = setting.job
+    setup = setting.setup
     stored = [param.nbytes for param in setting.states.params]
-    if job.framework in ("hf", "trl", "accelerate"):
-        shard = SHARD_BYTES[version(job.transformers_version) >= (5, 0)]
+    if setup.versions.framework in ("hf", "trl", "accelerate"):
+        shard = SHARD_BYTES[setup.versions.transformers >= (5, 0)]
         nbytes, why = minimum(sum(stored), shard), f"one shard, at most {shard // 10**9} GB"
         source = "safetensors save_file moves every tensor of a shard to the host before it writes"
     else:
@@ -139,25 +178,38 @@ def _saving(setting: Setting) -> Beside:
 
 def _resuming(setting: Setting) -> Beside:
     """The checkpoint as torch.load holds it, beside the model and the states it is copied into."""
-    job, states = setting.job, setting.states
-    place = HOST if job.resume == "cpu" else setting.device
+    setup, states = setting.setup, setting.states
+    place = HOST if setup.phases.resume == "cpu" else setting.device
     item = states.recipe.states.nbytes if states.recipe.states else None
-    own = states.trained.total(lambda param: state_bytes(param, job, item))
+    own = states.trained.total(lambda param: state_bytes(param, setup, item))
     weights = states.params.nbytes
     moments = line(
-        "states as resumed", setting.device, "the optimizer's own", "Optimizer.load_state_dict", Category.OPTIMIZER
+        "states as resumed",
+        setting.device,
+        "the optimizer's own",
+        "Optimizer.load_state_dict",
+        Category.OPTIMIZER,
     )
     loaded = line(
-        "checkpoint's weights, as loaded", place, "a second set beside the model's", "torch.load, map_location",
+        "checkpoint's weights, as loaded",
+        place,
+        "a second set beside the model's",
+        "torch.load, map_location",
         Category.TEMPORARY,
-    )  # fmt: skip
-    twice = version(job.torch_version) < DEEPCOPY_BEFORE
-    held = own * ((place == HOST) + twice)  # on the device, the optimizer takes the loaded tensors over
+    )
+    twice = setup.versions.torch < DEEPCOPY_BEFORE
+    held = own * (
+        (place == HOST) + twice
+    )  # on the device, the optimizer takes the loaded tensors over
     extra = line(
-        "checkpoint's optimizer states, as loaded", place,
-        "deep-copied once more before torch 2.1" if twice else "taken over without a copy where the place agrees",
-        "torch/optim/optimizer.py load_state_dict; pytorch#106082", Category.TEMPORARY,
-    )  # fmt: skip
+        "checkpoint's optimizer states, as loaded",
+        place,
+        "deep-copied once more before torch 2.1"
+        if twice
+        else "taken over without a copy where the place agrees",
+        "torch/optim/optimizer.py load_state_dict; pytorch#106082",
+        Category.TEMPORARY,
+    )
     during(moments, (RESUME,), own)
     during(loaded, (RESUME,), weights)
     during(extra, (RESUME,), held)

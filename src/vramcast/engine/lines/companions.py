@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from vramcast.engine.lines.amounts import Amounts
-from vramcast.engine.lines.optimizers import KNOWN, implementation, state_bytes, temporaries
+from vramcast.engine.lines.optimizers import KNOWN, state_bytes, temporaries
 from vramcast.engine.lines.setting import (
     Beside,
     Setting,
@@ -21,7 +21,7 @@ from vramcast.engine.lines.setting import (
     without_graph,
 )
 from vramcast.engine.lines.states import AFTER_STEP, States
-from vramcast.engine.lines.training_step import Step, keeps_outputs
+from vramcast.engine.lines.training_step import Step
 from vramcast.errors import InputError
 from vramcast.ledger import (
     BACKWARD,
@@ -54,19 +54,45 @@ BEHIND_LOSS = "one layer's tensors and the output, beyond what the policy's loss
 
 
 def companions(setting: Setting) -> Beside:
-    job = setting.job
+    setup = setting.setup
     found = Beside()
-    mode = (job.checkpointing, job.recompute, job.reentrant, job.loop, keeps_outputs(job))
-    if job.reference not in ("none", "precomputed"):
-        found += once(setting, _reference, job.reference, job.reference_dtype, *mode)
-    if job.reference == "precomputed":
-        found += Beside(assumptions=("reference log-probabilities are precomputed: the reference is not loaded",))
-    if job.reward != "none":
-        found += once(setting, _reward, job.reward, job.reward_model, job.companion_dtype, job.rollout_tokens, *mode)
-    if job.critic != "none":
+    mode = (
+        setup.checkpointing.how,
+        setup.kernels.recompute,
+        setup.checkpointing.is_reentrant,
+        setup.loop.gate,
+        setup.loop.keeps_outputs,
+    )
+    if setup.companions.reference not in ("none", "precomputed"):
+        found += once(
+            setting, _reference, setup.companions.reference, setup.companions.reference_dtype, *mode
+        )
+    if setup.companions.reference == "precomputed":
+        found += Beside(
+            assumptions=(
+                "reference log-probabilities are precomputed: the reference is not loaded",
+            )
+        )
+    if setup.companions.reward != "none":
+        found += once(
+            setting,
+            _reward,
+            setup.companions.reward,
+            setup.companions.reward_model,
+            setup.companions.companion_dtype,
+            setup.phases.rollout_tokens,
+            *mode,
+        )
+    if setup.companions.critic != "none":
         found += _critic(setting)
-    if job.teacher != "none":
-        found += once(setting, teacher_lines, job.teacher, job.teacher_model, job.companion_dtype)
+    if setup.companions.teacher != "none":
+        found += once(
+            setting,
+            teacher_lines,
+            setup.companions.teacher,
+            setup.companions.teacher_model,
+            setup.companions.companion_dtype,
+        )
     return found
 
 
@@ -74,8 +100,12 @@ def _place(asked: str, setting: Setting) -> str:
     return {"same": setting.device, "cpu": HOST}.get(asked, asked)
 
 
-def line(component: str, place: str, formula: str, source: str, category: Category = Category.COMPANION) -> Amounts:
-    return Amounts(category=category, component=component, place=place, formula=formula, source=source)
+def line(
+    component: str, place: str, formula: str, source: str, category: Category = Category.COMPANION
+) -> Amounts:
+    return Amounts(
+        category=category, component=component, place=place, formula=formula, source=source
+    )
 
 
 def during(line: Amounts, phases: Iterable[str], nbytes: Number) -> Amounts:
@@ -89,56 +119,69 @@ def companion_config(setting: Setting, name: str | None) -> Config:
         return setting.config
     config = read_model(name).config
     if config is None:
-        raise InputError(f"{name}: only a parameter table is known; a companion needs a config to run")
+        raise InputError(
+            f"{name}: only a parameter table is known; a companion needs a config to run"
+        )
     return config
 
 
-def frozen_model_lines(name: str, params: Iterable[Param], dtype: Dtype, place: str, setting: Setting) -> Beside:
+def frozen_model_lines(
+    name: str, params: Iterable[Param], dtype: Dtype, place: str, setting: Setting
+) -> Beside:
     sizes = tuple(param.numel * dtype.nbytes for param in params if param.kind != "adapter")
     text = f"{sum(sizes) // dtype.nbytes:,} parameters × {dtype.nbytes} B"
     weights = line(f"{name}, {dtype.name}", place, text, "frozen; no gradients, no states")
-    return Beside(lines=(during(weights, PHASES, sum(sizes)),), resident=sizes if place == setting.device else ())
+    return Beside(
+        lines=(during(weights, PHASES, sum(sizes)),),
+        resident=sizes if place == setting.device else (),
+    )
 
 
 def phases_after_forward(program: Program) -> tuple[str, str]:
     """The phase in which the policy's graph is complete and nothing of it is gone."""
-    has_loss = any(placed.name == "loss" for placed in program.placed)
+    has_loss = any(placed.name == "loss" for placed in program.sections)
     return (LOSS, NEXT_LOSS) if has_loss else (FORWARD, NEXT_FORWARD)
 
 
 def _beyond_loss(setting: Setting, peak: Number, place: str) -> Number:
     """What a pass of that peak adds when it runs behind the loss: what the loss needed for a while is free by then."""
-    job, program = setting.job, setting.program
+    setup, program = setting.setup, setting.program
     if place != setting.device:
         return peak
-    folded = Step(job=job, program=program, states=setting.states, place=place).fold(fresh=True)
-    return maximum(folded.over + peak - folded.peaks_until_over.get(phases_after_forward(program)[0], 0), 0)
+    folded = Step(setup=setup, program=program, states=setting.states, place=place).fold(fresh=True)
+    return maximum(
+        folded.over + peak - folded.peaks_until_over.get(phases_after_forward(program)[0], 0), 0
+    )
 
 
 def _reference(setting: Setting) -> Beside:
     """A frozen copy for DPO, NPO or KL: weights where it is placed, and a forward without graph beside the policy's."""
-    job, program = setting.job, setting.program
-    place = _place(job.reference, setting)
-    dtype, model, peak = once(setting, _reference_model, job.reference_dtype)
+    setup, program = setting.setup, setting.program
+    place = _place(setup.companions.reference, setting)
+    dtype, model, peak = once(setting, _reference_model, setup.companions.reference_dtype)
     found = frozen_model_lines("reference model", program.params(), dtype, place, setting)
     forward = line("reference model's forward (no graph)", place, BEHIND_LOSS, "torch.no_grad")
     during(forward, phases_after_forward(program), _beyond_loss(setting, peak, place))
     copied = line(
-        "reference model before it moves", HOST, "copied beside the model's own weights", "copy.deepcopy on the CPU"
+        "reference model before it moves",
+        HOST,
+        "copied beside the model's own weights",
+        "copy.deepcopy on the CPU",
     )
     during(copied, (LOAD,), 0 if place == HOST else found.lines[0].by_phase[LOAD])
     return found + Beside(
-        lines=(forward, copied), passes=(passing(LOSS, place, model),),
+        lines=(forward, copied),
+        passes=(passing(LOSS, place, model),),
         assumptions=(
             "the reference runs after the policy's forward, while its graph is alive",
             "the reference is a deepcopy made on the host before the model moves to the GPU",
         ),
-    )  # fmt: skip
+    )
 
 
 def _reference_model(setting: Setting) -> tuple[Dtype, Program, Number]:
     """How it is stored, its pass, and that one's peak."""
-    asked = setting.job.reference_dtype
+    asked = setting.setup.companions.reference_dtype
     dtype = DTYPES[asked] if asked else setting.program.regime.weights
     model = without_graph(setting, setting.config, dtype=dtype)
     return dtype, model, peak_of(model)
@@ -151,13 +194,17 @@ def params_without_head(program: Program) -> list[Param]:
 
 def _reward(setting: Setting) -> Beside:
     """Scores the rollout: runs over whole sequences without graph, with one number as output."""
-    job = setting.job
-    place = _place(job.reward, setting)
-    weights, dtype, model, peak = once(setting, _reward_model, job.reward_model, job.companion_dtype)
-    when = (ROLLOUT,) if job.rollout_tokens else phases_after_forward(setting.program)
-    text = NO_GRAPH if job.rollout_tokens else BEHIND_LOSS
+    setup = setting.setup
+    place = _place(setup.companions.reward, setting)
+    weights, dtype, model, peak = once(
+        setting, _reward_model, setup.companions.reward_model, setup.companions.companion_dtype
+    )
+    when = (ROLLOUT,) if setup.phases.rollout_tokens else phases_after_forward(setting.program)
+    text = NO_GRAPH if setup.phases.rollout_tokens else BEHIND_LOSS
     forward = line("reward model's forward (no graph)", place, text, "torch.no_grad")
-    during(forward, when, peak if job.rollout_tokens else _beyond_loss(setting, peak, place))
+    during(
+        forward, when, peak if setup.phases.rollout_tokens else _beyond_loss(setting, peak, place)
+    )
     return frozen_model_lines("reward model", weights, dtype, place, setting) + Beside(
         lines=(forward,), passes=(passing(when[0], place, model),)
     )
@@ -165,67 +212,116 @@ def _reward(setting: Setting) -> Beside:
 
 def _reward_model(setting: Setting) -> tuple[list[Param], Dtype, Program, Number]:
     """Its parameters, how they are stored, its pass without the head's section, and that one's peak."""
-    job = setting.job
-    dtype = DTYPES[job.companion_dtype] if job.companion_dtype else setting.program.regime.weights
-    model = without_graph(setting, companion_config(setting, job.reward_model), dtype=dtype)
+    setup = setting.setup
+    dtype = (
+        DTYPES[setup.companions.companion_dtype]
+        if setup.companions.companion_dtype
+        else setting.program.regime.weights
+    )
+    model = without_graph(
+        setting, companion_config(setting, setup.companions.reward_model), dtype=dtype
+    )
     return params_without_head(model), dtype, model, peak_of(backbone(model))
 
 
 def _critic(setting: Setting) -> Beside:
     """A value model with its own gradients and states, in the policy's recipe; its graph lives beside the policy's."""
-    job = setting.job
-    if job.critic == "cpu":
+    setup = setting.setup
+    if setup.companions.critic == "cpu":
         raise InputError("a critic is trained on a GPU: critic must be none, same or cuda:1")
-    if implementation(job) == "in-backward":
-        raise InputError("a critic beside an optimizer that steps inside backward is not modelled")
-    place = _place(job.critic, setting)
-    params, graph_bytes = once(setting, _critic_model, job.critic_model)
+    if setup.optimizer.implementation == "in-backward":
+        raise InputError(
+            "a critic together with an optimizer that steps inside backward is not modelled"
+        )
+    place = _place(setup.companions.critic, setting)
+    params, graph_bytes = once(setting, _critic_model, setup.companions.critic_model)
     kept = line("critic: kept for backward", place, "", "its graph, until its own backward has run")
     during(kept, PASSES, graph_bytes)
-    stepping = (job.optimizer, implementation(job), job.optimizer_rank, job.optimizer_block)
-    weights, *trained = once(setting, _critic_states, job.critic, job.critic_model, job.precision, *stepping)
+    stepping = (
+        setup.optimizer.name,
+        setup.optimizer.implementation,
+        setup.optimizer.projection_rank,
+        setup.optimizer.block_size,
+    )
+    weights, *trained = once(
+        setting,
+        _critic_states,
+        setup.companions.critic,
+        setup.companions.critic_model,
+        setup.precision,
+        *stepping,
+    )
     return Beside(
-        lines=(weights, *trained, kept), blocks=(*trained, kept),
+        lines=(weights, *trained, kept),
+        blocks=(*trained, kept),
         resident=tuple(param.nbytes for param in params) if place == setting.device else (),
-        assumptions=("policy and critic share one loss: both graphs are alive together (TRL's PPO)",),
-    )  # fmt: skip
+        assumptions=(
+            "policy and critic share one loss: both graphs are alive together (TRL's PPO)",
+        ),
+    )
 
 
 def _critic_model(setting: Setting) -> tuple[Params, Number]:
     """Its parameters, and what its forward keeps."""
-    model = record(companion_config(setting, setting.job.critic_model), setting.program.regime, setting.sizes)
+    model = record(
+        companion_config(setting, setting.setup.companions.critic_model),
+        setting.program.regime,
+        setting.sizes,
+    )
     return Params(params_without_head(model)), kept_after_forward(backbone(model))
 
 
 def _critic_states(setting: Setting) -> list[Amounts]:
-    params, _ = once(setting, _critic_model, setting.job.critic_model)
-    return list(_trained("critic", States(params=params, job=setting.job), _place(setting.job.critic, setting)))
+    params, _ = once(setting, _critic_model, setting.setup.companions.critic_model)
+    return list(
+        _trained(
+            "critic",
+            States(params=params, setup=setting.setup),
+            _place(setting.setup.companions.critic, setting),
+        )
+    )
 
 
 def _trained(name: str, states: States, place: str) -> Iterator[Amounts]:
     """Weights, gradients, states and the step's temporaries of a second trained model."""
-    job, recipe = states.job, states.recipe
+    setup, recipe = states.setup, states.recipe
     item = recipe.states.nbytes if recipe.states else None
     count = f"{states.trained.numel:,} trained parameters"
-    made = states.trained.total(lambda param: state_bytes(param, job, item))
+    made = states.trained.total(lambda param: state_bytes(param, setup, item))
     weights = states.params.nbytes + recipe.master * 4 * states.trained.numel
     yield during(line(f"{name}: weights", place, count, recipe.whose), PHASES, weights)
-    yield during(line(f"{name}: gradients", place, count, recipe.whose), WITH_GRADIENTS, states.gradient_bytes)
-    yield during(line(f"{name}: optimizer states", place, count, KNOWN[job.optimizer].source), AFTER_STEP, made)
-    nbytes, why = temporaries(states.trained, job, item)
-    yield during(line(f"{name}: optimizer step", place, why, "torch/optim"), (STEP, NEXT_STEP), nbytes)
+    yield during(
+        line(f"{name}: gradients", place, count, recipe.whose),
+        WITH_GRADIENTS,
+        states.gradient_bytes,
+    )
+    yield during(
+        line(f"{name}: optimizer states", place, count, KNOWN[setup.optimizer.name].source),
+        AFTER_STEP,
+        made,
+    )
+    nbytes, why = temporaries(states.trained, setup, item)
+    yield during(
+        line(f"{name}: optimizer step", place, why, "torch/optim"), (STEP, NEXT_STEP), nbytes
+    )
 
 
 def teacher_lines(setting: Setting) -> Beside:
     """Distillation: the teacher's logits and their softmax stay until backward, on the trained model's device."""
-    job, out = setting.job, setting.program.output
+    setup, out = setting.setup, setting.program.output
     if not out.shape:
         raise InputError(
-            f"a teacher's logits are compared with the model's, which loss {job.loss} never makes: take full"
+            f"a teacher's logits are compared with the model's, which loss {setup.kernels.loss} never makes: take full"
         )
-    place = _place(job.teacher, setting)
-    dtype = DTYPES[job.companion_dtype] if job.companion_dtype else setting.program.regime.weights
-    model = without_graph(setting, companion_config(setting, job.teacher_model), dtype=dtype)
+    place = _place(setup.companions.teacher, setting)
+    dtype = (
+        DTYPES[setup.companions.companion_dtype]
+        if setup.companions.companion_dtype
+        else setting.program.regime.weights
+    )
+    model = without_graph(
+        setting, companion_config(setting, setup.companions.teacher_model), dtype=dtype
+    )
     ours, theirs = int(out.shape[-1]), int(model.output.shape[-1])
     if abs(ours - theirs) > PADDED_VOCABULARY * ours:
         raise InputError(
@@ -234,17 +330,25 @@ def teacher_lines(setting: Setting) -> Beside:
     forward = line("teacher's forward (no graph)", place, NO_GRAPH, "torch.no_grad")
     during(forward, phases_after_forward(setting.program), peak_of(model))
     logits = line(
-        "teacher's logits", setting.device, product_text(out.shape, model.output.dtype.nbytes),
-        "held by the loop while the loss needs them", Category.LOGITS,
-    )  # fmt: skip
+        "teacher's logits",
+        setting.device,
+        product_text(out.shape, model.output.dtype.nbytes),
+        "held by the loop while the loss needs them",
+        Category.LOGITS,
+    )
     target = line(
-        "teacher's probabilities", setting.device, product_text(out.shape, F32.nbytes),
-        "kl_div keeps its target for backward", Category.LOGITS,
-    )  # fmt: skip
+        "teacher's probabilities",
+        setting.device,
+        product_text(out.shape, F32.nbytes),
+        "kl_div keeps its target for backward",
+        Category.LOGITS,
+    )
     elements = out.nbytes // out.dtype.nbytes
     held = (LOSS, BACKWARD, NEXT_LOSS, NEXT_BACKWARD)
     during(logits, held, elements * model.output.dtype.nbytes)
     during(target, held, elements * F32.nbytes)
     return frozen_model_lines("teacher", model.params(), dtype, place, setting) + Beside(
-        lines=(forward, logits, target), passes=(passing(LOSS, place, model),), blocks=(logits, target)
+        lines=(forward, logits, target),
+        passes=(passing(LOSS, place, model),),
+        blocks=(logits, target),
     )

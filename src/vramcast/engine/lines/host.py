@@ -6,43 +6,60 @@ from dataclasses import replace
 
 from vramcast.engine.lines.states import States
 from vramcast.errors import InputError
-from vramcast.host.bill import HostData, HostJob, Loader, ModelOnHost, host_entries, token_batch
+from vramcast.host.entries import host_entries
+from vramcast.host.host_job import HostData, HostJob, Loader, ModelOnHost, token_batch
 from vramcast.host.parquet import read_facts
-from vramcast.job import Job
 from vramcast.ledger import Category, Entry
 from vramcast.models.read.config import Config
 from vramcast.models.record.program import Sizes
 from vramcast.models.record.tape import DTYPES
+from vramcast.setup import Setup
+from vramcast.setup.records import DataLoading
 
-OWN_LOADERS = ("hf", "trl", "accelerate")  # Accelerate's loader holds one more batch, to know which is the last
+OWN_LOADERS = (
+    "hf",
+    "trl",
+    "accelerate",
+)  # Accelerate's loader holds one more batch, to know which is the last
 WITHOUT_TRANSFORMERS = ("torchtune", "torchtitan", "litgpt", "megatron")
 CHECKPOINT_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
-def host_side(job: Job, config: Config, states: States, sizes: Sizes, ranks: int = 1) -> tuple[Entry, ...]:
+def host_side(
+    setup: Setup, config: Config, states: States, sizes: Sizes, ranks: int = 1
+) -> tuple[Entry, ...]:
     """Interpreter and libraries, models on their way to the GPU, the dataset and the batches in flight, of a node."""
-    if job.prefetch is not None and not job.workers:
+    if setup.loading.prefetch is not None and not setup.loading.workers:
         raise InputError("prefetch needs workers: without them DataLoader prepares nothing ahead")
     bill = host_entries(
         HostJob(
-            ranks=ranks, imports=_imports(job), model=_model(config, states), data=_data(job),
-            loader=_loader(job, sizes),
+            ranks=ranks,
+            imports=_imports(setup),
+            model=_model(config, states),
+            data=_data(setup.loading),
+            loader=_loader(setup, sizes),
         )
-    )  # fmt: skip
+    )
     return tuple(_as_loading(entry) for entry in bill)
 
 
 def _as_loading(entry: Entry) -> Entry:
     """Weights on their way through the host are not the weights that are trained."""
-    return replace(entry, category=Category.LOADING) if entry.category == Category.WEIGHTS else entry
+    return (
+        replace(entry, category=Category.LOADING) if entry.category == Category.WEIGHTS else entry
+    )
 
 
-def _imports(job: Job) -> tuple[str, ...]:
+def _imports(setup: Setup) -> tuple[str, ...]:
     names = ["torch"]
-    names += [] if job.framework in WITHOUT_TRANSFORMERS else ["transformers"]
-    names += ["accelerate"] if job.framework in OWN_LOADERS else []
-    names += ["peft"] if job.lora_rank is not None and job.framework not in WITHOUT_TRANSFORMERS else []
-    return (*names, "pyarrow") if job.dataset else tuple(names)
+    names += [] if setup.versions.framework in WITHOUT_TRANSFORMERS else ["transformers"]
+    names += ["accelerate"] if setup.versions.framework in OWN_LOADERS else []
+    names += (
+        ["peft"]
+        if setup.adapter.rank is not None and setup.versions.framework not in WITHOUT_TRANSFORMERS
+        else []
+    )
+    return (*names, "pyarrow") if setup.loading.dataset else tuple(names)
 
 
 def _model(config: Config, states: States) -> ModelOnHost:
@@ -53,17 +70,20 @@ def _model(config: Config, states: States) -> ModelOnHost:
     return ModelOnHost(
         checkpoint_bytes=sum(param.numel for param in base) * stored.nbytes,
         weights_bytes=sum(param.nbytes for param in base),
-    )  # fmt: skip
+    )
 
 
-def _data(job: Job) -> HostData | None:
-    if job.dataset is None:
+def _data(loading: DataLoading) -> HostData | None:
+    if loading.dataset is None:
         return None
-    return HostData(facts=read_facts([job.dataset]), mode=job.dataset_mode)
+    return HostData(facts=read_facts([loading.dataset]), mode=loading.dataset_mode)
 
 
-def _loader(job: Job, sizes: Sizes) -> Loader:
+def _loader(setup: Setup, sizes: Sizes) -> Loader:
     return Loader(
-        tensor_bytes=token_batch(int(sizes.batch), int(sizes.seq), int(sizes.target_seq)), workers=job.workers,
-        prefetch=job.prefetch, pin_memory=job.pin_memory, accelerate=job.framework in OWN_LOADERS,
-    )  # fmt: skip
+        tensor_bytes=token_batch(int(sizes.batch), int(sizes.seq), int(sizes.target_seq)),
+        workers=setup.loading.workers,
+        prefetch=setup.loading.prefetch,
+        pin_memory=setup.loading.pin_memory,
+        accelerate=setup.versions.framework in OWN_LOADERS,
+    )

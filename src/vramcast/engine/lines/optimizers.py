@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-from vramcast.job import Job
 from vramcast.models.params import Params
 from vramcast.models.record.tape import Param
+from vramcast.setup import Setup
+from vramcast.setup.records import Optimizer
 
 SMALL_8BIT = 4096  # bitsandbytes min_8bit_size: smaller tensors keep fp32 states
-TRAINER_8BIT_FROM = (4, 19)  # transformers: its Trainer makes 8-bit optimizers and keeps embeddings at 32 bit
+TRAINER_8BIT_FROM = (
+    4,
+    19,
+)  # transformers: its Trainer makes 8-bit optimizers and keeps embeddings at 32 bit
 FOREACH_FROM = (2, 0)  # torch: foreach became the default where all parameters are on CUDA
 # torch 2.0's Adam kept the root and root + eps as two lists; 2.1 adds in place (pytorch#97712, #104898).
 ONE_LIST_FROM = (2, 1)
@@ -25,22 +29,24 @@ PAGED_FROM = 100_000  # bitsandbytes: smaller tensors are not paged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Optimizer:
+class OptimizerStates:
     """What an optimizer stores: a name for the bill, and the bytes of each state of a parameter for an item size."""
 
     states: str
     source: str
-    tensors: Callable[[Param, int, Job], tuple[int, ...]]
+    tensors: Callable[[Param, int, Setup], tuple[int, ...]]
     from_start: bool = False  # states are made with the optimizer, not in its first step
-    foreach_copies: int = 0  # lists as large as the states' dtype × parameters that a foreach step makes
+    foreach_copies: int = (
+        0  # lists as large as the states' dtype × parameters that a foreach step makes
+    )
     loop_tensors: int = 2  # temporaries of the largest parameter in a tensor-by-tensor step
 
 
-def _full(copies: int) -> Callable[[Param, int, Job], tuple[int, ...]]:
-    return lambda param, item, job: (param.numel * item,) * copies
+def _full(copies: int) -> Callable[[Param, int, Setup], tuple[int, ...]]:
+    return lambda param, item, setup: (param.numel * item,) * copies
 
 
-def _factored(param: Param, item: int, job: Job) -> tuple[int, ...]:
+def _factored(param: Param, item: int, setup: Setup) -> tuple[int, ...]:
     """Row and column statistics over the last two axes; full for vectors."""
     if len(param.shape) < 2:
         return (param.numel * item,)
@@ -48,35 +54,38 @@ def _factored(param: Param, item: int, job: Job) -> tuple[int, ...]:
     return (leading * int(param.shape[-2]) * item, leading * int(param.shape[-1]) * item)
 
 
-def _came(param: Param, item: int, job: Job) -> tuple[int, ...]:
+def _came(param: Param, item: int, setup: Setup) -> tuple[int, ...]:
     pairs = 2 if len(param.shape) >= 2 else 1
-    return (param.numel * item, *_factored(param, item, job) * pairs)
+    return (param.numel * item, *_factored(param, item, setup) * pairs)
 
 
-def _eight_bit(param: Param, item: int, job: Job) -> tuple[int, ...]:
-    by_trainer = job.framework in ("hf", "trl") and version(job.transformers_version) >= TRAINER_8BIT_FROM
+def _eight_bit(param: Param, item: int, setup: Setup) -> tuple[int, ...]:
+    by_trainer = (
+        setup.versions.framework in ("hf", "trl")
+        and setup.versions.transformers >= TRAINER_8BIT_FROM
+    )
     if param.numel < SMALL_8BIT or (param.kind == "embedding" and by_trainer):
         return (param.numel * 4,) * 2
-    scales = 4 * -(-param.numel // job.optimizer_block)
+    scales = 4 * -(-param.numel // setup.optimizer.block_size)
     return (param.numel, param.numel, scales, scales)
 
 
-def _muon(param: Param, item: int, job: Job) -> tuple[int, ...]:
+def _muon(param: Param, item: int, setup: Setup) -> tuple[int, ...]:
     """Momentum for hidden matrices, AdamW for embeddings, heads and vectors."""
     hidden = len(param.shape) == 2 and param.kind in ("linear", "router", "adapter")
     return (param.numel * item,) * (1 if hidden else 2)
 
 
-def _galore(param: Param, item: int, job: Job) -> tuple[int, ...]:
+def _galore(param: Param, item: int, setup: Setup) -> tuple[int, ...]:
     """A projector and two states in the projected space for matrices; plain AdamW for the rest."""
     if len(param.shape) != 2 or param.kind != "linear":
         return (param.numel * item,) * 2
     small, large = sorted(int(n) for n in param.shape)
-    rank = min(job.optimizer_rank, small)
+    rank = min(setup.optimizer.projection_rank, small)
     return (small * rank * item, rank * large * item, rank * large * item)
 
 
-def _adam_mini(param: Param, item: int, job: Job) -> tuple[int, ...]:
+def _adam_mini(param: Param, item: int, setup: Setup) -> tuple[int, ...]:
     """A full first moment; one second moment per output row of a matrix, one per vector."""
     rows = int(param.shape[0]) if len(param.shape) >= 2 else 1
     return (param.numel * item, rows * item)
@@ -85,130 +94,156 @@ def _adam_mini(param: Param, item: int, job: Job) -> tuple[int, ...]:
 TORCH = "torch.optim"
 BNB = "bitsandbytes optim/optimizer.py: 2 × (1 B + 4/block B), tensors < 4096 elements in fp32"
 KNOWN = {
-    "adamw": Optimizer(states="exp_avg, exp_avg_sq", source=TORCH, tensors=_full(2), foreach_copies=1),
-    "adam": Optimizer(states="exp_avg, exp_avg_sq", source=TORCH, tensors=_full(2), foreach_copies=1),
-    "sgd": Optimizer(states="none", source=TORCH, tensors=_full(0), loop_tensors=0),
-    "sgd-momentum": Optimizer(states="momentum_buffer", source=TORCH, tensors=_full(1), loop_tensors=0),
-    "adamw-8bit": Optimizer(states="8-bit exp_avg, exp_avg_sq", source=BNB, tensors=_eight_bit, loop_tensors=0),
-    "paged-adamw": Optimizer(
+    "adamw": OptimizerStates(
+        states="exp_avg, exp_avg_sq", source=TORCH, tensors=_full(2), foreach_copies=1
+    ),
+    "adam": OptimizerStates(
+        states="exp_avg, exp_avg_sq", source=TORCH, tensors=_full(2), foreach_copies=1
+    ),
+    "sgd": OptimizerStates(states="none", source=TORCH, tensors=_full(0), loop_tensors=0),
+    "sgd-momentum": OptimizerStates(
+        states="momentum_buffer", source=TORCH, tensors=_full(1), loop_tensors=0
+    ),
+    "adamw-8bit": OptimizerStates(
+        states="8-bit exp_avg, exp_avg_sq", source=BNB, tensors=_eight_bit, loop_tensors=0
+    ),
+    "paged-adamw": OptimizerStates(
         states="exp_avg, exp_avg_sq in fp32",
         source="bitsandbytes optim/optimizer.py: 32-bit states whatever the parameter's dtype",
-        tensors=lambda param, item, job: (4 * param.numel,) * 2,
+        tensors=lambda param, item, setup: (4 * param.numel,) * 2,
         loop_tensors=0,
     ),
-    "paged-adamw-8bit": Optimizer(states="8-bit exp_avg, exp_avg_sq", source=BNB, tensors=_eight_bit, loop_tensors=0),
-    "adafactor": Optimizer(
+    "paged-adamw-8bit": OptimizerStates(
+        states="8-bit exp_avg, exp_avg_sq", source=BNB, tensors=_eight_bit, loop_tensors=0
+    ),
+    "adafactor": OptimizerStates(
         states="row and column factors",
         source="Shazeer and Stern 2018; transformers and torch Adafactor",
         tensors=_factored,
     ),
-    "lion": Optimizer(states="exp_avg", source="Chen et al. 2023", tensors=_full(1), loop_tensors=1),
-    "adagrad": Optimizer(states="sum", source=TORCH, tensors=_full(1), from_start=True, foreach_copies=2),
-    "rmsprop": Optimizer(states="square_avg", source=TORCH, tensors=_full(1), foreach_copies=1),
-    "muon": Optimizer(
+    "lion": OptimizerStates(
+        states="exp_avg", source="Chen et al. 2023", tensors=_full(1), loop_tensors=1
+    ),
+    "adagrad": OptimizerStates(
+        states="sum", source=TORCH, tensors=_full(1), from_start=True, foreach_copies=2
+    ),
+    "rmsprop": OptimizerStates(
+        states="square_avg", source=TORCH, tensors=_full(1), foreach_copies=1
+    ),
+    "muon": OptimizerStates(
         states="momentum; AdamW states for embeddings, head and vectors",
         source="Jordan et al. 2024; torch.optim.Muon",
         tensors=_muon,
         loop_tensors=4,
     ),
-    "sophia": Optimizer(states="exp_avg, hessian", source="Liu et al. 2023", tensors=_full(2)),
-    "came": Optimizer(states="exp_avg and two factored pairs", source="Luo et al. 2023", tensors=_came),
-    "galore": Optimizer(states="projector, projected states", source="Zhao et al. 2024", tensors=_galore),
-    "adam-mini": Optimizer(states="exp_avg, one exp_avg_sq per row", source="Zhang et al. 2024", tensors=_adam_mini),
-    "lomo": Optimizer(states="none", source="Lv et al. 2023", tensors=_full(0), loop_tensors=1),
+    "sophia": OptimizerStates(
+        states="exp_avg, hessian", source="Liu et al. 2023", tensors=_full(2)
+    ),
+    "came": OptimizerStates(
+        states="exp_avg and two factored pairs", source="Luo et al. 2023", tensors=_came
+    ),
+    "galore": OptimizerStates(
+        states="projector, projected states", source="Zhao et al. 2024", tensors=_galore
+    ),
+    "adam-mini": OptimizerStates(
+        states="exp_avg, one exp_avg_sq per row", source="Zhang et al. 2024", tensors=_adam_mini
+    ),
+    "lomo": OptimizerStates(
+        states="none", source="Lv et al. 2023", tensors=_full(0), loop_tensors=1
+    ),
 }
 
 
-def state_bytes(param: Param, job: Job, states_dtype_bytes: int | None) -> int:
-    return sum(state_tensors(param, job, states_dtype_bytes))
+def state_bytes(param: Param, setup: Setup, states_dtype_bytes: int | None) -> int:
+    return sum(state_tensors(param, setup, states_dtype_bytes))
 
 
-def state_tensors(param: Param, job: Job, states_dtype_bytes: int | None) -> tuple[int, ...]:
+def state_tensors(param: Param, setup: Setup, states_dtype_bytes: int | None) -> tuple[int, ...]:
     """The same, state by state."""
-    return KNOWN[job.optimizer].tensors(param, states_dtype_bytes or param.dtype.nbytes, job)
+    return KNOWN[setup.optimizer.name].tensors(
+        param, states_dtype_bytes or param.dtype.nbytes, setup
+    )
 
 
-def implementation(job: Job) -> str:
-    """foreach, fused, loop or in-backward, as the framework would choose."""
-    if job.optimizer_impl:
-        return job.optimizer_impl
-    if job.optimizer == "lomo":
-        return "in-backward"
-    if job.optimizer not in ("adamw", "adam", "sgd", "sgd-momentum", "adagrad", "rmsprop"):
-        return "loop"
-    if job.framework in ("torchtitan", "megatron", "deepspeed"):
-        return "fused"
-    if version(job.torch_version) < FOREACH_FROM:
-        return "loop"
-    fused_by_default = version(job.transformers_version) >= (4, 54) and version(job.torch_version) >= (2, 8)
-    return "fused" if job.framework in ("hf", "trl") and job.optimizer == "adamw" and fused_by_default else "foreach"
-
-
-def is_paged(job: Job, param: Param) -> bool:
+def is_paged(optimizer: Optimizer, param: Param) -> bool:
     """bitsandbytes puts the states of larger tensors into unified memory, which the driver may move to the host."""
-    return job.optimizer.startswith("paged-") and param.numel >= PAGED_FROM
+    return optimizer.name.startswith("paged-") and param.numel >= PAGED_FROM
 
 
 @functools.cache
-def version(text: str) -> tuple[int, int]:
-    """The first two numbers of a version."""
-    numbers = [int("".join(filter(str.isdigit, part)) or 0) for part in text.split(".")[:2]]
-    return (numbers[0], numbers[1] if len(numbers) > 1 else 0)
-
-
-def temporaries(trained: Params, job: Job, states_dtype_bytes: int | None) -> tuple[int, str]:
+def temporaries(trained: Params, setup: Setup, states_dtype_bytes: int | None) -> tuple[int, str]:
     """Bytes that step() makes and drops, and why."""
-    how = implementation(job)
-    most = _most(trained, job, states_dtype_bytes)
-    if how == "foreach" and (lists := _foreach_lists(job)):
+    how = setup.optimizer.implementation
+    most = _most(trained, setup, states_dtype_bytes)
+    if how == "foreach" and (lists := _foreach_lists(setup)):
         many = "a list" if lists == 1 else f"{lists} lists"
         return most, f"foreach makes {many} as large as all trained parameters"
     if how in ("fused", "foreach"):
-        return 0, f"{how} {job.optimizer} works in place"
-    return most, f"{_tensors(job)} temporaries of the largest parameter"
+        return 0, f"{how} {setup.optimizer.name} works in place"
+    return most, f"{_tensors(setup)} temporaries of the largest parameter"
 
 
-def _most(trained: Params, job: Job, states_dtype_bytes: int | None) -> int:
+def _most(trained: Params, setup: Setup, states_dtype_bytes: int | None) -> int:
     """The largest of `temporary_lists`."""
-    how = implementation(job)
-    if how == "loop" and _torch_adafactor(job):  # which parameters follow each other
-        return max((sum(made) for made in temporary_lists(trained, job, states_dtype_bytes)), default=0)
-    sizes = [(param.numel * (states_dtype_bytes or param.dtype.nbytes), times) for param, times in trained.kinds]
+    how = setup.optimizer.implementation
+    if how == "loop" and _torch_adafactor(setup):  # which parameters follow each other
+        return max(
+            (sum(made) for made in temporary_lists(trained, setup, states_dtype_bytes)), default=0
+        )
+    sizes = [
+        (param.numel * (states_dtype_bytes or param.dtype.nbytes), times)
+        for param, times in trained.kinds
+    ]
     if how in ("fused", "foreach"):
-        return sum(size * times for size, times in sizes) * (_foreach_lists(job) if how == "foreach" else 0)
-    return max((size for size, _ in sizes), default=0) * _tensors(job)
+        return sum(size * times for size, times in sizes) * (
+            _foreach_lists(setup) if how == "foreach" else 0
+        )
+    return max((size for size, _ in sizes), default=0) * _tensors(setup)
 
 
-def temporary_lists(trained: Iterable[Param], job: Job, states_dtype_bytes: int | None) -> tuple[tuple[int, ...], ...]:
+def temporary_lists(
+    trained: Iterable[Param], setup: Setup, states_dtype_bytes: int | None
+) -> tuple[tuple[int, ...], ...]:
     """The same tensor by tensor: lists that step() makes and drops one after the other. foreach makes one for all
     parameters; a loop makes the tensors of one parameter at a time."""
     sizes = [param.numel * (states_dtype_bytes or param.dtype.nbytes) for param in trained]
-    how = implementation(job)
-    if how == "foreach" and (lists := _foreach_lists(job)):
+    how = setup.optimizer.implementation
+    if how == "foreach" and (lists := _foreach_lists(setup)):
         return (tuple(sizes * lists),)
     if how in ("fused", "foreach"):
         return ()
-    if how == "loop" and _torch_adafactor(job):  # a variable holds one parameter's matrix until the next one's is there
+    if how == "loop" and _torch_adafactor(
+        setup
+    ):  # a variable holds one parameter's matrix until the next one's is there
         return tuple(pairwise((0, *sizes)))
-    return tuple((size,) * _tensors(job) for size in sizes)
+    return tuple((size,) * _tensors(setup) for size in sizes)
 
 
-def _foreach_lists(job: Job) -> int:
+def _foreach_lists(setup: Setup) -> int:
     """Lists of all parameters that a foreach step holds at once."""
-    two = job.optimizer in ("adam", "adamw") and version(job.torch_version) < ONE_LIST_FROM
-    return 2 if two else KNOWN[job.optimizer].foreach_copies
+    two = setup.optimizer.name in ("adam", "adamw") and setup.versions.torch < ONE_LIST_FROM
+    return 2 if two else KNOWN[setup.optimizer.name].foreach_copies
 
 
-def _tensors(job: Job) -> int:
+def _tensors(setup: Setup) -> int:
     """Temporaries of one parameter in a step that goes parameter by parameter."""
-    optimizer = KNOWN[job.optimizer]
-    by_foreach = implementation(job) == "in-backward" and version(job.torch_version) >= FOREACH_FROM
-    if by_foreach and (lists := _foreach_lists(job)):
+    optimizer = KNOWN[setup.optimizer.name]
+    by_foreach = (
+        setup.optimizer.implementation == "in-backward" and setup.versions.torch >= FOREACH_FROM
+    )
+    if by_foreach and (lists := _foreach_lists(setup)):
         return lists  # one optimizer per parameter, each stepping by foreach
-    return 1 if _torch_adafactor(job) else optimizer.loop_tensors
+    return 1 if _torch_adafactor(setup) else optimizer.loop_tensors
 
 
-def _torch_adafactor(job: Job) -> bool:
+def _torch_adafactor(setup: Setup) -> bool:
     """torch.optim.Adafactor (since 2.5) makes one matrix and works on it in place; transformers' makes two."""
-    own = job.framework in ("plain", "lightning", "accelerate") and version(job.torch_version) >= (2, 5)
-    return job.optimizer == "adafactor" and own
+    own = setup.versions.framework in (
+        "plain",
+        "lightning",
+        "accelerate",
+    ) and setup.versions.torch >= (
+        2,
+        5,
+    )
+    return setup.optimizer.name == "adafactor" and own

@@ -12,6 +12,8 @@ from vramcast.engine.stream.checkpointing import pinned_line
 
 def beside(setting: Setting) -> Beside:
     found = input_lines(setting) + buffers(setting) + companions(setting) + between(setting)
-    if setting.job.checkpointing == "offload" and isinstance(setting.sizes.seq, int):  # sweeps are about the device
-        found += Beside(lines=(pinned_line(setting.job, setting.program),))
+    if setting.setup.checkpointing.how == "offload" and isinstance(
+        setting.sizes.seq, int
+    ):  # sweeps are about the device
+        found += Beside(lines=(pinned_line(setting.setup.checkpointing, setting.program),))
     return found

@@ -6,64 +6,84 @@ import re
 from collections.abc import Iterator
 
 from vramcast.catalog.gpus import Gpu, eager_context
-from vramcast.engine.lines.optimizers import version
 from vramcast.errors import InputError
-from vramcast.job import Job
 from vramcast.ledger import PHASES, Category, Entry, Level, Origin
+from vramcast.setup.records import Versions
 from vramcast.units import MiB
 
-KERNELS_BYTES = 128 * MiB  # modules that a transformer's training step loads into a lazily filled context
-WORKSPACE_SOURCE = "aten/src/ATen/cuda/CublasHandlePool.cpp: per handle and stream, from the caching allocator"
+KERNELS_BYTES = (
+    128 * MiB
+)  # modules that a transformer's training step loads into a lazily filled context
+WORKSPACE_SOURCE = (
+    "aten/src/ATen/cuda/CublasHandlePool.cpp: per handle and stream, from the caching allocator"
+)
 HANDLES = 2  # the thread that runs forward and autograd's device thread each hold one
 
 
-def cublas_workspace_bytes(job: Job, gpu: Gpu | None) -> int:
+def cublas_workspace_bytes(versions: Versions, gpu: Gpu | None) -> int:
     """One cuBLAS workspace: 4 MiB before torch 2.0, then 8.125 MiB (:4096:2:16:8); 32 MiB on Hopper and Blackwell. Or
     as CUBLAS_WORKSPACE_CONFIG says, which deterministic jobs must set: pairs of KiB and how many."""
-    if job.cublas_workspace:
-        pairs = re.findall(r":([0-9]{1,8}):([0-9]{1,4})", job.cublas_workspace)
-        if "".join(f":{size}:{count}" for size, count in pairs) != job.cublas_workspace:
+    asked = versions.cublas_workspace
+    if asked:
+        pairs = re.findall(r":([0-9]{1,8}):([0-9]{1,4})", asked)
+        if "".join(f":{size}:{count}" for size, count in pairs) != asked:
             raise InputError(
-                f"cublas-workspace must be pairs of KiB and a count (:4096:8, :16:8), not {job.cublas_workspace!r}"
+                f"cublas-workspace must be pairs of KiB and a count (:4096:8, :16:8), not {asked!r}"
             )
         return sum(int(size) * int(count) * 1024 for size, count in pairs)
-    if version(job.torch_version) < (2, 0):
+    if versions.torch < (2, 0):
         return 4 * MiB
     major = gpu.compute_capability[0] if gpu and gpu.compute_capability else 8
-    if major == 9 or (major >= 10 and version(job.torch_version) >= (2, 12)):
+    if major == 9 or (major >= 10 and versions.torch >= (2, 12)):
         return 32 * MiB
     return 4096 * 2 * 1024 + 16 * 8 * 1024
 
 
-def workspaces(job: Job, gpu: Gpu | None) -> tuple[int, ...]:
+def workspaces(versions: Versions, gpu: Gpu | None) -> tuple[int, ...]:
     """What the handles take from the caching allocator, one block each."""
-    return (cublas_workspace_bytes(job, gpu),) * HANDLES
+    return (cublas_workspace_bytes(versions, gpu),) * HANDLES
 
 
-def workspace_entries(job: Job, gpu: Gpu | None, place: str) -> Iterator[Entry]:
-    one = cublas_workspace_bytes(job, gpu)
+def workspace_entries(versions: Versions, gpu: Gpu | None, place: str) -> Iterator[Entry]:
+    one = cublas_workspace_bytes(versions, gpu)
     yield Entry(
-        category=Category.WORKSPACE, component="cuBLAS workspaces", place=place, phases=PHASES[1:],
-        nbytes=HANDLES * one, origin=Origin.ASSUMED, source=WORKSPACE_SOURCE,
+        category=Category.WORKSPACE,
+        component="cuBLAS workspaces",
+        place=place,
+        phases=PHASES[1:],
+        nbytes=HANDLES * one,
+        origin=Origin.ASSUMED,
+        source=WORKSPACE_SOURCE,
         formula=f"{HANDLES} handles × {one / MiB:g} MiB",
         range_bytes=(one, 3 * one),
-    )  # fmt: skip
+    )
 
 
 LAZY_FROM = (1, 13)  # torch: wheels with CUDA 11.7, CUDA_MODULE_LOADING=LAZY by default
 
 
-def context_entries(job: Job, gpu: Gpu | None, place: str) -> Iterator[Entry]:
+def context_entries(versions: Versions, gpu: Gpu | None, place: str) -> Iterator[Entry]:
     if gpu is None or gpu.context_bytes is None:
         return
     bare, kernels = gpu.context_bytes, KERNELS_BYTES
     low, high = gpu.context_range_bytes or (bare, bare + kernels)
     source, component = gpu.context_source, "with loaded kernels"
-    eager = eager_context(gpu) if version(job.torch_version) < LAZY_FROM else None
+    eager = eager_context(gpu) if versions.torch < LAZY_FROM else None
     if eager is not None:
-        (bare, (low, high), source), kernels, component = eager, 0, "with all kernels loaded at once"
+        (bare, (low, high), source), kernels, component = (
+            eager,
+            0,
+            "with all kernels loaded at once",
+        )
     yield Entry(
-        category=Category.CONTEXT, component=component, place=place, phases=PHASES,
-        nbytes=min(max(bare + kernels, low), high), origin=Origin.ASSUMED, level=Level.PROCESS, source=source,
-        formula=f"{bare / MiB:.0f} MiB bare + {kernels / MiB:.0f} MiB kernels", range_bytes=(low, high),
-    )  # fmt: skip
+        category=Category.CONTEXT,
+        component=component,
+        place=place,
+        phases=PHASES,
+        nbytes=min(max(bare + kernels, low), high),
+        origin=Origin.ASSUMED,
+        level=Level.PROCESS,
+        source=source,
+        formula=f"{bare / MiB:.0f} MiB bare + {kernels / MiB:.0f} MiB kernels",
+        range_bytes=(low, high),
+    )

@@ -12,13 +12,13 @@ from vramcast.engine.lines.states import States
 from vramcast.engine.stream.events import Event
 from vramcast.engine.stream.fold import peak_by_phase
 from vramcast.engine.stream.timeline import Mode, Stamped, passes, step_events
-from vramcast.job import Job
 from vramcast.ledger import FORWARD, LOSS
 from vramcast.models.families import record
 from vramcast.models.read.config import Config
 from vramcast.models.record.dims import Number, maximum
 from vramcast.models.record.program import Program, Sizes
 from vramcast.models.record.tape import Dtype
+from vramcast.setup import Setup
 
 Made = TypeVar("Made")
 KEPT = Mode(recompute=lambda placed: "none")
@@ -26,7 +26,7 @@ KEPT = Mode(recompute=lambda placed: "none")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    job: Job
+    setup: Setup
     config: Config
     gpu: Gpu | None
     sizes: Sizes
@@ -62,16 +62,18 @@ class Beside:
 
     def __add__(self, other: Beside) -> Beside:
         return Beside(
-            lines=(*self.lines, *other.lines), resident=(*self.resident, *other.resident),
-            assumptions=(*self.assumptions, *other.assumptions), passes=(*self.passes, *other.passes),
+            lines=(*self.lines, *other.lines),
+            resident=(*self.resident, *other.resident),
+            assumptions=(*self.assumptions, *other.assumptions),
+            passes=(*self.passes, *other.passes),
             blocks=(*self.blocks, *other.blocks),
-        )  # fmt: skip
+        )
 
 
 def once(setting: Setting, make: Callable[[Setting], Made], *reads: Hashable) -> Made:
     """Made once for a recorded program and the fields of the job that `make` reads, however many optimizers a search
     puts beside it."""
-    known, key = setting.program.folded, (make, setting.device, *reads)
+    known, key = setting.program.cache, (make, setting.device, *reads)
     if key not in known:
         known[key] = make(setting)
     found: Made = known[key]
@@ -79,9 +81,14 @@ def once(setting: Setting, make: Callable[[Setting], Made], *reads: Hashable) ->
 
 
 def without_graph(
-    setting: Setting, config: Config, *, sizes: Sizes | None = None, dtype: Dtype | None = None, head: bool = True,
+    setting: Setting,
+    config: Config,
+    *,
+    sizes: Sizes | None = None,
+    dtype: Dtype | None = None,
+    head: bool = True,
     kv_cache: str | None = None,
-) -> Program:  # fmt: skip
+) -> Program:
     """A model recorded under no_grad and eval(). `dtype`: a companion's own weights, without the policy's adapters."""
     own = setting.program.regime
     regime = replace(own, grad=False, training=False, fused=own.fused - {"loss"})
@@ -95,9 +102,9 @@ def without_graph(
 
 def backbone(program: Program) -> Program:
     """Without the head over the vocabulary: what a reward or value model runs."""
-    names = [placed.name for placed in program.placed]
+    names = [placed.name for placed in program.sections]
     if "head" in names:
-        del program.placed[names.index("head") :]
+        del program.sections[names.index("head") :]
     return program
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from vramcast.engine.lines.optimizers import KNOWN, is_paged, state_bytes
-from vramcast.engine.recording.precision import RECIPES, Recipe
-from vramcast.job import Job
 from vramcast.ledger import HOST, PHASES, STEP, Category, Entry, Origin
 from vramcast.models.params import Params
 from vramcast.models.record.tape import Param
+from vramcast.setup import Setup
+from vramcast.setup.precision import Recipe
 
 ALWAYS = PHASES
 AFTER_STEP = PHASES[PHASES.index(STEP) :]
@@ -21,11 +21,11 @@ class States:
     """The parameters of a job, split by what happens to them."""
 
     params: Params
-    job: Job
+    setup: Setup
 
     @property
     def recipe(self) -> Recipe:
-        return RECIPES[self.job.precision]
+        return self.setup.precision
 
     @property
     def trained(self) -> Params:
@@ -53,16 +53,29 @@ def weight_entries(states: States, place: str) -> Iterator[Entry]:
         kind = "trained" if param.trainable else "frozen"
         if param.kind == "adapter":
             kind = "adapter"
-        stored = states.job.quantize if param.stored_bytes is not None else param.dtype.name
+        stored = (
+            states.setup.adapter.quantize if param.stored_bytes is not None else param.dtype.name
+        )
         groups.setdefault((kind, stored), []).append((param, times))
     for (kind, stored), params in groups.items():
-        numel, nbytes = sum(p.numel * times for p, times in params), sum(p.nbytes * times for p, times in params)
+        numel, nbytes = (
+            sum(p.numel * times for p, times in params),
+            sum(p.nbytes * times for p, times in params),
+        )
         first = params[0][0]
-        each = "as stored" if first.stored_bytes is not None else f"{first.dtype.nbytes} B"
+        is_quantised = first.stored_bytes is not None
+        bits = 8 if stored == "int8" else 4
+        each = f", {bits}-bit with scales" if is_quantised else f" × {first.dtype.nbytes} B"
         yield Entry(
-            category=Category.WEIGHTS, component=f"{kind}, {stored}", place=place, phases=ALWAYS, nbytes=nbytes,
-            origin=Origin.FORMULA, formula=f"{count(numel)} parameters × {each}", source=states.recipe.whose,
-        )  # fmt: skip
+            category=Category.WEIGHTS,
+            component=f"{kind}, {stored}",
+            place=place,
+            phases=ALWAYS,
+            nbytes=nbytes,
+            origin=Origin.FORMULA,
+            formula=f"{count(numel)} parameters{each}",
+            source=states.recipe.whose,
+        )
 
 
 def extra_weight_entries(states: States, place: str) -> Iterator[Entry]:
@@ -72,58 +85,82 @@ def extra_weight_entries(states: States, place: str) -> Iterator[Entry]:
         numel = states.trained.total(lambda param: param.numel if param.dtype.nbytes < 4 else 0)
         if numel:
             yield Entry(
-                category=Category.MASTER, component="fp32 master weights", place=place, phases=ALWAYS,
-                nbytes=4 * numel, origin=Origin.FORMULA, formula=f"{count(numel)} parameters × 4 B",
+                category=Category.MASTER,
+                component="fp32 master weights",
+                place=place,
+                phases=ALWAYS,
+                nbytes=4 * numel,
+                origin=Origin.FORMULA,
+                formula=f"{count(numel)} parameters × 4 B",
                 source=recipe.whose,
-            )  # fmt: skip
+            )
     if recipe.fp8_cache:
         numel = states.params.total(lambda param: param.numel if param.kind == "linear" else 0)
         yield Entry(
-            category=Category.COPIES, component="fp8 weights and their transposes", place=place, phases=ALWAYS[1:],
-            nbytes=2 * numel, origin=Origin.FORMULA, formula=f"{count(numel)} linear parameters × 2 B",
+            category=Category.COPIES,
+            component="fp8 weights and their transposes",
+            place=place,
+            phases=ALWAYS[1:],
+            nbytes=2 * numel,
+            origin=Origin.FORMULA,
+            formula=f"{count(numel)} linear parameters × 2 B",
             source="Transformer Engine: weights cached in fp8 for forward and, transposed, for backward",
-        )  # fmt: skip
+        )
 
 
 def optimizer_entries(states: States, place: str) -> Iterator[Entry]:
     """The states appear in the first step. Paged ones live in unified memory, which the driver may move to the host."""
-    job, optimizer = states.job, KNOWN[states.job.optimizer]
+    setup, optimizer = states.setup, KNOWN[states.setup.optimizer.name]
     item = states.recipe.states.nbytes if states.recipe.states else None
-    kinds = [(is_paged(job, param), param, times) for param, times in states.trained.kinds]
+    kinds = [
+        (is_paged(setup.optimizer, param), param, times) for param, times in states.trained.kinds
+    ]
     for paged, where, note in ((False, place, ""), (True, HOST, ", paged")):
         params = [(param, times) for is_away, param, times in kinds if is_away == paged]
-        nbytes = sum(state_bytes(param, job, item) * times for param, times in params)
+        nbytes = sum(state_bytes(param, setup, item) * times for param, times in params)
         numel = sum(param.numel * times for param, times in params)
         if nbytes:
             yield Entry(
-                category=Category.OPTIMIZER, component=f"{job.optimizer} {optimizer.states}{note}", place=where,
-                phases=ALWAYS if optimizer.from_start else AFTER_STEP, nbytes=nbytes, origin=Origin.FORMULA,
-                source=optimizer.source, formula=f"{count(numel)} parameters × {nbytes / numel:.4g} B",
-            )  # fmt: skip
+                category=Category.OPTIMIZER,
+                component=f"{setup.optimizer.name} {optimizer.states}{note}",
+                place=where,
+                phases=ALWAYS if optimizer.from_start else AFTER_STEP,
+                nbytes=nbytes,
+                origin=Origin.FORMULA,
+                source=optimizer.source,
+                formula=f"{count(numel)} parameters × {nbytes / numel:.4g} B",
+            )
 
 
 def ema_entries(states: States, place: str) -> Iterator[Entry]:
-    if states.job.ema != "none":
+    if states.setup.companions.ema != "none":
         numel = states.trained.numel
         yield Entry(
-            category=Category.COMPANION, component="averaged copy of the weights (EMA), fp32",
-            place=HOST if states.job.ema == "cpu" else place, phases=ALWAYS, nbytes=4 * numel, origin=Origin.FORMULA,
-            formula=f"{count(numel)} parameters × 4 B", source="torch.optim.swa_utils.AveragedModel",
-        )  # fmt: skip
+            category=Category.COMPANION,
+            component="averaged copy of the weights (EMA), fp32",
+            place=HOST if states.setup.companions.ema == "cpu" else place,
+            phases=ALWAYS,
+            nbytes=4 * numel,
+            origin=Origin.FORMULA,
+            formula=f"{count(numel)} parameters × 4 B",
+            source="torch.optim.swa_utils.AveragedModel",
+        )
 
 
 def state_entries(states: States, place: str) -> tuple[Entry, ...]:
     return (
-        *weight_entries(states, place), *extra_weight_entries(states, place), *optimizer_entries(states, place),
+        *weight_entries(states, place),
+        *extra_weight_entries(states, place),
+        *optimizer_entries(states, place),
         *ema_entries(states, place),
-    )  # fmt: skip
+    )
 
 
-def from_count(numel: int, job: Job) -> States:
+def from_count(numel: int, setup: Setup) -> States:
     """States of a model of which only the number of parameters is known."""
-    recipe = RECIPES[job.precision]
+    recipe = setup.precision
     params = Params([Param(name="parameters", shape=(numel,), kind="linear", dtype=recipe.weights)])
-    return States(params=params, job=job)
+    return States(params=params, setup=setup)
 
 
 def unique(params: Iterable[Param]) -> Params:

@@ -6,16 +6,23 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 from vramcast.engine.lines.amounts import Amounts
-from vramcast.engine.lines.optimizers import implementation, temporaries, version
+from vramcast.engine.lines.optimizers import temporaries
 from vramcast.engine.lines.states import States
 from vramcast.engine.stream.checkpointing import recompute_rule, stops_early
 from vramcast.engine.stream.events import Event, kept_ids
 from vramcast.engine.stream.fold import Fold, fold
 from vramcast.engine.stream.gate_loops import changes_of
 from vramcast.engine.stream.saved_tensors import kept
-from vramcast.engine.stream.timeline import Chunk, Mode, PhasePeak, Stamped, alive_at, phase_peaks, step_events
+from vramcast.engine.stream.timeline import (
+    Chunk,
+    Mode,
+    PhasePeak,
+    Stamped,
+    alive_at,
+    phase_peaks,
+    step_events,
+)
 from vramcast.errors import InputError
-from vramcast.job import Job
 from vramcast.ledger import (
     BACKWARD,
     EVAL,
@@ -34,7 +41,9 @@ from vramcast.ledger import (
 )
 from vramcast.models.record.dims import product_text
 from vramcast.models.record.program import Program
-from vramcast.models.record.tape import Placed, Section
+from vramcast.models.record.tape import PlacedSection, Section
+from vramcast.setup import Setup
+from vramcast.setup.records import Checkpointing
 
 NEXT = {FORWARD: NEXT_FORWARD, LOSS: NEXT_LOSS, BACKWARD: NEXT_BACKWARD}
 
@@ -66,23 +75,32 @@ LEFTOVERS = {
 class Step:
     """A recorded program and how the job runs it."""
 
-    job: Job
+    setup: Setup
     program: Program
     states: States
     place: str
 
     def mode(self, *, fresh: bool) -> Mode:
-        fresh = fresh and not self.accumulates_apart and implementation(self.job) != "in-backward"
+        fresh = (
+            fresh
+            and not self.accumulates_apart
+            and self.setup.optimizer.implementation != "in-backward"
+        )
         return Mode(
-            recompute=recompute_rule(self.job), fresh_grads=fresh, keep_logits=keeps_outputs(self.job),
-            stops_early=stops_early(self.job),
-            changes=(*changes_of(self.job), *((held_cache,) if keeps_outputs(self.job) else ())),
-        )  # fmt: skip
+            recompute=recompute_rule(self.setup.checkpointing),
+            fresh_grads=fresh,
+            keep_logits=self.setup.loop.keeps_outputs,
+            stops_early=stops_early(self.setup),
+            changes=(
+                *changes_of(self.setup),
+                *((held_cache,) if self.setup.loop.keeps_outputs else ()),
+            ),
+        )
 
     def fold(self, *, fresh: bool) -> Fold:
         """Once for all jobs of a search that run these passes alike."""
-        job, mode = self.job, self.mode(fresh=fresh)
-        key = (job.checkpointing, job.recompute, job.reentrant, job.framework, job.loop, mode.fresh_grads)
+        setup, mode = self.setup, self.mode(fresh=fresh)
+        key = (setup.checkpointing, setup.kernels, setup.versions, setup.loop, mode.fresh_grads)
         return self.program.once((fold, *key, mode.keep_logits), lambda: fold(self.program, mode))
 
     @property
@@ -93,13 +111,15 @@ class Step:
     @property
     def grads_in_forward(self) -> bool:
         """Are the last step's gradients alive in the next forward? Lightning's closure zeroes them only after it."""
-        by_framework = "after-forward" if self.job.framework == "lightning" else "before-forward"
-        return (self.job.zero_grad or by_framework) == "after-forward" or self.zeroed_in_place
+        return self.setup.loop.zero_grad == "after-forward" or self.zeroed_in_place
 
     @property
     def zeroed_in_place(self) -> bool:
         """zero_grad filled gradients with zeros, and so kept them, until torch 2.0 made set_to_none the default."""
-        return version(self.job.torch_version) < (2, 0) and implementation(self.job) != "in-backward"
+        return (
+            self.setup.versions.torch < (2, 0)
+            and self.setup.optimizer.implementation != "in-backward"
+        )
 
     def stream(self, *, fresh: bool = True) -> list[Stamped]:
         return list(step_events(self.program, self.mode(fresh=fresh)))
@@ -111,7 +131,9 @@ class Step:
     @property
     def repeats(self) -> bool:
         """Does every step, and every micro-batch, find what the first one found?"""
-        return (self.job.accumulate == 1 or self.gradients_leave) and not self.zeroed_in_place
+        return (
+            self.setup.data.accumulate == 1 or self.gradients_leave
+        ) and not self.zeroed_in_place
 
     @property
     def gradients_leave(self) -> bool:
@@ -121,13 +143,15 @@ class Step:
     def lines(self, first: list[Stamped], later: list[Stamped]) -> list[Amounts]:
         """Every line that the step itself makes, from its stream and that of a later micro-batch."""
         bill = StepBill(self.place, self.program)
-        peaks = phase_peaks(first, self.program.placed)
+        peaks = phase_peaks(first, self.program.sections)
         gradients = self._gradient_line()
         for peak in peaks:
             bill.add(peak, dict.fromkeys((peak.phase, NEXT.get(peak.phase, peak.phase))), gradients)
-        if self.job.accumulate > 1 or self.zeroed_in_place:
-            again = peaks if later is first else phase_peaks(later, self.program.placed)
-            self._accumulating(bill, gradients, tuple(NEXT) if self.job.accumulate > 1 else (), again)
+        if self.setup.data.accumulate > 1 or self.zeroed_in_place:
+            again = peaks if later is first else phase_peaks(later, self.program.sections)
+            self._accumulating(
+                bill, gradients, tuple(NEXT) if self.setup.data.accumulate > 1 else (), again
+            )
         self._leftovers(bill, first)
         return [*bill.lines.values(), gradients, self._step_temporaries()]
 
@@ -135,11 +159,13 @@ class Step:
         total, recipe = self.states.gradient_bytes, self.states.recipe
         numel = self.states.trained.numel
         line = Amounts(
-            category=Category.GRADIENTS, place=self.place,
+            category=Category.GRADIENTS,
+            place=self.place,
             component=f"of trained parameters, {_gradient_dtype(self.states)}",
-            formula=f"{numel:,} parameters × {total / max(numel, 1):.4g} B", source=recipe.whose,
-        )  # fmt: skip
-        if implementation(self.job) == "in-backward":
+            formula=f"{numel:,} parameters × {total / max(numel, 1):.4g} B",
+            source=recipe.whose,
+        )
+        if self.setup.optimizer.implementation == "in-backward":
             return line
         for phase in (STEP, NEXT_STEP):
             line.add(phase, total)
@@ -153,13 +179,20 @@ class Step:
             line.add(phase, total if always or forward else 0)
         return line
 
-    def _accumulating(self, bill: StepBill, gradients: Amounts, first: tuple[str, ...], later: list[PhasePeak]) -> None:
+    def _accumulating(
+        self, bill: StepBill, gradients: Amounts, first: tuple[str, ...], later: list[PhasePeak]
+    ) -> None:
         """From the second micro-batch on (in `first` phases too), every gradient exists in every phase."""
         total = self.states.gradient_bytes
-        if implementation(self.job) == "in-backward":
-            raise InputError("accumulate cannot be combined with an optimizer that steps inside backward")
+        if self.setup.optimizer.implementation == "in-backward":
+            raise InputError(
+                "accumulate cannot be combined with an optimizer that steps inside backward"
+            )
         for peak in later:
-            for phase in (*(name for name in first if name == peak.phase), NEXT.get(peak.phase, peak.phase)):
+            for phase in (
+                *(name for name in first if name == peak.phase),
+                NEXT.get(peak.phase, peak.phase),
+            ):
                 before = bill.total(phase) + gradients.by_phase.get(phase, 0)
                 if peak.nbytes + total > before:
                     bill.clear(phase)
@@ -169,25 +202,40 @@ class Step:
     def _leftovers(self, bill: StepBill, stream: list[Stamped]) -> None:
         """What `outputs` still holds lives through the step, through what comes between steps, and until the next
         forward has returned."""
-        if not keeps_outputs(self.job):
+        if not self.setup.loop.keeps_outputs:
             return
-        held, apart = dict.fromkeys(LEFTOVERS.values(), 0), loss_apart(self.job)
+        held, apart = dict.fromkeys(LEFTOVERS.values(), 0), loss_apart(self.setup)
         for item in alive_at(stream, len(stream) - 1):
             if item.event.kind != "gradient":
                 held[LEFTOVERS.get(item.event.kind, LOGITS)] += int(item.event.nbytes)
         for (category, what), nbytes in held.items():
             line = bill.line(category, f"{what} that `outputs` still holds")
-            for phase in (STEP, NEXT_STEP, ROLLOUT, EVAL, SAVE, NEXT_FORWARD, *(() if apart else (NEXT_LOSS,))):
+            for phase in (
+                STEP,
+                NEXT_STEP,
+                ROLLOUT,
+                EVAL,
+                SAVE,
+                NEXT_FORWARD,
+                *(() if apart else (NEXT_LOSS,)),
+            ):
                 line.add(phase, nbytes)
 
     def _step_temporaries(self) -> Amounts:
         item = self.states.recipe.states.nbytes if self.states.recipe.states else None
-        nbytes, why = temporaries(self.states.trained, self.job, item)
+        nbytes, why = temporaries(self.states.trained, self.setup, item)
         line = Amounts(
-            category=Category.TEMPORARY, component=f"{self.job.optimizer} step ({implementation(self.job)})",
-            place=self.place, formula=why, source="torch/optim: _multi_tensor, _single_tensor and _fused functions",
-        )  # fmt: skip
-        phases = (STEP, NEXT_STEP) if implementation(self.job) != "in-backward" else (BACKWARD, NEXT_BACKWARD)
+            category=Category.TEMPORARY,
+            component=f"{self.setup.optimizer.name} step ({self.setup.optimizer.implementation})",
+            place=self.place,
+            formula=why,
+            source="torch/optim: _multi_tensor, _single_tensor and _fused functions",
+        )
+        phases = (
+            (STEP, NEXT_STEP)
+            if self.setup.optimizer.implementation != "in-backward"
+            else (BACKWARD, NEXT_BACKWARD)
+        )
         for phase in phases:
             line.add(phase, nbytes)
         return line
@@ -196,15 +244,11 @@ class Step:
 def _gradient_dtype(states: States) -> str:
     names = {param.dtype.name for param in states.trained}
     apart = states.recipe.gradients != states.recipe.weights
-    return states.recipe.gradients.name if apart else "/".join(sorted(names)) or states.recipe.gradients.name
-
-
-def keeps_outputs(job: Job) -> bool:
-    """A plain loop writes `outputs = model(...)`, litgpt `logits = model(...)`; trainers return only the loss."""
-    if job.keep_outputs is not None:
-        return job.keep_outputs
-    early_titan = job.framework == "torchtitan" and version(job.torch_version) < (2, 5)  # `del pred`: its PR 391
-    return job.framework in ("plain", "litgpt") or early_titan
+    return (
+        states.recipe.gradients.name
+        if apart
+        else "/".join(sorted(names)) or states.recipe.gradients.name
+    )
 
 
 def held_cache(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -216,14 +260,17 @@ def held_cache(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterato
             continue
         if id(chunk.events) not in made:
             stays = [event for event in chunk.events if event.kind != "kv cache" or event.sign > 0]
-            made[id(chunk.events)] = (chunk.events, stays if len(stays) < len(chunk.events) else chunk.events)
+            made[id(chunk.events)] = (
+                chunk.events,
+                stays if len(stays) < len(chunk.events) else chunk.events,
+            )
         events = made[id(chunk.events)][1]
         yield chunk if events is chunk.events else chunk._replace(events=events)
 
 
-def loss_apart(job: Job) -> bool:
+def loss_apart(setup: Setup) -> bool:
     """Is the loss computed after the model has returned, and with it the last step's outputs gone?"""
-    return job.framework in ("litgpt", "torchtitan") or job.loss == "chunked"
+    return setup.versions.framework in ("litgpt", "torchtitan") or setup.kernels.loss == "chunked"
 
 
 class StepBill:
@@ -249,7 +296,12 @@ class StepBill:
             if event.kind == "gradient":
                 left += int(event.nbytes)
                 continue
-            kind = (event.kind, event.label, id(self.program.placed[item.section].section), _is_output(item))
+            kind = (
+                event.kind,
+                event.label,
+                id(self.program.sections[item.section].section),
+                _is_output(item),
+            )
             if kind not in known:
                 known[kind] = self._where(item, peak)
             where = known[kind]
@@ -268,14 +320,16 @@ class StepBill:
             line.by_phase.pop(phase, None)
 
     def _where(self, item: Stamped, peak: PhasePeak) -> tuple[Category, str]:
-        placed = self.program.placed[item.section]
+        placed = self.program.sections[item.section]
         if item.event.kind in ACROSS:
             return ACROSS[item.event.kind], item.event.label
         if item.event.kind == "weight copy":
             return Category.COPIES, "16-bit copies of weights (autocast)"
         if item.event.kind == "kv cache":
             return Category.CACHE, "keys and values of this step (use_cache)"
-        if placed.name in ("loss", "head") and ("logits" in item.event.label or placed.name == "loss"):
+        if placed.name in ("loss", "head") and (
+            "logits" in item.event.label or placed.name == "loss"
+        ):
             return Category.LOGITS, f"{item.event.label}"
         if peak.phase == GATING and item.event.kind == "activation":
             return Category.ACTIVATIONS, "held for the gate's backward"
@@ -291,20 +345,27 @@ def _is_output(item: Stamped) -> bool:
     return item.key == ("border", item.section + 1)
 
 
-def stack_name(placed: Placed) -> str:
+def stack_name(placed: PlacedSection) -> str:
     name = placed.section.name.removesuffix(".{i}")
     return f"{name} (kept for backward)"
 
 
-def describe_activations(program: Program, job: Job) -> Iterator[tuple[str, str]]:
+def describe_activations(
+    program: Program, checkpointing: Checkpointing
+) -> Iterator[tuple[str, str]]:
     """For each stack of layers: its line's name and how one layer's bytes come about."""
-    rule = recompute_rule(job)
-    stacks: dict[str, dict[tuple[int, str], list[Placed]]] = {}
-    for placed in program.placed:
+    rule = recompute_rule(checkpointing)
+    stacks: dict[str, dict[tuple[int, str], list[PlacedSection]]] = {}
+    for placed in program.sections:
         kinds = stacks.setdefault(stack_name(placed), {})
         kinds.setdefault((id(placed.section), rule(placed)), []).append(placed)
     for name, kinds in stacks.items():
-        yield name, " + ".join(_kept_text(alike[0].section, how, len(alike)) for (_, how), alike in kinds.items())
+        yield (
+            name,
+            " + ".join(
+                _kept_text(alike[0].section, how, len(alike)) for (_, how), alike in kinds.items()
+            ),
+        )
 
 
 def _kept_text(section: Section, how: str, count: int) -> str:

@@ -14,7 +14,6 @@ from vramcast.engine.lines.overheads import context_entries
 from vramcast.engine.parallel.sharding import RankStates
 from vramcast.engine.parallel.topology import Topology
 from vramcast.engine.parallel.zero3 import REDUCE_BUCKET
-from vramcast.job import Job
 from vramcast.ledger import (
     BACKWARD,
     FORWARD,
@@ -32,6 +31,8 @@ from vramcast.ledger import (
     Origin,
 )
 from vramcast.models.record.tape import Param
+from vramcast.setup import Setup
+from vramcast.setup.records import Parallel, Versions
 from vramcast.units import MiB
 
 STEPS = (STEP, NEXT_STEP)
@@ -42,57 +43,85 @@ NCCL_SOURCE = "NCCL src/include/device.h and measurements in NVIDIA/nccl issues 
 NCCL_FIRST = 544 * MiB  # measured for one communicator within a node (nccl#964)
 
 
-def buffer_entries(job: Job, states: RankStates, topology: Topology, place: str) -> Iterator[Entry]:
+def buffer_entries(
+    setup: Setup, states: RankStates, topology: Topology, place: str
+) -> Iterator[Entry]:
     if topology.strategy == "ddp" and topology.data * topology.cp > 1:
-        yield from _ddp(job, states, place)
-    elif topology.strategy in ("zero1", "zero2", "zero3") and job.framework != "megatron":
-        yield from _zero(job, states, topology, place)
+        yield from _ddp(setup, states, place)
+    elif (
+        topology.strategy in ("zero1", "zero2", "zero3") and setup.versions.framework != "megatron"
+    ):
+        yield from _zero(setup, states, topology, place)
 
 
-def _line(component: str, place: str, phases: tuple[str, ...], nbytes: int, formula: str, source: str) -> Entry:
+def _line(
+    component: str, place: str, phases: tuple[str, ...], nbytes: int, formula: str, source: str
+) -> Entry:
     return Entry(
-        category=Category.COMMUNICATION, component=component, place=place, phases=phases, nbytes=nbytes,
-        origin=Origin.FORMULA, formula=formula, source=source,
-    )  # fmt: skip
+        category=Category.COMMUNICATION,
+        component=component,
+        place=place,
+        phases=phases,
+        nbytes=nbytes,
+        origin=Origin.FORMULA,
+        formula=formula,
+        source=source,
+    )
 
 
 def statistics_entry(states: RankStates, place: str) -> Iterator[Entry]:
     if states.statistics_bytes:
         yield Entry(
-            category=Category.WEIGHTS, component="statistics of 4-bit blocks, not sharded", place=place, phases=PHASES,
-            nbytes=states.statistics_bytes, origin=Origin.FORMULA, formula="of the whole model",
+            category=Category.WEIGHTS,
+            component="statistics of 4-bit blocks, not sharded",
+            place=place,
+            phases=PHASES,
+            nbytes=states.statistics_bytes,
+            origin=Origin.FORMULA,
+            formula="of the whole model",
             source="bitsandbytes functional.py QuantState: an attribute of the parameter, which FSDP does not see",
-        )  # fmt: skip
+        )
 
 
-def is_bucketed(job: Job, topology: Topology) -> bool:
+def is_bucketed(versions: Versions, topology: Topology) -> bool:
     """Does torch's DDP reduce gradients in buckets?"""
-    return topology.strategy == "ddp" and topology.data * topology.cp > 1 and job.framework != "megatron"
+    return (
+        topology.strategy == "ddp"
+        and topology.data * topology.cp > 1
+        and versions.framework != "megatron"
+    )
 
 
-def is_bucket_view(job: Job, topology: Topology) -> bool:
+def is_bucket_view(parallel: Parallel, topology: Topology) -> bool:
     """With gradient_as_bucket_view gradients are the buckets, which zero_grad leaves where they are."""
-    return job.bucket_view and topology.strategy == "ddp" and topology.data * topology.cp > 1
+    return parallel.bucket_view and topology.strategy == "ddp" and topology.data * topology.cp > 1
 
 
-def _ddp(job: Job, states: RankStates, place: str) -> Iterator[Entry]:
+def _ddp(setup: Setup, states: RankStates, place: str) -> Iterator[Entry]:
     """Megatron's DDP gives gradients their buffer; torch's keeps buckets beside them unless they are views."""
-    if job.framework == "megatron":
+    if setup.versions.framework == "megatron":
         return
-    nbytes = 0 if job.bucket_view else states.gradient_bytes
+    nbytes = 0 if setup.parallel.bucket_view else states.gradient_bytes
     vectors = list(sent_vectors(states))
     two = max(map(sum, pairwise((0, *vectors))), default=0)
     yield _line(
-        "the model on its way from rank 0", place, (LOAD,), max(two - nbytes, 0),
+        "the model on its way from rank 0",
+        place,
+        (LOAD,),
+        max(two - nbytes, 0),
         "two vectors of 250 MiB or more; gradient buckets come when they have gone",
         "torch/csrc/distributed/c10d/comm.cpp broadcast_coalesced, called by DistributedDataParallel",
-    )  # fmt: skip
-    if job.bucket_view:
+    )
+    if setup.parallel.bucket_view:
         return
     yield _line(
-        "DDP's gradient buckets", place, PHASES, nbytes, "as large as all gradients",
+        "DDP's gradient buckets",
+        place,
+        PHASES,
+        nbytes,
+        "as large as all gradients",
         "torch/csrc/distributed/c10d/reducer.cpp: flat buckets, 25 MiB each; gradient_as_bucket_view=True saves them",
-    )  # fmt: skip
+    )
 
 
 def sent_vectors(states: RankStates) -> Iterator[int]:
@@ -122,26 +151,34 @@ def _buckets(sizes: Iterable[int], limits: tuple[int, ...]) -> Iterator[tuple[in
         yield total, count > 1
 
 
-def reduce_bucket(job: Job) -> int:
-    return job.reduce_bucket or REDUCE_BUCKET
+def reduce_bucket(parallel: Parallel) -> int:
+    return parallel.reduce_bucket or REDUCE_BUCKET
 
 
-def _zero(job: Job, states: RankStates, topology: Topology, place: str) -> Iterator[Entry]:
+def _zero(setup: Setup, states: RankStates, topology: Topology, place: str) -> Iterator[Entry]:
     trained = [param for param in states.weights if param.trainable]
     item = max((param.dtype.nbytes for param in trained), default=2)
-    bucket = reduce_bucket(job)
+    bucket = reduce_bucket(setup.parallel)
     always = topology.strategy == "zero3"
     where = "stage3" if always else "stage_1_and_2"
     yield _line(
-        "ZeRO's gradient bucket", place, PHASES if always else BACKWARDS, bucket * item,
-        f"reduce_bucket_size {bucket:,} × {item} B", f"deepspeed/runtime/zero/{where}.py",
-    )  # fmt: skip
-    if job.offload not in ("optimizer", "all"):
+        "ZeRO's gradient bucket",
+        place,
+        PHASES if always else BACKWARDS,
+        bucket * item,
+        f"reduce_bucket_size {bucket:,} × {item} B",
+        f"deepspeed/runtime/zero/{where}.py",
+    )
+    if setup.offload.what not in ("optimizer", "all"):
         shard = _fp32_gradients(states.params)
         yield _line(
-            "gradients of the rank's share in fp32", place, STEPS, shard, "4 B per element of the share",
+            "gradients of the rank's share in fp32",
+            place,
+            STEPS,
+            shard,
+            "4 B per element of the share",
             "deepspeed: the flat partition is cast to the master weights' dtype in step()",
-        )  # fmt: skip
+        )
 
 
 def _fp32_gradients(params: tuple[Param, ...]) -> int:
@@ -150,47 +187,66 @@ def _fp32_gradients(params: tuple[Param, ...]) -> int:
     return 4 * min(numel, 1_000_000_000)
 
 
-def loads_whole(job: Job, topology: Topology) -> bool:
+def loads_whole(versions: Versions, topology: Topology) -> bool:
     """Is the whole model on the GPU before it is partitioned? Hugging Face's trainers build it under zero.Init()."""
-    return topology.strategy == "zero3" and job.framework == "deepspeed"
+    return topology.strategy == "zero3" and versions.framework == "deepspeed"
 
 
 def loading_entry(whole_bytes: int, lying: Iterable[Entry], place: str) -> Entry:
     """The rest of the whole model beside what stays of it: what is counted as lying there comes after it has gone."""
     stays = sum(entry.nbytes for entry in lying if entry.place == place and LOAD in entry.phases)
     return Entry(
-        category=Category.WEIGHTS, component="whole model before it is partitioned", place=place, phases=(LOAD,),
-        nbytes=max(whole_bytes - stays, 0), origin=Origin.FORMULA, formula=f"{whole_bytes:,} B in all",
+        category=Category.WEIGHTS,
+        component="whole model before it is partitioned",
+        place=place,
+        phases=(LOAD,),
+        nbytes=max(whole_bytes - stays, 0),
+        origin=Origin.FORMULA,
+        formula=f"{whole_bytes:,} B in all",
         source="deepspeed/runtime/engine.py _configure_distributed_model: module.to(device) unless made in zero.Init()",
-    )  # fmt: skip
+    )
 
 
-def communicators(job: Job, topology: Topology) -> int:
+def communicators(topology: Topology) -> int:
     """Process groups that move data on the GPU; copies of sharded states have one more."""
     copies = topology.replicas if topology.shard > 1 else 1
     sizes = (topology.data, topology.tp, topology.pp, topology.cp, topology.ep, copies)
     return max(sum(size > 1 for size in sizes), 1)
 
 
-def nccl_entries(job: Job, topology: Topology, place: str) -> Iterator[Entry]:
+def nccl_entries(topology: Topology, place: str) -> Iterator[Entry]:
     """Outside of torch's counters. Channels and protocols depend on links and versions, so it is a range."""
     if topology.gpus == 1:
         return
-    groups = communicators(job, topology)
+    groups = communicators(topology)
     yield Entry(
-        category=Category.COMMUNICATION, component="NCCL's channel buffers", place=place, phases=PHASES[1:],
-        nbytes=groups * NCCL_FIRST, origin=Origin.ASSUMED, level=Level.PROCESS, source=NCCL_SOURCE,
+        category=Category.COMMUNICATION,
+        component="NCCL's channel buffers",
+        place=place,
+        phases=PHASES[1:],
+        nbytes=groups * NCCL_FIRST,
+        origin=Origin.ASSUMED,
+        level=Level.PROCESS,
+        source=NCCL_SOURCE,
         formula=f"{groups} communicators × {NCCL_FIRST // MiB} MiB",
         range_bytes=(groups * 91 * MiB, groups * 1640 * MiB),
-    )  # fmt: skip
+    )
 
 
-def outside_entries(job: Job, gpu: Gpu | None, topology: Topology, place: str) -> tuple[Entry, ...]:
+def outside_entries(
+    setup: Setup, gpu: Gpu | None, topology: Topology, place: str
+) -> tuple[Entry, ...]:
     """What a process has on the card beside torch's."""
-    return (*context_entries(job, gpu, place), *nccl_entries(job, topology, place)) if gpu else ()
+    return (
+        (*context_entries(setup.versions, gpu, place), *nccl_entries(topology, place))
+        if gpu
+        else ()
+    )
 
 
-def least_left(job: Job, gpu: Gpu, topology: Topology) -> int:
+def least_left(setup: Setup, gpu: Gpu, topology: Topology) -> int:
     """Of the card, where what is outside torch takes the most that is assumed."""
-    outside = outside_entries(job, gpu, topology, "")
-    return gpu.capacity_bytes() - sum(entry.range_bytes[1] if entry.range_bytes else entry.nbytes for entry in outside)
+    outside = outside_entries(setup, gpu, topology, "")
+    return gpu.capacity_bytes() - sum(
+        entry.range_bytes[1] if entry.range_bytes else entry.nbytes for entry in outside
+    )

@@ -22,7 +22,7 @@ from vramcast.engine.lines.companions import (
     phases_after_forward,
     teacher_lines,
 )
-from vramcast.engine.lines.optimizers import state_bytes, version
+from vramcast.engine.lines.optimizers import state_bytes
 from vramcast.engine.lines.setting import Beside, Pass, Setting, backbone, without_graph
 from vramcast.engine.parallel.fsdp_units import Unit, units_of
 from vramcast.engine.parallel.host import OWN_PART, offloads_optimizer
@@ -56,7 +56,6 @@ from vramcast.models.record.tape import DTYPES, Param
 
 COMPANIONS = ("reference", "reward", "teacher")
 AFTER_FORWARD = (BACKWARD, STEP, NEXT_FORWARD, NEXT_BACKWARD, NEXT_STEP, EVAL, SAVE)
-ALONE = {"critic": "none", "rollout_tokens": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,19 +74,22 @@ def accompany(rank: RankSetting) -> Beside:
     _check(rank)
     found = Beside(lines=tuple(_saving(rank)), assumptions=tuple(_imbalance(rank)))
     for name in COMPANIONS:
-        if getattr(rank.setting.job, name) not in ("none", "precomputed"):
+        if getattr(rank.setting.setup.companions, name) not in ("none", "precomputed"):
             found += _companion(rank, name)
-    if rank.setting.job.evaluate:
+    if rank.setting.setup.phases.evaluate:
         found += _evaluating(rank)
-    if rank.setting.job.resume != "none":
+    if rank.setting.setup.phases.resume != "none":
         found += _resuming(rank)
     return found
 
 
 def _imbalance(rank: RankSetting) -> Iterator[str]:
     """How much fuller than assumed a GPU's experts could be."""
-    most, assumed = most_expert_load(rank.topology, rank.whole_config), expert_load(rank.setting.job)
-    if most is not None and rank.setting.job.expert_capacity is None:
+    most, assumed = (
+        most_expert_load(rank.topology, rank.whole_config),
+        expert_load(rank.setting.setup.experts),
+    )
+    if most is not None and rank.setting.setup.experts.capacity is None:
         yield (
             f"experts of the fullest GPU get {assumed}% of an even share (expert-load); if all tokens chose one GPU's "
             f"experts it would be {most}%, and expert-capacity would bound it"
@@ -95,39 +97,58 @@ def _imbalance(rank: RankSetting) -> Iterator[str]:
 
 
 def _check(rank: RankSetting) -> None:
-    job = rank.setting.job
-    alone = [name for name, value in ALONE.items() if getattr(job, name) != value]
-    if alone:
-        names = ", ".join(name.replace("_", "-") for name in alone)
+    setup = rank.setting.setup
+    alone = {
+        "critic": setup.companions.critic != "none",
+        "rollout-tokens": setup.phases.rollout_tokens is not None,
+    }
+    refused = [name for name, is_asked in alone.items() if is_asked]
+    if refused:
         raise UnsupportedError(
-            f"{names} on many GPUs is not described. Estimate it on one GPU, or run the script itself: "
+            f"{', '.join(refused)} on many GPUs is not described. Estimate it on one GPU, or run the script itself: "
             "vramcast trace train.py --gpus N --rank 0"
         )
-    asked = [name for name in COMPANIONS if getattr(job, name) not in ("none", "precomputed")]
-    if rank.topology.pp > 1 and (asked or job.evaluate):
+    asked = [
+        name
+        for name in COMPANIONS
+        if getattr(setup.companions, name) not in ("none", "precomputed")
+    ]
+    if rank.topology.pp > 1 and (asked or setup.phases.evaluate):
         names = ", ".join(asked) or "evaluate"
         raise UnsupportedError(f"{names} across pp {rank.topology.pp} is not described: take pp 1")
     for name in asked:
-        if getattr(job, name) == "cuda:1":
-            raise InputError(f"{name} cuda:1: every rank of a job on many GPUs has one GPU. Take same or cpu.")
+        if getattr(setup.companions, name) == "cuda:1":
+            raise InputError(
+                f"{name} cuda:1: every rank of a job on many GPUs has one GPU. Take same or cpu."
+            )
 
 
 def _companion(rank: RankSetting, name: str) -> Beside:
     """Its weights, and a forward without graph that gathers them where they are sharded."""
-    setting, job = rank.setting, rank.setting.job
-    place = HOST if getattr(job, name) == "cpu" else setting.device
-    asked = job.reference_dtype if name == "reference" else job.companion_dtype
+    setting, setup = rank.setting, rank.setting.setup
+    place = HOST if getattr(setup.companions, name) == "cpu" else setting.device
+    asked = (
+        setup.companions.reference_dtype
+        if name == "reference"
+        else setup.companions.companion_dtype
+    )
     dtype = DTYPES[asked] if asked else setting.program.regime.weights
     whole = (
-        rank.whole_config if name == "reference" else companion_config(_undivided(rank), getattr(job, f"{name}_model"))
+        rank.whole_config
+        if name == "reference"
+        else companion_config(_undivided(rank), getattr(setup.companions, f"{name}_model"))
     )
-    model = without_graph(setting, rank_config(whole, rank.topology, job), dtype=dtype)
+    model = without_graph(setting, rank_config(whole, rank.topology, setup), dtype=dtype)
     stored = DTYPES[asked] if asked else setting.states.recipe.weights
     params = list(_held(rank, model, name, place == HOST))
     passing = line(f"{name} model's forward (no graph)", place, NO_GRAPH, "torch.no_grad")
     running = backbone(model) if name == "reward" else model
     needs = _peak(rank, running, gathers=place != HOST)
-    during(passing, phases_after_forward(setting.program), needs if place == HOST else max(needs - _room(rank), 0))
+    during(
+        passing,
+        phases_after_forward(setting.program),
+        needs if place == HOST else max(needs - _room(rank), 0),
+    )
     run = Pass(LOSS, place, lambda: list(step_events(running, _mode(rank, running, gathers=True))))
     found = frozen_model_lines(f"{name} model", params, stored, place, setting) + Beside(
         lines=(passing,), passes=(run,)
@@ -159,11 +180,18 @@ def _root_left(rank: RankSetting, program: Program, name: str) -> Iterator[Amoun
     """FSDP's root is not resharded after forward, and no backward of a frozen model will do it."""
     if not _sharded(rank):
         return
-    root = sum(unit.gathered_bytes for unit in units_of(rank.setting.job, program, rank.topology) if unit.is_root)
+    root = sum(
+        unit.gathered_bytes
+        for unit in units_of(rank.setting.setup, program, rank.topology)
+        if unit.is_root
+    )
     left = line(
-        f"{name} model's root unit, still gathered", rank.setting.device, "embedding, last norm and head",
-        "torch/distributed/fsdp: the root is resharded only in its backward", Category.COMMUNICATION,
-    )  # fmt: skip
+        f"{name} model's root unit, still gathered",
+        rank.setting.device,
+        "embedding, last norm and head",
+        "torch/distributed/fsdp: the root is resharded only in its backward",
+        Category.COMMUNICATION,
+    )
     yield during(left, AFTER_FORWARD, root)
 
 
@@ -176,12 +204,16 @@ def _sharded(rank: RankSetting) -> bool:
 
 
 def _held(rank: RankSetting, model: Program, name: str, on_host: bool) -> Iterator[Param]:
-    keep = {param.name for param in (params_without_head(model) if name == "reward" else model.params())}
+    keep = {
+        param.name for param in (params_without_head(model) if name == "reward" else model.params())
+    }
     if on_host or not _sharded(rank):
-        yield from (param for param in model.params() if param.name in keep and param.tied_to is None)
+        yield from (
+            param for param in model.params() if param.name in keep and param.tied_to is None
+        )
         return
     flat = rank.topology.strategy == "fsdp1"  # vectors have one parameter's name for many
-    shares = rank_states(rank.setting.job, model, rank.topology).weights
+    shares = rank_states(rank.setting.setup, model, rank.topology).weights
     yield from (param for param in shares if flat or param.name in keep)
 
 
@@ -192,7 +224,9 @@ def _peak(rank: RankSetting, program: Program, *, gathers: bool) -> int:
 
 
 def _mode(rank: RankSetting, program: Program, *, gathers: bool) -> Mode:
-    windows = strategy_changes(rank.setting.job, program, rank.topology, fresh=True) if gathers else ()
+    windows = (
+        strategy_changes(rank.setting.setup, program, rank.topology, fresh=True) if gathers else ()
+    )
     return Mode(recompute=lambda placed: "none", changes=windows)
 
 
@@ -202,26 +236,31 @@ def _evaluating(rank: RankSetting) -> Beside:
     if not _sharded(rank):
         return found
     program = without_graph(rank.setting, rank.setting.config)
-    add_loss(program, transformers=version(rank.setting.job.transformers_version))
+    add_loss(program, transformers=rank.setting.setup.versions.transformers)
     more = _peak(rank, program, gathers=True) - _peak(rank, program, gathers=False)
     gathered = line(
-        "gathered parameters while evaluating", rank.setting.device, "the root and the units around the one that runs",
-        "as in training's forward", Category.COMMUNICATION,
-    )  # fmt: skip
+        "gathered parameters while evaluating",
+        rank.setting.device,
+        "the root and the units around the one that runs",
+        "as in training's forward",
+        Category.COMMUNICATION,
+    )
     return found + Beside(lines=(during(gathered, (EVAL,), more),))
 
 
 def _saving(rank: RankSetting) -> Iterator[Amounts]:
     """A whole state dict is put together on the GPU piece by piece, each of which goes to the host."""
-    if not _sharded(rank) or rank.setting.job.framework in OWN_PART:
+    if not _sharded(rank) or rank.setting.setup.versions.framework in OWN_PART:
         return
     by_unit = rank.topology.strategy == "fsdp1"
     pieces = [unit.gathered_bytes for unit in rank.units] if by_unit else _whole_params(rank)
     piece = line(
-        "gathered for the state dict", rank.setting.device, "the largest unit" if by_unit else "the largest parameter",
+        "gathered for the state dict",
+        rank.setting.device,
+        "the largest unit" if by_unit else "the largest parameter",
         "torch state_dict with full_state_dict; deepspeed stage3_gather_16bit_weights_on_model_save",
         Category.COMMUNICATION,
-    )  # fmt: skip
+    )
     yield during(piece, (SAVE,), max(pieces, default=0))
 
 
@@ -232,22 +271,29 @@ def _whole_params(rank: RankSetting) -> list[int]:
 
 def _resuming(rank: RankSetting) -> Beside:
     """What a rank reads: everything (DDP), the weights and its part of the states (ZeRO-1/2), or its part."""
-    setting, job, strategy = rank.setting, rank.setting.job, rank.topology.strategy
-    if job.resume == "same" and strategy not in ("none", "ddp"):
+    setting, setup, strategy = rank.setting, rank.setting.setup, rank.topology.strategy
+    if setup.phases.resume == "same" and strategy not in ("none", "ddp"):
         raise InputError(f"resume same: {strategy} reads checkpoints to the host. Say resume cpu.")
-    place = HOST if job.resume == "cpu" else setting.device
+    place = HOST if setup.phases.resume == "cpu" else setting.device
     ranks = rank.topology.ranks_per_node if place == HOST else 1
     states = rank.states
     item = states.recipe.states.nbytes if states.recipe.states else None
-    own = states.trained.total(lambda param: state_bytes(param, job, item))
+    own = states.trained.total(lambda param: state_bytes(param, setup, item))
     moments = line(
-        "states as resumed", setting.device, "the optimizer's own", "Optimizer.load_state_dict", Category.OPTIMIZER
+        "states as resumed",
+        setting.device,
+        "the optimizer's own",
+        "Optimizer.load_state_dict",
+        Category.OPTIMIZER,
     )
-    during(moments, (RESUME,), 0 if offloads_optimizer(job) else own)
+    during(moments, (RESUME,), 0 if offloads_optimizer(setup.offload) else own)
     loaded = line(
-        "checkpoint of the ranks, as loaded", place, f"{ranks} ranks × their weights and states",
-        "torch.load; sharded checkpoints are read shard by shard", Category.TEMPORARY,
-    )  # fmt: skip
+        "checkpoint of the ranks, as loaded",
+        place,
+        f"{ranks} ranks × their weights and states",
+        "torch.load; sharded checkpoints are read shard by shard",
+        Category.TEMPORARY,
+    )
     held = sum(param.nbytes for param in states.weights) + own * (place == HOST)
     during(loaded, (RESUME,), ranks * held)
     return Beside(lines=(moments, loaded))

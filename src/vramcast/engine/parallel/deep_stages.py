@@ -18,7 +18,7 @@ from vramcast.engine.stream.fold import peak_by_phase, sums_of
 from vramcast.engine.stream.timeline import Mode, passes
 from vramcast.models.record.dims import Number, maximum
 from vramcast.models.record.program import Program
-from vramcast.models.record.values import Placed
+from vramcast.models.record.values import PlacedSection
 
 NEAR = 2  # groups next to each end of a run that differ from those between; more where a mode looks farther
 LONGEST_GROUP = 8
@@ -36,11 +36,14 @@ class _Run:
 
 
 def phase_peaks_of(
-    program: Program, recompute: Callable[[Placed], str], mode_of: Callable[[Program], Mode], farther: int
-) -> dict[str, Number]:  # fmt: skip
+    program: Program,
+    recompute: Callable[[PlacedSection], str],
+    mode_of: Callable[[Program], Mode],
+    farther: int,
+) -> dict[str, Number]:
     """What `peak_by_phase` says of the program. `farther`: how many layers beyond the next one a mode looks."""
     near = NEAR + farther
-    kinds = [(id(placed.section), recompute(placed)) for placed in program.placed]
+    kinds = [(id(placed.section), recompute(placed)) for placed in program.sections]
     runs = [run for run in _runs(kinds) if run.times > 2 * near + 1]
     cut = sum((run.times - 2 * near) * run.length for run in runs)
     lengths = {run.times for run in runs}
@@ -48,7 +51,9 @@ def phase_peaks_of(
         return peak_by_phase(program, mode_of(program))
     low = _peaks(program, mode_of, runs, [2 * near] * len(runs), near)
     more = {
-        times: _peaks(program, mode_of, runs, [2 * near + (run.times == times) for run in runs], near)
+        times: _peaks(
+            program, mode_of, runs, [2 * near + (run.times == times) for run in runs], near
+        )
         for times in lengths
     }
     found: dict[str, Number] = {}
@@ -63,8 +68,10 @@ def _runs(kinds: list[tuple[int, str]]) -> Iterator[_Run]:
     """What is repeated, from left to right."""
     at = 0
     while at < len(kinds):
-        best = max((_Run(at, length, _times(kinds, at, length)) for length in range(1, LONGEST_GROUP + 1)),
-                   key=lambda run: run.length * run.times if run.times > 1 else 0)  # fmt: skip
+        best = max(
+            (_Run(at, length, _times(kinds, at, length)) for length in range(1, LONGEST_GROUP + 1)),
+            key=lambda run: run.length * run.times if run.times > 1 else 0,
+        )
         yield best
         at += best.length * best.times
 
@@ -77,10 +84,14 @@ def _times(kinds: list[tuple[int, str]], at: int, length: int) -> int:
 
 
 def _peaks(
-    program: Program, mode_of: Callable[[Program], Mode], runs: list[_Run], times: list[int], near: int
+    program: Program,
+    mode_of: Callable[[Program], Mode],
+    runs: list[_Run],
+    times: list[int],
+    near: int,
 ) -> Peaks:
     """Where the runs have so many groups."""
-    places = list(_places(len(program.placed), runs, times, near))
+    places = list(_places(len(program.sections), runs, times, near))
     short = _shortened(program, [at for at, _ in places])
     return peaks_at(short, mode_of(short), [name for _, name in places])
 
@@ -99,7 +110,9 @@ def peaks_at(program: Program, mode: Mode, places: Sequence[Hashable | None]) ->
     return peaks
 
 
-def _places(sections: int, runs: list[_Run], times: list[int], near: int) -> Iterator[tuple[int, Hashable | None]]:
+def _places(
+    sections: int, runs: list[_Run], times: list[int], near: int
+) -> Iterator[tuple[int, Hashable | None]]:
     """The sections that stay, each with its place: counted from the nearer end of a run, None between."""
     at = 0
     for number, (run, count) in enumerate(zip(runs, times, strict=True)):
@@ -118,7 +131,7 @@ def _shortened(program: Program, sections: list[int]) -> Program:
 
     def cut() -> Program:
         tape = copy.copy(program.tape)
-        tape.placed = [program.placed[at] for at in sections]
+        tape.sections = [program.sections[at] for at in sections]
         return replace(program, tape=tape)
 
     return program.once((_shortened, *sections), cut)

@@ -9,31 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vramcast.engine.lines.optimizers import implementation
 from vramcast.engine.parallel.topology import Topology
 from vramcast.engine.stream.events import Event
 from vramcast.engine.stream.timeline import Change, Chunk, Mode
-from vramcast.job import Job
 from vramcast.ledger import BACKWARD
 from vramcast.models.record.program import Program
 from vramcast.models.record.tape import Param
+from vramcast.setup.records import Optimizer, Versions
 
 OTHERS = ("megatron", "deepspeed")  # they divide layers and gradients themselves
 
 
-def divides_itself(job: Job, topology: Topology) -> bool:
+def divides_itself(versions: Versions, topology: Topology) -> bool:
     """Tensor parallelism and nothing else, by torch's parallelize_module."""
     alone = topology.strategy in ("none", "ddp") and topology.data * topology.cp == 1
-    return topology.tp > 1 and alone and job.framework not in OTHERS
+    return topology.tp > 1 and alone and versions.framework not in OTHERS
 
 
-def whole_tables(job: Job, program: Program, topology: Topology) -> tuple[Param, ...]:
+def whole_tables(versions: Versions, program: Program, topology: Topology) -> tuple[Param, ...]:
     """Trained tables, as the rank stores them, whose gradient is made whole."""
-    inside = topology.tp > 1 and topology.strategy == "fsdp2" and job.framework not in OTHERS
-    if not inside and not divides_itself(job, topology):
+    inside = topology.tp > 1 and topology.strategy == "fsdp2" and versions.framework not in OTHERS
+    if not inside and not divides_itself(versions, topology):
         return ()
     tied = {param.tied_to for param in program.params()}
-    return tuple(p for p in program.params() if p.kind == "embedding" and p.trainable and p.name not in tied)
+    return tuple(
+        p for p in program.params() if p.kind == "embedding" and p.trainable and p.name not in tied
+    )
 
 
 def held_whole(param: Param, topology: Topology) -> Param:
@@ -41,9 +42,11 @@ def held_whole(param: Param, topology: Topology) -> Param:
     return param.stored(param.dtype, (param.shape[0] * topology.tp, *param.shape[1:]), None)
 
 
-def whole_gradients(job: Job, program: Program, topology: Topology, label: str) -> tuple[Change, ...]:
+def whole_gradients(
+    versions: Versions, program: Program, topology: Topology, label: str
+) -> tuple[Change, ...]:
     """FSDP2 finds the rank's rows, cut out of what carries `label`; elsewhere a whole gradient stays as it is."""
-    labels = {f"gradient of {table.name}" for table in whole_tables(job, program, topology)}
+    labels = {f"gradient of {table.name}" for table in whole_tables(versions, program, topology)}
 
     def cut(event: Event) -> Iterator[Event]:
         if event.sign < 0:
@@ -68,11 +71,11 @@ def whole_gradients(job: Job, program: Program, topology: Topology, label: str) 
     return (change,) if labels else ()
 
 
-def copied_rows(job: Job, tables: tuple[Param, ...]) -> tuple[tuple[int, ...], ...]:
+def copied_rows(optimizer: Optimizer, tables: tuple[Param, ...]) -> tuple[tuple[int, ...], ...]:
     """Lists that the optimizer's step makes and drops before its own: foreach's lerp reads a gradient once, its
     addcmul twice; fused reads it once."""
     rows = tuple(table.nbytes for table in tables)
-    how = implementation(job)
+    how = optimizer.implementation
     if not rows or how == "in-backward":
         return ()
     return (rows,) if how == "fused" else (rows, rows * 2)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from vramcast.engine.lines.optimizers import version
 from vramcast.engine.parallel.fsdp_units import Unit
 from vramcast.engine.parallel.host import offloads_optimizer
 from vramcast.engine.parallel.topology import Topology
@@ -28,32 +27,52 @@ from vramcast.engine.parallel.zero3 import (
 )
 from vramcast.engine.stream.events import Event
 from vramcast.engine.stream.timeline import Change, Chunk, Mode
-from vramcast.job import Job
 from vramcast.ledger import BACKWARD, FORWARD
 from vramcast.models.record.program import Program
+from vramcast.setup import Setup
 
-GATHERED, BUFFER, REDUCED, UNSHARDED = "gathered", "gather buffer", "reduce buffer", "unsharded gradient"
-ARRIVING, JOINED, INPUT, SCATTERED = "arriving shard", "joined gradient", "gather input", "reduce output"
+GATHERED, BUFFER, REDUCED, UNSHARDED = (
+    "gathered",
+    "gather buffer",
+    "reduce buffer",
+    "unsharded gradient",
+)
+ARRIVING, JOINED, INPUT, SCATTERED = (
+    "arriving shard",
+    "joined gradient",
+    "gather input",
+    "reduce output",
+)
 FETCHED = "fetched shard"
 WHOLE = "whole gradient"
 LABELS = {
-    GATHERED: "gathered parameters", BUFFER: "all-gather output", REDUCED: "reduce-scatter input",
-    UNSHARDED: "gradients before they are reduced", JOINED: "gradients of FSDP1's vectors",
-    ARRIVING: "shards on their way from the host", FETCHED: "shards from the host before their cast",
+    GATHERED: "gathered parameters",
+    BUFFER: "all-gather output",
+    REDUCED: "reduce-scatter input",
+    UNSHARDED: "gradients before they are reduced",
+    JOINED: "gradients of FSDP1's vectors",
+    ARRIVING: "shards on their way from the host",
+    FETCHED: "shards from the host before their cast",
     INPUT: "shards in the dtype they are gathered in",
-    SCATTERED: "reduced gradients before their cast", WHOLE: "unsharded gradients between micro-batches",
-}  # fmt: skip
+    SCATTERED: "reduced gradients before their cast",
+    WHOLE: "unsharded gradients between micro-batches",
+}
 COMMUNICATION = tuple(LABELS)
-LOSS_OUTSIDE = ("torchtitan", "torchtune", "litgpt", "megatron")  # their model returns logits; else it returns a loss
+LOSS_OUTSIDE = (
+    "torchtitan",
+    "torchtune",
+    "litgpt",
+    "megatron",
+)  # their model returns logits; else it returns a loss
 
 
 # ---- the changes
 
 
-def copies_aside(job: Job) -> bool:
+def copies_aside(setup: Setup) -> bool:
     """Until torch 2.5 FSDP2 made and filled the reduce-scatter's input on its stream, and so could let go of it at once
     (pytorch pull request 129721)."""
-    return version(job.torch_version) < (2, 5)
+    return setup.versions.torch < (2, 5)
 
 
 def _event(sign: int, kind: str, unit: Unit, nbytes: int) -> Event:
@@ -66,13 +85,26 @@ class Fsdp2Gathering:
     flattens = False
 
     def __init__(
-        self, units: list[Unit], *, fresh: bool = True, loss_inside: bool = False, copies_aside: bool = False,
-        waits: bool = False, first: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        units: list[Unit],
+        *,
+        fresh: bool = True,
+        loss_inside: bool = False,
+        copies_aside: bool = False,
+        waits: bool = False,
+        first: bool = False,
+    ) -> None:
         """`waits`: a micro-batch whose gradients are not reduced yet, the `first` of two, or one between others."""
         self.waits, self.first = waits, first
-        self.units, self.fresh, self.loss_inside, self.copies_aside = units, fresh, loss_inside, copies_aside
-        self.finished = sorted(units, key=lambda unit: (unit.is_root, unit.number))  # in the order forward ends them
+        self.units, self.fresh, self.loss_inside, self.copies_aside = (
+            units,
+            fresh,
+            loss_inside,
+            copies_aside,
+        )
+        self.finished = sorted(
+            units, key=lambda unit: (unit.is_root, unit.number)
+        )  # in the order forward ends them
         self.live: set[tuple[str, int]] = set()
         self.fetching: dict[int, tuple[list[Event], list[Event]]] = {}
         self.begun: set[int] = set()  # units whose backward has begun
@@ -89,7 +121,11 @@ class Fsdp2Gathering:
             self.live.discard((kind, unit.number))
             size = (
                 nbytes
-                or {GATHERED: unit.gathered_bytes, BUFFER: unit.gathered_bytes, REDUCED: unit.reduced_bytes}[kind]
+                or {
+                    GATHERED: unit.gathered_bytes,
+                    BUFFER: unit.gathered_bytes,
+                    REDUCED: unit.reduced_bytes,
+                }[kind]
             )
             yield _event(-1, kind, unit, size)
 
@@ -116,7 +152,9 @@ class Fsdp2Gathering:
             coming: list[Event] = []
             going: list[Event] = []
             for index, (arriving, cast) in enumerate(unit.fetched):
-                fetched = Event(1, ("outer", ARRIVING, unit.number, index), arriving, INPUT, LABELS[ARRIVING])
+                fetched = Event(
+                    1, ("outer", ARRIVING, unit.number, index), arriving, INPUT, LABELS[ARRIVING]
+                )
                 made = Event(1, ("outer", INPUT, unit.number, index), cast, INPUT, LABELS[INPUT])
                 coming += (fetched, made, fetched._replace(sign=-1)) if cast else (fetched,)
                 going.append((made if cast else fetched)._replace(sign=-1))
@@ -128,7 +166,9 @@ class Fsdp2Gathering:
             return
         yield from self.all_gather(unit)
         yield from self.born(GATHERED, unit, unit.gathered_bytes)
-        yield from self.dies(BUFFER, self.last_buffer)  # held by a variable of wait_for_unshard until it returns
+        yield from self.dies(
+            BUFFER, self.last_buffer
+        )  # held by a variable of wait_for_unshard until it returns
         self.last_buffer = unit
 
     def after_forward(self, unit: Unit) -> Iterator[Event]:
@@ -168,7 +208,9 @@ class Fsdp2Gathering:
             return
         yield from self.dies(REDUCED, self.last_reduced)
         yield from self.born(REDUCED, unit, unit.reduced_bytes)
-        yield from (Event(-1, event.key, event.nbytes, UNSHARDED, event.label) for event in gradients)
+        yield from (
+            Event(-1, event.key, event.nbytes, UNSHARDED, event.label) for event in gradients
+        )
         yield from self.dies(WHOLE, unit, unit.whole_bytes)
         yield from self.born(SCATTERED, unit, unit.scattered_bytes)
         yield from self.shared(unit)
@@ -181,12 +223,30 @@ class Fsdp2Gathering:
         """The rank's share, which stays, is added to one that exists, or goes to the host."""
         if unit.leaving_bytes:
             for sign in (1, -1):
-                yield Event(sign, ("outer", "leaving", unit.number), unit.leaving_bytes, SCATTERED, LABELS[SCATTERED])
+                yield Event(
+                    sign,
+                    ("outer", "leaving", unit.number),
+                    unit.leaving_bytes,
+                    SCATTERED,
+                    LABELS[SCATTERED],
+                )
         if self.fresh and unit.share_bytes:
-            yield Event(1, ("outer", "gradient", unit.number), unit.share_bytes, "gradient", "sharded gradients")
+            yield Event(
+                1,
+                ("outer", "gradient", unit.number),
+                unit.share_bytes,
+                "gradient",
+                "sharded gradients",
+            )
         elif unit.share_bytes:
             for sign in (1, -1):
-                yield Event(sign, ("outer", "added", unit.number), unit.share_bytes, SCATTERED, LABELS[SCATTERED])
+                yield Event(
+                    sign,
+                    ("outer", "added", unit.number),
+                    unit.share_bytes,
+                    SCATTERED,
+                    LABELS[SCATTERED],
+                )
 
     def end_backward(self) -> Iterator[Event]:
         """Units that no backward passed, frozen embeddings among them, are sharded again at the end
@@ -206,7 +266,9 @@ class Fsdp1Gathering(Fsdp2Gathering):
         """pre_unshard brings an offloaded shard, or casts one (`_use_low_precision_shard`); the all-gather reads it."""
         if (GATHERED, unit.number) in self.live:
             return
-        kind, nbytes = (INPUT, unit.input_bytes) if unit.input_bytes else (ARRIVING, unit.arriving_bytes)
+        kind, nbytes = (
+            (INPUT, unit.input_bytes) if unit.input_bytes else (ARRIVING, unit.arriving_bytes)
+        )
         yield from self.born(kind, unit, nbytes)
         yield from self.born(FETCHED, unit, unit.uncast_bytes)
         yield from self.dies(FETCHED, unit, unit.uncast_bytes)
@@ -228,7 +290,9 @@ class Fsdp1Gathering(Fsdp2Gathering):
         joined = unit.vector_bytes or sum(event.nbytes for event in gradients)
         if joined:
             yield Event(1, ("outer", "joined", unit.number), joined, JOINED, LABELS[JOINED])
-        yield from (Event(-1, event.key, event.nbytes, UNSHARDED, event.label) for event in gradients)
+        yield from (
+            Event(-1, event.key, event.nbytes, UNSHARDED, event.label) for event in gradients
+        )
         yield from self.dies(GATHERED, unit)
         if not self.waits:
             copied = unit.reduced_bytes if unit.reduced_bytes > max(joined, unit.whole_bytes) else 0
@@ -249,7 +313,9 @@ class _Zero3Facts:
     bucket: int  # reduce_bucket_size, in elements
     ranks: int
     item: int  # bytes of an element as it is gathered and reduced
-    offloads: bool  # the optimizer's share is on the host, and norms are taken before gradients go there
+    offloads: (
+        bool  # the optimizer's share is on the host, and norms are taken before gradients go there
+    )
     kept: frozenset[int]  # units that stay gathered until backward
     external: frozenset[int]  # units whose weight the loss uses from outside of its module
 
@@ -303,25 +369,43 @@ class _Zero3(Fsdp2Gathering):
         share = -(-reduction.elements // facts.ranks) * facts.item
         norm = 8 * min(-(-reduction.largest // facts.ranks), NORM_PART) if facts.offloads else 0
         sizes = {"whole": whole, "share": share, "norm": norm}
-        for sign, part in ((1, "whole"), (1, "share"), (-1, "whole"), (1, "norm"), (-1, "norm"), (-1, "share")):
+        for sign, part in (
+            (1, "whole"),
+            (1, "share"),
+            (-1, "whole"),
+            (1, "norm"),
+            (-1, "norm"),
+            (-1, "share"),
+        ):
             if sizes[part]:
                 key = ("outer", REDUCED, self.reductions, part)
                 yield Event(sign, key, sizes[part], REDUCED, LABELS[REDUCED])
 
 
-def zero3_change(job: Job, units: list[Unit], topology: Topology) -> Change:
+def zero3_change(setup: Setup, units: list[Unit], topology: Topology) -> Change:
     def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
-        head = {index for index, placed in enumerate(program.placed) if placed.name == "head"}
-        outside = frozenset(u.number for u in units if head & set(u.sections) and "loss" in program.regime.fused)
-        again = [any(mode.recompute(program.placed[at]) == "full" for at in unit.sections) for unit in units]
-        uses = [0 if u.number in outside else 1 + recomputed for u, recomputed in zip(units, again, strict=True)]
+        head = {index for index, placed in enumerate(program.sections) if placed.name == "head"}
+        outside = frozenset(
+            u.number for u in units if head & set(u.sections) and "loss" in program.regime.fused
+        )
+        again = [
+            any(mode.recompute(program.sections[at]) == "full" for at in unit.sections)
+            for unit in units
+        ]
+        uses = [
+            0 if u.number in outside else 1 + recomputed
+            for u, recomputed in zip(units, again, strict=True)
+        ]
         trained = [param for param in program.params() if param.trainable]
         facts = _Zero3Facts(
-            bucket=job.reduce_bucket or REDUCE_BUCKET, ranks=topology.shard,
-            item=max((param.dtype.nbytes for param in trained), default=2), offloads=offloads_optimizer(job),
-            kept=kept_until_backward([unit.elements for unit in units], uses), external=outside,
-        )  # fmt: skip
-        return _Weaver(units, _Zero3(units, facts), len(program.placed) - 1).run(stream)
+            bucket=setup.parallel.reduce_bucket or REDUCE_BUCKET,
+            ranks=topology.shard,
+            item=max((param.dtype.nbytes for param in trained), default=2),
+            offloads=offloads_optimizer(setup.offload),
+            kept=kept_until_backward([unit.elements for unit in units], uses),
+            external=outside,
+        )
+        return _Weaver(units, _Zero3(units, facts), len(program.sections) - 1).run(stream)
 
     return change
 
@@ -332,8 +416,12 @@ Make = Callable[..., Fsdp2Gathering]
 def weave(units: list[Unit], make: Make, **facts: bool) -> Change:
     def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
         strategy = make(units, **facts)
-        woven = _Weaver(units, strategy, len(program.placed) - 1).run(stream)
-        return chain((Chunk(FORWARD, 0, list(strategy.begin_forward())),), woven) if program.regime.grad else woven
+        woven = _Weaver(units, strategy, len(program.sections) - 1).run(stream)
+        return (
+            chain((Chunk(FORWARD, 0, list(strategy.begin_forward())),), woven)
+            if program.regime.grad
+            else woven
+        )
 
     return change
 
@@ -373,7 +461,11 @@ class _Weaver:
         self.at = place
         unit = self.unit_of.get(chunk.section)
         if unit is not None:
-            enter = self.strategy.before_backward if place[0] == BACKWARD else self.strategy.before_forward
+            enter = (
+                self.strategy.before_backward
+                if place[0] == BACKWARD
+                else self.strategy.before_forward
+            )
             yield self._chunk(chunk.phase, chunk.section, enter(unit))
 
     def _left(self, phase: str) -> Iterator[Chunk]:
@@ -398,15 +490,23 @@ class _Weaver:
         """Gradients of parameters are not there to stay."""
         if not any(event.kind == "gradient" for event in chunk.events):
             return chunk
-        marked = (self._marked(event, chunk.section) if event.kind == "gradient" else event for event in chunk.events)
-        return Chunk(chunk.phase, chunk.section, list(filter(None, marked)), chunk.incoming, chunk.again)
+        marked = (
+            self._marked(event, chunk.section) if event.kind == "gradient" else event
+            for event in chunk.events
+        )
+        return Chunk(
+            chunk.phase, chunk.section, list(filter(None, marked)), chunk.incoming, chunk.again
+        )
 
     def _marked(self, event: Event, section: int) -> Event | None:
         """A tied parameter's first share is made in one section and goes in another, where it is added, unless a unit
         of its own has reduced it by then."""
         is_share = isinstance(event.key, tuple) and event.key[0] == "outer"
         key = ("outer", "unsharded", None if is_share else section, event.key)
-        made, unit = Event(event.sign, key, event.nbytes, UNSHARDED, LABELS[UNSHARDED]), self.unit_of.get(section)
+        made, unit = (
+            Event(event.sign, key, event.nbytes, UNSHARDED, LABELS[UNSHARDED]),
+            self.unit_of.get(section),
+        )
         if made.sign > 0:
             self.unreduced.add(key)
             if unit is not None:

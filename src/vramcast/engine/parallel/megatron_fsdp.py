@@ -15,20 +15,24 @@ from functools import partial
 from vramcast.engine.parallel.fsdp_units import Unit
 from vramcast.engine.parallel.gathering import GATHERED, REDUCED, Fsdp2Gathering, weave
 from vramcast.engine.parallel.topology import Topology
-from vramcast.engine.recording.precision import RECIPES
 from vramcast.engine.stream.events import Event
 from vramcast.engine.stream.timeline import Change
-from vramcast.job import Job
+from vramcast.setup.precision import Recipe
+from vramcast.setup.records import Versions
 
 AHEAD, QUEUED = 2, 2
 
 
-def is_megatron_fsdp(job: Job, topology: Topology) -> bool:
-    return job.framework == "megatron" and topology.strategy in ("zero2", "zero3") and topology.shard > 1
+def is_megatron_fsdp(versions: Versions, topology: Topology) -> bool:
+    return (
+        versions.framework == "megatron"
+        and topology.strategy in ("zero2", "zero3")
+        and topology.shard > 1
+    )
 
 
-def megatron_change(job: Job, units: list[Unit], topology: Topology) -> Change:
-    recipe = RECIPES[job.precision]
+def megatron_change(precision: Recipe, units: list[Unit], topology: Topology) -> Change:
+    recipe = precision
     item = recipe.weights.nbytes if topology.strategy == "zero3" else 0
     return weave(units, partial(MegatronWindow, item=item, gradient_item=recipe.gradients.nbytes))
 
@@ -38,9 +42,18 @@ class MegatronWindow(Fsdp2Gathering):
 
     def __init__(self, units: list[Unit], *, item: int, gradient_item: int) -> None:
         super().__init__(units)
-        self.item, self.gradient_item = item, gradient_item  # bytes of an element as gathered (0: never) and reduced
-        roots, layers = [unit for unit in units if unit.is_root], [unit for unit in units if not unit.is_root]
-        self.order = {1: [*roots, *layers], -1: [*roots, *reversed(layers)]}  # embedding first, or head first
+        self.item, self.gradient_item = (
+            item,
+            gradient_item,
+        )  # bytes of an element as gathered (0: never) and reduced
+        roots, layers = (
+            [unit for unit in units if unit.is_root],
+            [unit for unit in units if not unit.is_root],
+        )
+        self.order = {
+            1: [*roots, *layers],
+            -1: [*roots, *reversed(layers)],
+        }  # embedding first, or head first
         self.entered: set[tuple[int, int]] = set()
         self.queue: list[Unit] = []
 

@@ -13,35 +13,41 @@ from collections.abc import Iterator
 from vramcast.engine.parallel.topology import Topology
 from vramcast.engine.stream.events import Event, kept_ids, peak_above
 from vramcast.engine.stream.timeline import KEEP, Change, Chunk, Mode, passes
-from vramcast.job import Job
 from vramcast.ledger import BACKWARD, FORWARD
 from vramcast.models.record.dims import Number, maximum
 from vramcast.models.record.program import Program
+from vramcast.setup import Setup
+from vramcast.setup.records import Parallel, Versions
 
 IN_FLIGHT = "in flight"
-HELD = ("activation", "working", "pinned", "kv cache")  # not copies of weights, which all micro-batches share
+HELD = (
+    "activation",
+    "working",
+    "pinned",
+    "kv cache",
+)  # not copies of weights, which all micro-batches share
 
 
-def chunks_in_flight(job: Job, topology: Topology, stage: int) -> int:
+def chunks_in_flight(setup: Setup, topology: Topology, stage: int) -> int:
     """Passes through one model chunk that are alive at once; a chunk is the whole stage unless interleaved."""
-    p, most = topology.pp, job.accumulate * job.virtual_stages
+    p, most = topology.pp, setup.data.accumulate * setup.parallel.virtual_stages
     if p == 1:
         return 1
     wanted = {
         "gpipe": most,
         "1f1b": p - stage,
         "zero-bubble": p,
-        "interleaved": 2 * (p - stage - 1) + (job.virtual_stages - 1) * p + 1,
-    }[job.schedule]
+        "interleaved": 2 * (p - stage - 1) + (setup.parallel.virtual_stages - 1) * p + 1,
+    }[setup.parallel.schedule]
     return min(wanted, most)
 
 
-def stages_of_rank(job: Job, topology: Topology, stage: int) -> tuple[int, ...]:
+def stages_of_rank(parallel: Parallel, topology: Topology, stage: int) -> tuple[int, ...]:
     """The model chunks of a rank: every p-th when interleaved."""
-    return tuple(stage + turn * topology.pp for turn in range(job.virtual_stages))
+    return tuple(stage + turn * topology.pp for turn in range(parallel.virtual_stages))
 
 
-def kept_bytes(job: Job, program: Program, mode: Mode) -> Number:
+def kept_bytes(versions: Versions, program: Program, mode: Mode) -> Number:
     """What one micro-batch leaves behind between its forward and its backward, what follows the layers apart: backward
     comes at once behind it. What a stage sends on stays where it is (torch/distributed/pipelining/stage.py fwd_cache),
     but not with Megatron (pipeline_parallel/schedules.py deallocate_output_tensor)."""
@@ -49,11 +55,17 @@ def kept_bytes(job: Job, program: Program, mode: Mode) -> Number:
     for chunk in passes(program, mode):
         if chunk.phase == BACKWARD:
             break
-        if program.placed[chunk.section].name not in ("mtp", "head", "loss"):
-            total = total + sum(event.sign * event.nbytes for event in chunk.events if event.kind in HELD)
-    sent = program.placed[-1].section
-    own = kept_ids(sent, KEEP[mode.recompute(program.placed[-1])])
-    is_dropped = job.framework == "megatron" and sent.is_block and id(sent.outputs[0].storage) not in own
+        if program.sections[chunk.section].name not in ("mtp", "head", "loss"):
+            total = total + sum(
+                event.sign * event.nbytes for event in chunk.events if event.kind in HELD
+            )
+    sent = program.sections[-1].section
+    own = kept_ids(sent, KEEP[mode.recompute(program.sections[-1])])
+    is_dropped = (
+        versions.framework == "megatron"
+        and sent.is_block
+        and id(sent.outputs[0].storage) not in own
+    )
     return total - sent.outputs[0].nbytes if is_dropped else total
 
 
@@ -62,7 +74,9 @@ def in_flight_change(others: int, each_bytes: Number) -> Change:
 
     def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
         label = "activations of other micro-batches in flight"
-        born = [Event(1, ("outer", IN_FLIGHT, n), each_bytes, IN_FLIGHT, label) for n in range(others)]
+        born = [
+            Event(1, ("outer", IN_FLIGHT, n), each_bytes, IN_FLIGHT, label) for n in range(others)
+        ]
         yield Chunk(FORWARD, 0, born)
         yield from stream
         yield Chunk(BACKWARD, 0, [Event(-1, e.key, e.nbytes, e.kind, e.label) for e in born])
@@ -76,7 +90,7 @@ def forward_bytes(program: Program, mode: Mode) -> Number:
     for chunk in passes(program, mode):
         if chunk.phase == BACKWARD:
             break
-        if program.placed[chunk.section].section.is_block:
+        if program.sections[chunk.section].section.is_block:
             most = maximum(most, peak_above(chunk.events))
     return most
 
@@ -85,7 +99,11 @@ def beside_change(nbytes: Number) -> Change:
     """Another micro-batch's forward through a layer while backward runs through this one's; the head goes alone."""
 
     def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
-        alone = {index for index, placed in enumerate(program.placed) if placed.name in ("head", "loss")}
+        alone = {
+            index
+            for index, placed in enumerate(program.sections)
+            if placed.name in ("head", "loss")
+        }
         born: Event | None = None
         for chunk in stream:
             if chunk.phase == BACKWARD and born is None and chunk.section not in alone:

@@ -45,7 +45,13 @@ STREAMS = {  # where a strategy makes what, if not on the main stream
         FETCHED: ARRIVE,
     },
     "fsdp2": {INPUT: GATHER, BUFFER: GATHER, SCATTERED: REDUCE, "gradient": REDUCE},
-    BEFORE_25: {INPUT: GATHER, BUFFER: GATHER, REDUCED: REDUCE, SCATTERED: REDUCE, "gradient": REDUCE},
+    BEFORE_25: {
+        INPUT: GATHER,
+        BUFFER: GATHER,
+        REDUCED: REDUCE,
+        SCATTERED: REDUCE,
+        "gradient": REDUCE,
+    },
     "zero3": {GATHERED: GATHER, BUFFER: GATHER, REDUCED: REDUCE},
 }
 # What FSDP1 marks with record_stream: the gathered vector, which the main stream uses; its gradient, which the
@@ -62,7 +68,9 @@ class Wrapping:
     shards: tuple[int, ...]
     joins: bool = True
     stays: bool = True  # else shards go to the host, each when it has been cut
-    ranks: int = 1  # tensor-parallel ones: each parameter comes whole, of which `params` are cut first
+    ranks: int = (
+        1  # tensor-parallel ones: each parameter comes whole, of which `params` are cut first
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +78,14 @@ class RankScript(Script):
     """What a strategy adds to the steps of a job."""
 
     strategy: str = "none"
-    workspaces: tuple[int, ...] = ()  # of cuBLAS: forward's thread asks for one with the first block, autograd's behind
+    workspaces: tuple[
+        int, ...
+    ] = ()  # of cuBLAS: forward's thread asks for one with the first block, autograd's behind
     last_section: int = 0  # the loss, which multiplies nothing
     wrapping: tuple[Wrapping, ...] = ()
-    pieces: Mapping[Hashable, tuple[int, ...]] = field(default_factory=dict)  # tensors that one event stands for
+    pieces: Mapping[Hashable, tuple[int, ...]] = field(
+        default_factory=dict
+    )  # tensors that one event stands for
     resident: tuple[int, ...] = ()  # companions
     tried: tuple[int, ...] = ()  # what FSDP1 makes and empties at once when it is first run
     broadcast: tuple[int, ...] = ()  # vectors in which DDP sends the model from rank 0
@@ -83,7 +95,7 @@ class RankScript(Script):
 
 def replay_rank(
     script: RankScript, *, capacity_bytes: int | None, conf: str, most_bytes: int | None = None
-) -> Replayed:  # fmt: skip
+) -> Replayed:
     return RankRun(script, capacity_bytes=capacity_bytes, conf=conf, most_bytes=most_bytes).whole()
 
 
@@ -91,10 +103,17 @@ class RankRun(Run):
     script: RankScript
 
     def __init__(
-        self, script: RankScript, *, capacity_bytes: int | None, conf: str, most_bytes: int | None = None
-    ) -> None:  # fmt: skip
+        self,
+        script: RankScript,
+        *,
+        capacity_bytes: int | None,
+        conf: str,
+        most_bytes: int | None = None,
+    ) -> None:
         super().__init__(script, capacity_bytes=capacity_bytes, conf=conf, most_bytes=most_bytes)
-        self.inflight: deque[int] = deque()  # events behind freed vectors that the host has not waited for
+        self.inflight: deque[int] = (
+            deque()
+        )  # events behind freed vectors that the host has not waited for
         self.events = 0
         self.is_rebuilt = False
         self.streams = STREAMS.get(script.strategy, {})
@@ -161,7 +180,9 @@ class RankRun(Run):
 
     def multiplies(self, item: Stamped) -> bool:
         """What is gathered or reduced is no product; a gradient that waits for its reduction is."""
-        return (item.event.kind not in LABELS or item.event.kind == UNSHARDED) and super().multiplies(item)
+        return (
+            item.event.kind not in LABELS or item.event.kind == UNSHARDED
+        ) and super().multiplies(item)
 
     def _limit(self) -> None:
         """_unshard: before a vector is gathered, the host waits for the oldest of the frees under way."""

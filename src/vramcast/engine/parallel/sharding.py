@@ -16,20 +16,21 @@ import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from vramcast.engine.lines.optimizers import implementation, temporaries
+from vramcast.engine.lines.optimizers import temporaries
 from vramcast.engine.lines.states import States, gradient_bytes, unique
 from vramcast.engine.parallel.dtensor import copied_rows, held_whole, whole_tables
 from vramcast.engine.parallel.topology import GATHERING, Topology
-from vramcast.engine.recording.precision import RECIPES
 from vramcast.engine.recording.regime import adapter_dtype
-from vramcast.job import Job
 from vramcast.ledger import STEP
 from vramcast.models.params import Params
 from vramcast.models.record.dims import Number, maximum
 from vramcast.models.record.program import Program
 from vramcast.models.record.tape import Param
+from vramcast.setup import Setup
 
-KEPT_WHOLE = " (kept whole)"  # behind the name of a parameter that lies whole on every rank beside its shard
+KEPT_WHOLE = (
+    " (kept whole)"  # behind the name of a parameter that lies whole on every rank beside its shard
+)
 PERSISTENT = 100_000  # DeepSpeed stage3_param_persistence_threshold, in elements
 
 
@@ -49,11 +50,13 @@ class RankStates(States):
     @property
     def temporary_bytes(self) -> int:
         """What the update adds."""
-        if implementation(self.job) == "in-backward":
+        if self.setup.optimizer.implementation == "in-backward":
             return 0
         item = self.recipe.states.nbytes if self.recipe.states else None
-        rows = max((sum(made) for made in copied_rows(self.job, self.tables)), default=0)
-        return max(temporaries(self.trained, self.job, item)[0], rows)
+        rows = max(
+            (sum(made) for made in copied_rows(self.setup.optimizer, self.tables)), default=0
+        )
+        return max(temporaries(self.trained, self.setup, item)[0], rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,49 +69,59 @@ class AtRest:
 
     def beside(self, nbytes: int) -> AtRest:
         """With so much more that lies there all the time."""
-        return replace(self, by_phase={phase: lying + nbytes for phase, lying in self.by_phase.items()})
+        return replace(
+            self, by_phase={phase: lying + nbytes for phase, lying in self.by_phase.items()}
+        )
 
     def peak(self, passes: dict[str, Number], *, with_gradients: bool) -> Number:
         """The largest allocated sum. `with_gradients`: they exist in every pass."""
         held = self.gradient_bytes if with_gradients else 0
         tops = (peak + held + self.by_phase[phase] for phase, peak in passes.items())
-        return functools.reduce(maximum, tops, self.by_phase[STEP] + self.gradient_bytes + self.temporary_bytes)
+        return functools.reduce(
+            maximum, tops, self.by_phase[STEP] + self.gradient_bytes + self.temporary_bytes
+        )
 
 
-def count_states(job: Job, params: Params, topology: Topology) -> RankStates:
+def count_states(setup: Setup, params: Params, topology: Topology) -> RankStates:
     """Of parameters whose layers are unknown: an even part for each tp and pp rank, then sharded."""
     parts = topology.tp * topology.pp
     mine = Params(replace(param, shape=(-(-param.numel // parts),)) for param in params)
     share, strategy = _flat(mine, topology), topology.strategy
     if strategy in ("none", "ddp"):
-        return RankStates(params=mine, job=job, weights=mine, gradients=mine)
+        return RankStates(params=mine, setup=setup, weights=mine, gradients=mine)
     return RankStates(
-        params=share, job=job, weights=share if strategy in GATHERING else mine,
+        params=share,
+        setup=setup,
+        weights=share if strategy in GATHERING else mine,
         gradients=mine if strategy == "zero1" else share,
-    )  # fmt: skip
+    )
 
 
 Shard = Callable[[Param], Param]
 
 
-def rank_states(job: Job, program: Program, topology: Topology) -> RankStates:
+def rank_states(setup: Setup, program: Program, topology: Topology) -> RankStates:
     """Made once for a stage's program, however many optimizers a search puts beside it."""
-    key = (rank_states, topology, job.precision)
-    found = program.once(key, lambda: _rank_states(job, program, topology))
-    return replace(found, job=job)
+    key = (rank_states, topology, setup.precision)
+    found = program.once(key, lambda: _rank_states(setup, program, topology))
+    return replace(found, setup=setup)
 
 
-def _rank_states(job: Job, program: Program, topology: Topology) -> RankStates:
-    whole = Params(_stored(param, job, topology) for param in unique(program.params()))
+def _rank_states(setup: Setup, program: Program, topology: Topology) -> RankStates:
+    whole = Params(_stored(param, setup, topology) for param in unique(program.params()))
     if topology.strategy not in GATHERING:
-        return _shared(job, program, topology, whole)
+        return _shared(setup, program, topology, whole)
     packed = Params(_packed(param) for param in whole)
     statistics = whole.nbytes - packed.nbytes
-    return replace(_shared(job, program, topology, packed), statistics_bytes=statistics)
+    return replace(_shared(setup, program, topology, packed), statistics_bytes=statistics)
 
 
 def _packed(param: Param) -> Param:
-    return param if param.stored_bytes is None else param.stored(param.dtype, param.shape, packed_bytes(param))
+    return (
+        param
+        if param.stored_bytes is None
+        else param.stored(param.dtype, param.shape, packed_bytes(param))
+    )
 
 
 def packed_bytes(param: Param) -> int | None:
@@ -118,33 +131,45 @@ def packed_bytes(param: Param) -> int | None:
     return param.numel // 2 if four_bit else param.stored_bytes
 
 
-def _shared(job: Job, program: Program, topology: Topology, whole: Params) -> RankStates:
+def _shared(setup: Setup, program: Program, topology: Topology, whole: Params) -> RankStates:
     cut, strategy = _cutter(topology), topology.strategy
     if strategy in ("none", "ddp"):
-        tables = whole_tables(job, program, topology)
+        tables = whole_tables(setup.versions, program, topology)
         names = {table.name for table in tables}
-        gradients = Params(held_whole(param, topology) if param.name in names else param for param in whole)
-        return RankStates(params=whole, job=job, weights=whole, gradients=gradients, tables=tables)
-    if strategy == "fsdp1" or (strategy == "zero3" and job.framework == "megatron"):
+        gradients = Params(
+            held_whole(param, topology) if param.name in names else param for param in whole
+        )
+        return RankStates(
+            params=whole, setup=setup, weights=whole, gradients=gradients, tables=tables
+        )
+    if strategy == "fsdp1" or (strategy == "zero3" and setup.versions.framework == "megatron"):
         flat = _flat_units(program, whole, topology)
-        return RankStates(params=flat, job=job, weights=flat, gradients=flat)
+        return RankStates(params=flat, setup=setup, weights=flat, gradients=flat)
     if strategy == "fsdp2":
         shares = Params(cut(param) for param in whole)
-        return RankStates(params=shares, job=job, weights=shares, gradients=shares)
+        return RankStates(params=shares, setup=setup, weights=shares, gradients=shares)
     if strategy == "zero3":
         shares = Params(cut(param) for param in whole)
-        kept = tuple(replace(param, name=param.name + KEPT_WHOLE) for param in whole if param.numel <= PERSISTENT)
-        return RankStates(params=shares, job=job, weights=Params((*shares, *kept)), gradients=shares)
+        kept = tuple(
+            replace(param, name=param.name + KEPT_WHOLE)
+            for param in whole
+            if param.numel <= PERSISTENT
+        )
+        return RankStates(
+            params=shares, setup=setup, weights=Params((*shares, *kept)), gradients=shares
+        )
     flat = _flat(whole, topology)
-    return RankStates(params=flat, job=job, weights=whole, gradients=flat if strategy == "zero2" else whole)
+    return RankStates(
+        params=flat, setup=setup, weights=whole, gradients=flat if strategy == "zero2" else whole
+    )
 
 
-def _stored(param: Param, job: Job, topology: Topology) -> Param:
+def _stored(param: Param, setup: Setup, topology: Topology) -> Param:
     """In the dtype it is stored in, which FSDP's mixed precision does not compute in."""
-    recipe = RECIPES[job.precision]
+    recipe = setup.precision
     mixed = topology.strategy in ("fsdp1", "fsdp2") and recipe.autocast is not None
     if mixed and param.stored_bytes is None:
-        dtype = adapter_dtype(job) if param.kind == "adapter" else recipe.weights
+        dtype = adapter_dtype(setup) if param.kind == "adapter" else recipe.weights
         return param.stored(dtype, param.shape, None)
     return param
 
@@ -156,7 +181,11 @@ def ranks_of(param: Param, topology: Topology) -> int:
 def shard_axis(param: Param, topology: Topology) -> int:
     """The first, as fully_shard does unless told otherwise; torchtitan's apply_fsdp cuts experts fewer than the ranks
     that share them along the second."""
-    few = param.kind == "experts" and len(param.shape) > 1 and int(param.shape[0]) < ranks_of(param, topology)
+    few = (
+        param.kind == "experts"
+        and len(param.shape) > 1
+        and int(param.shape[0]) < ranks_of(param, topology)
+    )
     return 1 if few and topology.cuts_into_experts else 0
 
 
@@ -169,7 +198,9 @@ def _cutter(topology: Topology) -> Shard:
         n, kind = ranks_of(param, topology), (param.shape, param.kind)
         if kind not in shapes:
             axis = shard_axis(param, topology)
-            shapes[kind] = tuple(-(-int(size) // n) if at == axis else size for at, size in enumerate(param.shape))
+            shapes[kind] = tuple(
+                -(-int(size) // n) if at == axis else size for at, size in enumerate(param.shape)
+            )
         return param.stored(param.dtype, shapes[kind], _share(param, n))
 
     def flat(param: Param) -> Param:
@@ -191,7 +222,12 @@ def _flat(params: Iterable[Param], topology: Topology) -> Params:
 def _groups(params: Iterable[Param]) -> Iterable[list[Param]]:
     groups: dict[tuple[bool, str, bool, bool], list[Param]] = {}
     for param in params:
-        key = (param.trainable, param.dtype.name, param.kind == "experts", param.stored_bytes is not None)
+        key = (
+            param.trainable,
+            param.dtype.name,
+            param.kind == "experts",
+            param.stored_bytes is not None,
+        )
         groups.setdefault(key, []).append(param)
     return groups.values()
 
@@ -200,22 +236,26 @@ def _joined(group: list[Param], topology: Topology) -> Param:
     n, numel = ranks_of(group[0], topology), sum(param.numel for param in group)
     stored = sum(param.nbytes for param in group) if group[0].stored_bytes is not None else None
     return replace(
-        group[0], name=f"{group[0].name} and {len(group) - 1} more", shape=(-(-numel // n),),
+        group[0],
+        name=f"{group[0].name} and {len(group) - 1} more",
+        shape=(-(-numel // n),),
         stored_bytes=None if stored is None else -(-stored // n),
-    )  # fmt: skip
+    )
 
 
 def _flat_units(program: Program, stored: Params, topology: Topology) -> Params:
     """FSDP1's FlatParameters: one per block and one for the rest."""
     *blocks, root = _units(program, stored)
-    return Params((*_flat(root, topology), *(param for unit in blocks for param in _flat(unit, topology))))
+    return Params(
+        (*_flat(root, topology), *(param for unit in blocks for param in _flat(unit, topology)))
+    )
 
 
 def _units(program: Program, stored: tuple[Param, ...]) -> Iterable[list[Param]]:
     """The parameters of each block, then those of the root, which is wrapped last."""
     by_name = {param.name: param for param in stored}
     root: list[Param] = []
-    for placed in program.placed:
+    for placed in program.sections:
         params = [by_name[param.name] for param in placed.params() if param.tied_to is None]
         if placed.section.is_block:
             yield params
@@ -224,10 +264,14 @@ def _units(program: Program, stored: tuple[Param, ...]) -> Iterable[list[Param]]
     yield root
 
 
-def wrapped_vectors(job: Job, program: Program, topology: Topology) -> list[tuple[tuple[int, ...], int]]:
+def wrapped_vectors(
+    setup: Setup, program: Program, topology: Topology
+) -> list[tuple[tuple[int, ...], int]]:
     """Bytes of the parameters that FSDP1 joins into each of its vectors, in the order they are wrapped, and how many
     ranks share it."""
-    whole = (_stored(param, job, topology) for param in unique(program.params()))
+    whole = (_stored(param, setup, topology) for param in unique(program.params()))
     packed = tuple(_packed(param) for param in whole)
     groups = (group for unit in _units(program, packed) for group in _groups(unit))
-    return [(tuple(param.nbytes for param in group), ranks_of(group[0], topology)) for group in groups]
+    return [
+        (tuple(param.nbytes for param in group), ranks_of(group[0], topology)) for group in groups
+    ]

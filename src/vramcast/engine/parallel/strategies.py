@@ -17,26 +17,35 @@ from vramcast.engine.parallel.gathering import (
 from vramcast.engine.parallel.megatron_fsdp import is_megatron_fsdp, megatron_change
 from vramcast.engine.parallel.topology import Topology
 from vramcast.engine.stream.timeline import Change
-from vramcast.job import Job
 from vramcast.models.record.program import Program
+from vramcast.setup import Setup
 
 
-def strategy_changes(job: Job, program: Program, topology: Topology, *, fresh: bool) -> tuple[Change, ...]:
+def strategy_changes(
+    setup: Setup, program: Program, topology: Topology, *, fresh: bool
+) -> tuple[Change, ...]:
     """What the strategy does to the stream of one micro-batch; `fresh`: sharded gradients do not exist yet, and come
     with this one where their reduction waits for the last."""
-    if is_megatron_fsdp(job, topology):
-        return (megatron_change(job, units_of(job, program, topology), topology),)
-    whole = whole_gradients(job, program, topology, LABELS[UNSHARDED])
+    if is_megatron_fsdp(setup.versions, topology):
+        return (megatron_change(setup.precision, units_of(setup, program, topology), topology),)
+    whole = whole_gradients(setup.versions, program, topology, LABELS[UNSHARDED])
     if topology.strategy not in ("fsdp1", "fsdp2", "zero3") or topology.shard == 1:
         return whole
-    units = units_of(job, program, topology)
+    units = units_of(setup, program, topology)
     if topology.strategy == "zero3":
-        return (zero3_change(job, units, topology),)
+        return (zero3_change(setup, units, topology),)
     kind = Fsdp2Gathering if topology.strategy == "fsdp2" else Fsdp1Gathering
-    inside = job.framework not in LOSS_OUTSIDE and topology.pp == 1
-    waits = accumulates_unsharded(job) and not fresh
+    inside = setup.versions.framework not in LOSS_OUTSIDE and topology.pp == 1
+    waits = accumulates_unsharded(setup) and not fresh
     return (
         *whole,
-        weave(units, kind, fresh=fresh, loss_inside=inside, copies_aside=copies_aside(job), waits=waits,
-               first=waits and job.accumulate == 2),
-    )  # fmt: skip
+        weave(
+            units,
+            kind,
+            fresh=fresh,
+            loss_inside=inside,
+            copies_aside=copies_aside(setup),
+            waits=waits,
+            first=waits and setup.data.accumulate == 2,
+        ),
+    )

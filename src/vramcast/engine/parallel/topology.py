@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vramcast.errors import InputError
-from vramcast.job import MOST_GPUS, Job
+from vramcast.job import MOST_GPUS
 from vramcast.models.read.config import LARGEST_DIM, Config
+from vramcast.setup import Setup
+from vramcast.setup.records import Experts, Parallel
 
 SHARDED = ("fsdp1", "fsdp2", "zero1", "zero2", "zero3")
 GATHERING = ("fsdp1", "fsdp2", "zero3")  # parameters themselves are sharded
@@ -30,7 +32,9 @@ class Topology:
     data: int
     shard: int  # ranks that share one copy of the sharded states
     strategy: str
-    cuts_into_experts: bool = False  # FSDP2 shards experts along their width where they are fewer than the ranks
+    cuts_into_experts: bool = (
+        False  # FSDP2 shards experts along their width where they are fewer than the ranks
+    )
 
     @property
     def nodes(self) -> int:
@@ -57,56 +61,70 @@ class Topology:
         return " · ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or "1 GPU"
 
 
-def topology_of(job: Job) -> Topology:
+def topology_of(setup: Setup) -> Topology:
     """The division that the job asks for; every size must divide what is left."""
-    model = job.tp * job.pp * job.cp
-    if job.gpus % model:
+    tp, pp, cp, gpus = (
+        setup.parallel.tp,
+        setup.parallel.pp,
+        setup.parallel.cp,
+        setup.parallel.gpus,
+    )
+    model = tp * pp * cp
+    if gpus % model:
         raise InputError(
-            f"tp {job.tp} × pp {job.pp} × cp {job.cp} = {model} does not divide the {job.gpus} GPUs. "
-            f"Take gpus {_multiples(job.gpus, model)}, or sizes whose product is one of {listed(divisors(job.gpus))}."
+            f"tp {tp} × pp {pp} × cp {cp} = {model} does not divide the {gpus} GPUs. "
+            f"Take gpus {_multiples(gpus, model)}, or sizes whose product is one of {listed(divisors(gpus))}."
         )
-    data = job.gpus // model
-    strategy = _strategy(job, data)
+    data = setup.parallel.gpus // model
+    strategy = _strategy(setup.parallel, data)
     return Topology(
-        gpus=job.gpus, gpus_per_node=job.gpus_per_node, tp=job.tp, pp=job.pp, cp=job.cp, ep=job.ep,
-        expert_tp=_expert_tp(job), data=data, shard=_shard(job, data, strategy), strategy=strategy,
-        cuts_into_experts=job.framework == "torchtitan",
-    )  # fmt: skip
+        gpus=setup.parallel.gpus,
+        gpus_per_node=setup.parallel.gpus_per_node,
+        tp=setup.parallel.tp,
+        pp=setup.parallel.pp,
+        cp=setup.parallel.cp,
+        ep=setup.experts.ep,
+        expert_tp=_expert_tp(setup),
+        data=data,
+        shard=_shard(setup.parallel, data, strategy),
+        strategy=strategy,
+        cuts_into_experts=setup.versions.framework == "torchtitan",
+    )
 
 
-def _strategy(job: Job, data: int) -> str:
-    if job.strategy is None:
-        return "ddp" if data * job.cp > 1 else "none"
-    if job.strategy == "none" and data * job.cp > 1:
+def _strategy(parallel: Parallel, data: int) -> str:
+    if parallel.strategy is None:
+        return "ddp" if data * parallel.cp > 1 else "none"
+    if parallel.strategy == "none" and data * parallel.cp > 1:
         raise InputError(
-            f"strategy none leaves {data * job.cp} copies of the model untold of each other. "
+            f"strategy none leaves {data * parallel.cp} copies of the model that do not know of each other. "
             "Say ddp, fsdp1, fsdp2, zero1, zero2 or zero3; or raise tp, pp or cp until one copy is left."
         )
-    return job.strategy
+    return parallel.strategy
 
 
-def _shard(job: Job, data: int, strategy: str) -> int:
+def _shard(parallel: Parallel, data: int, strategy: str) -> int:
     """Ranks over which states are split: all that hold the same part of the model, or the asked number (HSDP)."""
     if strategy not in SHARDED:
         return 1
-    ranks = data * job.cp
-    if job.shard_size is None:
+    ranks = data * parallel.cp
+    if parallel.shard_size is None:
         return ranks
-    if ranks % job.shard_size:
+    if ranks % parallel.shard_size:
         raise InputError(
-            f"shard-size {job.shard_size} does not divide the {ranks} ranks (dp {data} × cp {job.cp}). "
-            f"Sizes that do: {listed(divisors(ranks))}."
+            f"shard-size {parallel.shard_size} does not divide the {ranks} ranks "
+            f"(dp {data} × cp {parallel.cp}). Sizes that do: {listed(divisors(ranks))}."
         )
-    return job.shard_size
+    return parallel.shard_size
 
 
-def _expert_tp(job: Job) -> int:
+def _expert_tp(setup: Setup) -> int:
     """Megatron splits experts over tp unless told otherwise; the others keep an expert whole."""
-    size = job.expert_tp or (job.tp if job.framework == "megatron" else 1)
-    ranks = job.gpus // job.pp
-    if ranks % (job.ep * size):
+    size = setup.experts.tp or (setup.parallel.tp if setup.versions.framework == "megatron" else 1)
+    ranks = setup.parallel.gpus // setup.parallel.pp
+    if ranks % (setup.experts.ep * size):
         raise InputError(
-            f"ep {job.ep} × expert-tp {size} does not divide the {ranks} GPUs of a pipeline stage. "
+            f"ep {setup.experts.ep} × expert-tp {size} does not divide the {ranks} GPUs of a pipeline stage. "
             f"Experts are spread over dp × cp × tp: choose an ep that divides {ranks // size}."
         )
     return size
@@ -115,69 +133,97 @@ def _expert_tp(job: Job) -> int:
 # ---- against the model
 
 
-def check_model(topology: Topology, config: Config, job: Job) -> None:
+def check_model(topology: Topology, config: Config, setup: Setup) -> None:
     """Refuse what no framework can run: heads, experts and layers that cannot be divided."""
-    for name, size, by, why in _divisions(topology, config, ulysses=job.cp_style == "ulysses"):
+    for name, size, by, why in _divisions(
+        topology, config, ulysses=setup.parallel.cp_style == "ulysses"
+    ):
         if size is not None and size % by:
             raise InputError(
                 f"{config.where}: {name} {size} does not divide by {why}. Sizes that do: {listed(divisors(size))}."
             )
-    _check_asked(topology, config, job)
+    _check_asked(topology, config, setup)
     layers = _first(config, "num_hidden_layers", "n_layer", "num_layers")
-    stages = topology.pp * job.virtual_stages
+    stages = topology.pp * setup.parallel.virtual_stages
     if layers is not None and layers < stages and topology.pp > 1:
         raise InputError(
-            f"{layers} layers cannot fill pp {topology.pp} × virtual-stages {job.virtual_stages} stages. "
+            f"{layers} layers cannot fill pp {topology.pp} × virtual-stages {setup.parallel.virtual_stages} stages. "
             f"Take pp × virtual-stages of at most {layers}."
         )
-    if job.virtual_stages > 1 and job.schedule != "interleaved":
-        raise InputError(f"virtual-stages {job.virtual_stages} needs schedule interleaved, not {job.schedule}")
-    if job.schedule == "interleaved" and topology.pp > 1 and job.virtual_stages == 1:
-        raise InputError("schedule interleaved needs virtual-stages of at least 2, not 1; or say schedule 1f1b")
+    if setup.parallel.virtual_stages > 1 and setup.parallel.schedule != "interleaved":
+        raise InputError(
+            f"virtual-stages {setup.parallel.virtual_stages} needs schedule interleaved, not {setup.parallel.schedule}"
+        )
+    if (
+        setup.parallel.schedule == "interleaved"
+        and topology.pp > 1
+        and setup.parallel.virtual_stages == 1
+    ):
+        raise InputError(
+            "schedule interleaved needs virtual-stages of at least 2, not 1; or say schedule 1f1b"
+        )
 
 
-def _check_asked(topology: Topology, config: Config, job: Job) -> None:
+def _check_asked(topology: Topology, config: Config, setup: Setup) -> None:
     """Refuse what would be left undone in silence."""
     if topology.ep > 1 and _experts(config) is None:
-        raise InputError(f"ep {topology.ep} divides experts, and {config.where} has none: leave ep out")
-    if topology.cp > 1 and job.attention in ("eager", "math"):
         raise InputError(
-            f"attention {job.attention} writes out whole rows of scores, which cp {topology.cp} cannot divide. "
-            "Take sdpa, flash, efficient or cudnn."
+            f"ep {topology.ep} divides experts, and {config.where} has none: leave ep out"
         )
-    needed = GATHERING if job.offload in ("params", "all") else SHARDED
-    if job.offload in ("optimizer", "params", "all") and topology.strategy not in needed and topology.gpus > 1:
+    if topology.cp > 1 and setup.kernels.attention in ("eager", "math"):
         raise InputError(
-            f"offload {job.offload} is not something that strategy {topology.strategy} does. "
+            f"attention {setup.kernels.attention} writes out whole rows of scores, "
+            f"which cp {topology.cp} cannot divide. Take sdpa, flash, efficient or cudnn."
+        )
+    needed = GATHERING if setup.offload.what in ("params", "all") else SHARDED
+    if (
+        setup.offload.what in ("optimizer", "params", "all")
+        and topology.strategy not in needed
+        and topology.gpus > 1
+    ):
+        raise InputError(
+            f"offload {setup.offload.what} is not something that strategy {topology.strategy} does. "
             f"Strategies that do: {', '.join(needed)}."
         )
 
-    if (job.expert_capacity is not None or job.pad_experts) and _experts(config) is None:
-        raise InputError(f"expert-capacity and pad-experts are about experts, and {config.where} has none")
-    about_experts = [name for name in ("expert_dispatch", "expert_gemm", "overlap_experts") if getattr(job, name)]
-    if about_experts and _experts(config) is None:
-        names = ", ".join(name.replace("_", "-") for name in about_experts)
-        raise InputError(f"{names}: {config.where} has no experts")
-    if job.expert_dispatch is not None and job.framework != "megatron":
+    if (setup.experts.capacity is not None or setup.experts.pad) and _experts(config) is None:
         raise InputError(
-            f"expert-dispatch names Megatron's dispatchers, and framework is {job.framework}: leave it out"
+            f"expert-capacity and pad-experts are about experts, and {config.where} has none"
         )
-    if job.overlap_experts and topology.ep == 1:
-        raise InputError("overlap-experts hides the communication of expert parallelism: it needs ep of at least 2")
-    if job.pad_experts and job.expert_capacity is None:
+    said = {
+        "expert-dispatch": setup.experts.dispatch,
+        "expert-gemm": setup.experts.gemm,
+        "overlap-experts": setup.experts.overlap,
+    }
+    about_experts = [name for name, value in said.items() if value]
+    if about_experts and _experts(config) is None:
+        raise InputError(f"{', '.join(about_experts)}: {config.where} has no experts")
+    if setup.experts.dispatch is not None and setup.versions.framework != "megatron":
+        raise InputError(
+            f"expert-dispatch names Megatron's dispatchers, and framework is {setup.versions.framework}: leave it out"
+        )
+    if setup.experts.overlap and topology.ep == 1:
+        raise InputError(
+            "overlap-experts hides the communication of expert parallelism: it needs ep of at least 2"
+        )
+    if setup.experts.pad and setup.experts.capacity is None:
         raise InputError("pad-experts needs expert-capacity: that is what rows are padded to")
-    if job.offload_device == "nvme" and topology.strategy != "zero3":
-        raise InputError(f"offload-device nvme is something that zero3 does, not strategy {topology.strategy}")
-    if job.offload_device == "nvme" and job.offload not in ("optimizer", "params", "all"):
-        raise InputError(f"offload-device nvme needs offload optimizer, params or all, not {job.offload}")
+    if setup.offload.device == "nvme" and topology.strategy != "zero3":
+        raise InputError(
+            f"offload-device nvme is something that zero3 does, not strategy {topology.strategy}"
+        )
+    if setup.offload.device == "nvme" and setup.offload.what not in ("optimizer", "params", "all"):
+        raise InputError(
+            f"offload-device nvme needs offload optimizer, params or all, not {setup.offload.what}"
+        )
 
 
-def expert_load(job: Job) -> int:
+def expert_load(experts: Experts) -> int:
     """Rows on the fullest GPU's experts in percent of an even share. Capacity bounds them (Megatron
     moe_expert_capacity_factor, DeepSpeed capacity_factor); padding fills them up to it."""
-    if job.expert_capacity is None:
-        return job.expert_load
-    return job.expert_capacity if job.pad_experts else min(job.expert_load, job.expert_capacity)
+    if experts.capacity is None:
+        return experts.load
+    return experts.capacity if experts.pad else min(experts.load, experts.capacity)
 
 
 def most_expert_load(topology: Topology, config: Config) -> int | None:
@@ -206,14 +252,19 @@ def _multiples(gpus: int, model: int) -> str:
 
 def _divisions(
     topology: Topology, config: Config, *, ulysses: bool
-) -> Iterator[tuple[str, int | None, int, str]]:  # fmt: skip
+) -> Iterator[tuple[str, int | None, int, str]]:
     heads = _first(config, "num_attention_heads", "n_head", "n_heads", "num_heads")
     kv = _first(config, "num_key_value_heads")
     yield "heads", heads, topology.tp, f"tp {topology.tp}"
     if kv is not None and kv % topology.tp and topology.tp % kv:
         yield "key/value heads", kv, topology.tp, f"tp {topology.tp}, nor the other way round"
     if ulysses and heads is not None and heads % topology.tp == 0:
-        yield "heads per tensor-parallel GPU", heads // topology.tp, topology.cp, f"cp {topology.cp} (ulysses)"
+        yield (
+            "heads per tensor-parallel GPU",
+            heads // topology.tp,
+            topology.cp,
+            f"cp {topology.cp} (ulysses)",
+        )
     yield "experts", _experts(config), topology.ep, f"ep {topology.ep}"
 
 
@@ -238,7 +289,12 @@ def hints(topology: Topology) -> Iterator[str]:
         yield f"tp {topology.tp} does not divide a node's {node} GPUs: some groups span nodes."
     if topology.ep > 1 and topology.ep * topology.expert_tp > node:
         yield f"ep {topology.ep} spans nodes of {node} GPUs: tokens travel the network twice per layer."
-    if topology.strategy in GATHERING and topology.shard > node and topology.tp == 1 and topology.shard > 512:
+    if (
+        topology.strategy in GATHERING
+        and topology.shard > node
+        and topology.tp == 1
+        and topology.shard > 512
+    ):
         yield (
             f"{topology.strategy} over {topology.shard} ranks gathers every layer across the network: "
             "consider shard-size (HSDP)."

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-REUSE, PREFETCH = 1_000_000_000, 50_000_000  # stage3_max_reuse_distance, stage3_prefetch_bucket_size, in elements
+REUSE, PREFETCH = (
+    1_000_000_000,
+    50_000_000,
+)  # stage3_max_reuse_distance, stage3_prefetch_bucket_size, in elements
 REDUCE_BUCKET = 500_000_000  # zero/config.py reduce_bucket_size, in elements
 NORM_PART = 250_000_000  # elements that _constant_buffered_norm2 raises to fp64 at a time
 
@@ -50,5 +53,7 @@ class Bucket:
 
     def reduce(self) -> Iterator[Reduction]:
         if self.waiting:
-            yield Reduction(elements=sum(self.waiting), largest=max(self.waiting), tensors=len(self.waiting))
+            yield Reduction(
+                elements=sum(self.waiting), largest=max(self.waiting), tensors=len(self.waiting)
+            )
         self.waiting = []

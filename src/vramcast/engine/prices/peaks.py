@@ -13,16 +13,15 @@ from dataclasses import replace
 from vramcast.catalog.gpus import Gpu
 from vramcast.engine.bill import job_phases
 from vramcast.engine.lines.amounts import Amounts
-from vramcast.engine.lines.optimizers import implementation, temporaries
+from vramcast.engine.lines.optimizers import temporaries
 from vramcast.engine.lines.other_lines import beside
 from vramcast.engine.lines.overheads import workspace_entries
 from vramcast.engine.lines.setting import Setting
 from vramcast.engine.lines.states import States, state_entries, unique
-from vramcast.engine.lines.training_step import Step, keeps_outputs, loss_apart
+from vramcast.engine.lines.training_step import Step, loss_apart
 from vramcast.engine.program import record_job
 from vramcast.engine.recording.record import DEVICE
 from vramcast.errors import UnsupportedError
-from vramcast.job import Job
 from vramcast.ledger import (
     BACKWARD,
     EVAL,
@@ -42,129 +41,169 @@ from vramcast.models.read.config import Config
 from vramcast.models.record.dims import Number, choose, maximum
 from vramcast.models.record.program import Sizes
 from vramcast.models.record.sliding_windows import window_of
+from vramcast.setup import Setup
 
 # A peak lies in one of these: the first step's phases are never above the next one's, which have states as well.
 MOMENTS = (NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD, GATING, NEXT_STEP, RESUME, ROLLOUT, EVAL)
 OF_PASSES = {FORWARD: NEXT_FORWARD, LOSS: NEXT_LOSS, BACKWARD: NEXT_BACKWARD, GATING: GATING}
 
 ByPhase = dict[str, Number]
-CRITIC_STATES = ("critic: optimizer states", "critic: optimizer step")  # what the optimizer decides of a critic
+CRITIC_STATES = (
+    "critic: optimizer states",
+    "critic: optimizer step",
+)  # what the optimizer decides of a critic
 
 
 class Recording:
     """A job's model as one regime records it. Jobs given to the methods may differ from the recorded one in whatever
     leaves the recorded tensors alone: checkpointing, optimizer, accumulation, companions, what the loop holds."""
 
-    def __init__(self, job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> None:
+    def __init__(self, setup: Setup, config: Config, gpu: Gpu | None, sizes: Sizes) -> None:
         self._beyond, self._within = lengths_beyond(sizes, config), None
-        if self._beyond is not None:  # lengths on both sides of the model's window: recorded once for each
-            self._within = Recording(job, config, gpu, replace(sizes, beyond=False))
-            sizes = replace(sizes, beyond=True)
+        if (
+            self._beyond is not None
+        ):  # lengths on both sides of the model's window: recorded once for each
+            self._within = Recording(setup, config, gpu, replace(sizes, beyond_window=False))
+            sizes = replace(sizes, beyond_window=True)
         self.config, self.gpu, self.sizes = config, gpu, sizes
-        self.program = record_job(job, config, gpu, sizes)
+        self.program = record_job(setup, config, gpu, sizes)
         self.params = unique(self.program.params())
         self._lying: dict[Hashable, dict[str, int]] = {}
         self._beside: dict[Hashable, ByPhase] = {}
 
-    def peak(self, job: Job) -> Number:
-        passes, extra, lying = self.passes(job), self.beside(job), self.lying(job)
+    def peak(self, setup: Setup) -> Number:
+        passes, extra, lying = self.passes(setup), self.beside(setup), self.lying(setup)
         top: Number = 0
         for phase, nbytes in passes.items():
             top = maximum(top, nbytes + extra.get(phase, 0) + lying[phase])
         return top
 
-    def passes(self, job: Job) -> ByPhase:
+    def passes(self, setup: Setup) -> ByPhase:
         """What a later step makes, by phase; 0 where a phase has nothing of its own."""
-        found = self._passes(job)
-        return found if self._within is None else self._by_length(found, self._within.passes(job))
+        found = self._passes(setup)
+        return found if self._within is None else self._by_length(found, self._within.passes(setup))
 
     def _by_length(self, beyond: ByPhase, within: ByPhase) -> ByPhase:
-        return {phase: choose(self._beyond, nbytes, within[phase]) for phase, nbytes in beyond.items()}
+        return {
+            phase: choose(self._beyond, nbytes, within[phase]) for phase, nbytes in beyond.items()
+        }
 
-    def _passes(self, job: Job) -> ByPhase:
-        step = self._step(job)
-        folded = step.fold(fresh=job.accumulate == 1 and not step.zeroed_in_place)
-        kept = folded.left if keeps_outputs(job) else 0
-        found = {OF_PASSES[phase]: peak + (kept if phase in _with_old_outputs(job) else 0)
-                 for phase, peak in folded.peaks.items()}  # fmt: skip
-        between = (phase for phase in (RESUME, ROLLOUT, EVAL) if phase in job_phases(step.job))
-        return {**found, NEXT_STEP: kept, **{phase: 0 if phase == RESUME else kept for phase in between}}
+    def _passes(self, setup: Setup) -> ByPhase:
+        step = self._step(setup)
+        folded = step.fold(fresh=setup.data.accumulate == 1 and not step.zeroed_in_place)
+        kept = folded.left if setup.loop.keeps_outputs else 0
+        found = {
+            OF_PASSES[phase]: peak + (kept if phase in _with_old_outputs(setup) else 0)
+            for phase, peak in folded.peaks.items()
+        }
+        between = (phase for phase in (RESUME, ROLLOUT, EVAL) if phase in job_phases(step.setup))
+        return {
+            **found,
+            NEXT_STEP: kept,
+            **{phase: 0 if phase == RESUME else kept for phase in between},
+        }
 
-    def _step(self, job: Job) -> Step:
-        return Step(job=job, program=self.program, states=States(params=self.params, job=job), place=DEVICE)
+    def _step(self, setup: Setup) -> Step:
+        return Step(
+            setup=setup,
+            program=self.program,
+            states=States(params=self.params, setup=setup),
+            place=DEVICE,
+        )
 
-    def beside(self, job: Job) -> ByPhase:
+    def beside(self, setup: Setup) -> ByPhase:
         """Inputs, companions, rollouts, evaluation and resuming."""
-        found = self._beside_of(job)
-        return found if self._within is None else self._by_length(found, self._within.beside(job))
+        found = self._beside_of(setup)
+        return found if self._within is None else self._by_length(found, self._within.beside(setup))
 
-    def _beside_of(self, job: Job) -> ByPhase:
-        key = (
-            job.reference, job.reference_dtype, job.reward, job.critic, job.teacher, job.evaluate, job.checkpointing,
-            keeps_outputs(job), (job.optimizer, implementation(job)) if job.resume != "none" else None,
-        )  # fmt: skip
+    def _beside_of(self, setup: Setup) -> ByPhase:
+        resumed = None if setup.phases.resume == "none" else setup.optimizer
+        key = (setup.companions, setup.phases, setup.checkpointing, setup.loop, resumed)
         if key not in self._beside:
-            self._beside[key] = _by_moment(line for line in self._lines(job) if line.component not in CRITIC_STATES)
+            self._beside[key] = _by_moment(
+                line for line in self._lines(setup) if line.component not in CRITIC_STATES
+            )
         return self._beside[key]
 
-    def _lines(self, job: Job) -> list[Amounts]:
-        states = States(params=self.params, job=job)
+    def _lines(self, setup: Setup) -> list[Amounts]:
+        states = States(params=self.params, setup=setup)
         setting = Setting(
-            job=job, config=self.config, gpu=self.gpu, sizes=self.sizes, program=self.program, states=states,
+            setup=setup,
+            config=self.config,
+            gpu=self.gpu,
+            sizes=self.sizes,
+            program=self.program,
+            states=states,
             device=DEVICE,
-        )  # fmt: skip
+        )
         return [line for line in beside(setting).lines if line.place == DEVICE]
 
-    def lying(self, job: Job) -> dict[str, int]:
+    def lying(self, setup: Setup) -> dict[str, int]:
         """What batch and length do not change: weights, states (a critic's too), gradients, the step's temporaries,
         workspaces."""
+        accumulates = setup.data.accumulate > 1
         key = (
-            job.optimizer, implementation(job), job.optimizer_rank, job.optimizer_block, job.precision, job.ema,
-            job.framework, job.zero_grad, job.accumulate > 1,
-        )  # fmt: skip
+            setup.optimizer,
+            setup.precision,
+            setup.companions,
+            setup.versions,
+            setup.loop,
+            accumulates,
+        )
         if key not in self._lying:
-            self._lying[key] = self._lying_of(self._step(job))
+            self._lying[key] = self._lying_of(self._step(setup))
         return self._lying[key]
 
     def _lying_of(self, step: Step) -> dict[str, int]:
-        job, states = step.job, step.states
-        entries = (*state_entries(states, DEVICE), *workspace_entries(job, self.gpu, DEVICE))
+        setup, states = step.setup, step.states
+        entries = (
+            *state_entries(states, DEVICE),
+            *workspace_entries(setup.versions, self.gpu, DEVICE),
+        )
         item = states.recipe.states.nbytes if states.recipe.states else None
-        made = temporaries(states.trained, job, item)[0]
-        inside = implementation(job) == "in-backward"
-        if inside and job.accumulate > 1:
-            raise UnsupportedError("accumulate cannot be combined with an optimizer that steps inside backward")
+        made = temporaries(states.trained, setup, item)[0]
+        inside = setup.optimizer.implementation == "in-backward"
+        if inside and setup.data.accumulate > 1:
+            raise UnsupportedError(
+                "accumulate cannot be combined with an optimizer that steps inside backward"
+            )
         stepping = NEXT_BACKWARD if inside else NEXT_STEP
         held = () if inside else _with_gradients(step)
         gradients = states.gradient_bytes
-        critic = (line for line in self._lines(job) if line.component in CRITIC_STATES) if job.critic != "none" else ()
+        critic = (
+            (line for line in self._lines(setup) if line.component in CRITIC_STATES)
+            if setup.companions.critic != "none"
+            else ()
+        )
         others = _by_moment(critic)
         return {
-            phase: _at(entries, phase) + others[phase] + (gradients if phase in held else 0)
+            phase: _at(entries, phase)
+            + others[phase]
+            + (gradients if phase in held else 0)
             + (made if phase == stepping else 0)
             for phase in MOMENTS
-        }  # fmt: skip
+        }
 
 
 def lengths_beyond(sizes: Sizes, config: Config) -> Number | None:
     """Which of many lengths are as long as the model's window; None where all are or none is, or it is known."""
     window = window_of(config)
-    if window is None or sizes.beyond is not None or isinstance(sizes.seq, int):
+    if window is None or sizes.beyond_window is not None or isinstance(sizes.seq, int):
         return None
     found = sizes.seq >= window
     return found if found.any() and not found.all() else None
 
 
-def _with_old_outputs(job: Job) -> tuple[str, ...]:
+def _with_old_outputs(setup: Setup) -> tuple[str, ...]:
     """Phases of a step in which the last one's outputs are still held."""
-    return (FORWARD,) if loss_apart(job) else (FORWARD, LOSS)
+    return (FORWARD,) if loss_apart(setup) else (FORWARD, LOSS)
 
 
 def _with_gradients(step: Step) -> tuple[str, ...]:
     """Moments in which every gradient exists, beside those that backward itself makes."""
     if step.accumulates_apart:
         return tuple(phase for phase in MOMENTS if phase != RESUME)
-    if step.job.accumulate > 1 or step.zeroed_in_place:
+    if step.setup.data.accumulate > 1 or step.zeroed_in_place:
         later = (NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD, NEXT_STEP)
         return (*later, EVAL) if step.grads_in_forward else later
     return (NEXT_FORWARD, NEXT_LOSS, NEXT_STEP, EVAL) if step.grads_in_forward else (NEXT_STEP,)
@@ -180,4 +219,8 @@ def _by_moment(lines: Iterable[Amounts]) -> ByPhase:
 
 
 def _at(entries: Iterable[Entry], phase: str) -> int:
-    return sum(e.nbytes for e in entries if e.place == DEVICE and phase in e.phases and e.level == Level.ALLOCATED)
+    return sum(
+        e.nbytes
+        for e in entries
+        if e.place == DEVICE and phase in e.phases and e.level == Level.ALLOCATED
+    )

@@ -17,11 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vramcast.engine.lines.optimizers import version
-from vramcast.job import Job
 from vramcast.models.read.config import Config
 from vramcast.models.record.program import Program
 from vramcast.models.record.tape import Op, Section, Value
+from vramcast.setup import Setup
 
 # The first version whose modeling file calls ALL_ATTENTION_FUNCTIONS, as the released wheels have it.
 SHARED_FROM = {
@@ -41,21 +40,27 @@ LIKE_QUERIES = ("flash attention", "cudnn attention")  # the output's layout fol
 LAID_OUT = ("copy", "cat")  # what these ops make is contiguous head by head
 
 
-def lay_out(program: Program, job: Job, config: Config) -> None:
+def lay_out(program: Program, setup: Setup, config: Config) -> None:
     """Put the copies in, section by section."""
     if program.regime.code != "transformers":
         return
-    shared = copies_before_sdpa(job, config)
+    shared = copies_before_sdpa(setup, config)
     ids = program.tape.inputs[0]
-    folds = program.regime.attention != "math" and not (isinstance(ids.shape[0], int) and ids.shape[0] == 1)
-    for section in {id(placed.section): placed.section for placed in program.placed}.values():
+    folds = program.regime.attention != "math" and not (
+        isinstance(ids.shape[0], int) and ids.shape[0] == 1
+    )
+    for section in {id(placed.section): placed.section for placed in program.sections}.values():
         _lay_out(section, shared=shared, folds=folds)
 
 
-def copies_before_sdpa(job: Job, config: Config) -> bool:
+def copies_before_sdpa(setup: Setup, config: Config) -> bool:
     """`flash` asked for by name is the flash-attn package, which transformers calls without copies."""
     first = SHARED_FROM.get(config.model_type)
-    return first is not None and first <= version(job.transformers_version) < UNTIL and job.attention != "flash"
+    return (
+        first is not None
+        and first <= setup.versions.transformers < UNTIL
+        and setup.kernels.attention != "flash"
+    )
 
 
 def _lay_out(section: Section, *, shared: bool, folds: bool) -> None:
@@ -65,7 +70,10 @@ def _lay_out(section: Section, *, shared: bool, folds: bool) -> None:
     for op in section.ops:
         _follow(op, moved)
         which = _operands(op, shared=shared, folds=folds)
-        ops += _copied(op, [index for index in which if makers.get(id(op.inputs[index].storage)) not in LAID_OUT])
+        ops += _copied(
+            op,
+            [index for index in which if makers.get(id(op.inputs[index].storage)) not in LAID_OUT],
+        )
         makers[id(op.output)] = op.name
         before = ops[-1] if ops else None
         if shared and op.name == "view" and before is not None and before.name in LIKE_QUERIES:

@@ -6,7 +6,7 @@ frameworks changed is told where it matters (see `regime`).
 
 from __future__ import annotations
 
-Version = tuple[int, int]
+from vramcast.setup.versions import Version
 
 # `_supports_sdpa` of each family's modeling file, released wheels 4.30 to 5.22: the first version with True, where that
 # is later than SDPA itself (4.36) or than the family. Before, attention is eager unless another kernel is asked for.
@@ -23,8 +23,9 @@ NEVER_SDPA = frozenset({"gpt_neo", "gptj", "codegen", "bloom", "gpt_oss"})
 # Soft-capped scores: 4.45 to 4.47 swap SDPA for eager (_check_and_enable_sdpa), from 5.21 it is not offered at all. In
 # between SDPA is the default, and the cap is left out.
 EAGER_AGAIN: dict[str, tuple[tuple[Version, Version], ...]] = {
-    "gemma2": (((4, 45), (4, 48)), ((5, 21), (99, 0))), "vaultgemma": (((5, 21), (99, 0)),),
-}  # fmt: skip
+    "gemma2": (((4, 45), (4, 48)), ((5, 21), (99, 0))),
+    "vaultgemma": (((5, 21), (99, 0)),),
+}
 SDPA_NEEDS_TORCH: Version = (2, 1)  # utils/import_utils.py is_torch_sdpa_available
 CALLS_SDPA_ITSELF = {"falcon": (2, 0)}  # since 4.31, wherever torch has it
 
@@ -59,12 +60,18 @@ LOSS_FUNCTION_FROM: dict[str, Version] = {
 LOSS_FUNCTION_EXISTS_FROM: Version = (4, 46)
 RAISED_FROM: dict[str, Version] = {"llama": (4, 31)}
 NEVER: Version = (99, 0)
-RAISED_FROM |= dict.fromkeys(("gpt2", "gpt_bigcode", "opt", "bloom", "falcon", "stablelm", "gpt_neox", "llava"), NEVER)
+RAISED_FROM |= dict.fromkeys(
+    ("gpt2", "gpt_bigcode", "opt", "bloom", "falcon", "stablelm", "gpt_neox", "llava"), NEVER
+)
 # Code that models bring along does not change with transformers.
 OF_THEIR_OWN = {
-    "internlm": "never", "internlm2": "model", "internlm3": "loss", "baichuan": "never", "chatglm": "model",
+    "internlm": "never",
+    "internlm2": "model",
+    "internlm3": "loss",
+    "baichuan": "never",
+    "chatglm": "model",
     "qwen": "never",
-}  # fmt: skip
+}
 
 
 def raises_logits(model_type: str, transformers: Version) -> str:
@@ -83,9 +90,8 @@ TRAINER_WITHOUT_CACHE_FROM: Version = (5, 0)
 # modeling_t5.py: since then the decoder asks its own copy of the config, which the Trainer does not reach.
 DECODER_DECIDES_FROM: dict[str, Version] = dict.fromkeys(("t5", "mt5", "umt5"), (5, 15))
 
-# modeling_utils.py gradient_checkpointing_enable: use_reentrant was True unless asked otherwise; since then it is
-# False, and every model that reads token ids has enable_input_require_grads() called.
-REENTRANT_BEFORE: Version = (5, 0)
+# modeling_utils.py gradient_checkpointing_enable: since then it calls enable_input_require_grads() of every model that
+# reads token ids.
 INPUT_GRADS_FROM: Version = (5, 0)
 
 # masking_utils.py: boolean masks, which SDPA makes additive for every call. Before, one additive mask for all layers;

@@ -15,15 +15,25 @@ from collections.abc import Callable, Mapping, Set
 from vramcast.errors import InputError
 
 ALL_LINEAR = ("all-linear",)
-QWEN = {"gate": "gate", "gate_proj": "gate_up_proj", "up_proj": "gate_up_proj", "down_proj": "down_proj"}
+QWEN = {
+    "gate": "gate",
+    "gate_proj": "gate_up_proj",
+    "up_proj": "gate_up_proj",
+    "down_proj": "down_proj",
+}
 MOVED: dict[str, dict[str, str]] = {
     "mixtral": {"gate": "gate", "w1": "gate_up_proj", "w3": "gate_up_proj", "w2": "down_proj"},
-    "qwen3_moe": QWEN, "olmoe": QWEN, "deepseek_v2": QWEN, "deepseek_v3": QWEN,
-}  # fmt: skip
+    "qwen3_moe": QWEN,
+    "olmoe": QWEN,
+    "deepseek_v2": QWEN,
+    "deepseek_v3": QWEN,
+}
 NOTHING: dict[str, str] = {}
 
 
-def lora_matches(targets: tuple[str, ...], moved: Mapping[str, str] = NOTHING) -> Callable[[str, str], bool]:
+def lora_matches(
+    targets: tuple[str, ...], moved: Mapping[str, str] = NOTHING
+) -> Callable[[str, str], bool]:
     """`all-linear` is every linear but the head; a name matches the whole path or its end. `moved`: see MOVED."""
     everything = targets == ALL_LINEAR
     found = moved.keys() if everything else moved.keys() & {_last(target) for target in targets}

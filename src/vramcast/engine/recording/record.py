@@ -5,69 +5,93 @@ from __future__ import annotations
 from vramcast.catalog.gpus import Gpu
 from vramcast.engine.editing.lines import edit_regime
 from vramcast.engine.lines.between_steps import TO_FP32
-from vramcast.engine.lines.optimizers import version
-from vramcast.engine.lines.training_step import keeps_outputs
 from vramcast.engine.recording.attention_copies import lay_out
 from vramcast.engine.recording.regime import regime_of
 from vramcast.engine.recording.sequence_limits import default_seq
 from vramcast.engine.stream.gate_loops import check_loop
 from vramcast.errors import InputError, unknown
-from vramcast.job import Job
 from vramcast.models.families import own_targets, record
 from vramcast.models.read.config import Config
 from vramcast.models.record.loss import add_loss
 from vramcast.models.record.program import Program, Sizes
 from vramcast.models.record.tape import Param
+from vramcast.setup import Setup
+from vramcast.setup.records import Adapter, Data
 
 DEVICE = "cuda:0"
 
 
-def is_divided(job: Job) -> bool:
+def is_divided(setup: Setup) -> bool:
     """Does anything in the job concern many GPUs, or what a strategy for them does on one?"""
-    sizes = (job.gpus, job.tp, job.pp, job.cp, job.ep)
-    return max(sizes) > 1 or job.offload != "none" or job.strategy not in (None, "none")
+    sizes = (
+        setup.parallel.gpus,
+        setup.parallel.tp,
+        setup.parallel.pp,
+        setup.parallel.cp,
+        setup.experts.ep,
+    )
+    return (
+        max(sizes) > 1
+        or setup.offload.what != "none"
+        or setup.parallel.strategy not in (None, "none")
+    )
 
 
-def record_on_one_gpu(job: Job, config: Config, gpu: Gpu | None, sizes: Sizes) -> Program:
+def record_on_one_gpu(setup: Setup, config: Config, gpu: Gpu | None, sizes: Sizes) -> Program:
     """The model as this job runs it, loss included; names are checked against what exists."""
-    regime = regime_of(job, config, gpu)
-    if job.sub_device is not None and not job.edit:
+    regime = regime_of(setup, config, gpu)
+    if setup.editing.sub_device is not None and not setup.editing.parameters:
         raise InputError("sub-device is the second device of an editing job: it needs edit")
-    program = record(config, edit_regime(job, config, regime, sizes) if job.edit else regime, sizes)
-    lay_out(program, job, config)
-    add_loss_to(program, job)
-    check_loop(job, program)
+    program = record(
+        config,
+        edit_regime(setup.editing, config, regime, sizes) if setup.editing.parameters else regime,
+        sizes,
+    )
+    lay_out(program, setup, config)
+    add_loss_to(program, setup)
+    check_loop(setup, program)
     params = list(program.params())
-    _check_targets(job, params, program)
-    if job.freeze and all(param.trainable for param in params):
-        raise InputError(f"freeze {', '.join(job.freeze)} matches no parameter. {_modules(program)}")
+    _check_targets(setup.adapter, params, program)
+    if setup.adapter.freeze and all(param.trainable for param in params):
+        raise InputError(
+            f"freeze {', '.join(setup.adapter.freeze)} matches no parameter. {_modules(program)}"
+        )
     if not any(param.trainable for param in params):
-        raise InputError(f"freeze {', '.join(job.freeze)} leaves nothing to train")
+        raise InputError(f"freeze {', '.join(setup.adapter.freeze)} leaves nothing to train")
     return program
 
 
-def add_loss_to(program: Program, job: Job) -> None:
-    transformers, to_fp32 = version(job.transformers_version), job.framework in TO_FP32 and not keeps_outputs(job)
-    add_loss(program, transformers=transformers, kind=job.loss, outputs_in_fp32=to_fp32)
+def add_loss_to(program: Program, setup: Setup) -> None:
+    transformers, to_fp32 = (
+        setup.versions.transformers,
+        setup.versions.framework in TO_FP32 and not setup.loop.keeps_outputs,
+    )
+    add_loss(program, transformers=transformers, kind=setup.kernels.loss, outputs_in_fp32=to_fp32)
 
 
-def _check_targets(job: Job, params: list[Param], program: Program) -> None:
+def _check_targets(adapter: Adapter, params: list[Param], program: Program) -> None:
     """A target that matches nothing is silently skipped by PEFT, and then less is trained than was meant."""
-    if job.lora_rank is None:
+    if adapter.rank is None:
         return
     if program.regime.code != "transformers":
         known = (*own_targets(program.regime.code), "all-linear")
-        for target in job.lora_targets:
+        for target in adapter.targets:
             if target not in known:
                 raise unknown(f"lora-targets of {program.regime.code}", target, known)
         return
-    adapted = {param.name.partition(".base_layer")[0] for param in params if ".base_layer." in param.name}
+    adapted = {
+        param.name.partition(".base_layer")[0] for param in params if ".base_layer." in param.name
+    }
     missing = [
-        target for target in job.lora_targets
-        if target != "all-linear" and not any(name == target or name.endswith(f".{target}") for name in adapted)
-    ]  # fmt: skip
+        target
+        for target in adapter.targets
+        if target != "all-linear"
+        and not any(name == target or name.endswith(f".{target}") for name in adapted)
+    ]
     if missing or not adapted:
-        raise InputError(f"lora-targets {', '.join(missing or job.lora_targets)} match no module. {_modules(program)}")
+        raise InputError(
+            f"lora-targets {', '.join(missing or adapter.targets)} match no module. {_modules(program)}"
+        )
 
 
 def _modules(program: Program) -> str:
@@ -80,16 +104,19 @@ def _modules(program: Program) -> str:
     return f"Linear modules of this model: {', '.join(sorted({path.rpartition('.')[2] for path in paths}))}."
 
 
-def sizes_of(job: Job, config: Config) -> Sizes:
-    seq = job.longest_seq or job.seq or default_seq(config)
-    images = 1 if job.images is None else job.images
-    return Sizes.named(job.batch, seq, job.target_seq or seq, images, job.image_tokens)
+def sizes_of(data: Data, config: Config) -> Sizes:
+    seq = data.longest_seq or data.seq or default_seq(config)
+    images = 1 if data.images is None else data.images
+    return Sizes.named(data.batch, seq, data.target_seq or seq, images, data.image_tokens)
 
 
 def plain(sizes: Sizes) -> Sizes:
     """The same numbers without the names that formulas show."""
     tokens = None if sizes.image_tokens is None else int(sizes.image_tokens)
     return Sizes(
-        batch=int(sizes.batch), seq=int(sizes.seq), target_seq=int(sizes.target_seq), images=int(sizes.images),
+        batch=int(sizes.batch),
+        seq=int(sizes.seq),
+        target_seq=int(sizes.target_seq),
+        images=int(sizes.images),
         image_tokens=tokens,
-    )  # fmt: skip
+    )

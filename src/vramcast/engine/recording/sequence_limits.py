@@ -10,8 +10,17 @@ from vramcast.models.record.tape import Op
 DEFAULT_SEQ = 2048
 LENGTH_KEYS = ("max_target_positions", "n_positions", "n_ctx")
 LABELS = ("position embeddings", "positions")  # of the look-ups in such a table
-SHIFTED = ("roberta", "xlm-roberta", "camembert", "opt", "bart", "mbart")  # rows before the first position
-ROWS_IN_FRONT = 2  # `padding_idx + 1` where RoBERTa counts; the learned embedding's `offset` in OPT and BART
+SHIFTED = (
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "opt",
+    "bart",
+    "mbart",
+)  # rows before the first position
+ROWS_IN_FRONT = (
+    2  # `padding_idx + 1` where RoBERTa counts; the learned embedding's `offset` in OPT and BART
+)
 
 
 def default_seq(config: Config) -> int:
@@ -23,16 +32,22 @@ def default_seq(config: Config) -> int:
 
 def has_tokens(config: Config) -> bool:
     """A model of images only (ViT, ResNet) has no vocabulary, and a sequence length says nothing about it."""
-    return "vocab_size" in config.data or "text_config" in config.data or "num_channels" not in config.data
+    return (
+        "vocab_size" in config.data
+        or "text_config" in config.data
+        or "num_channels" not in config.data
+    )
 
 
 def _rows_counted_in(config: Config) -> int:
     """RoBERTa's `max_position_embeddings` counts the rows in front; OPT's and BART's does not."""
-    return ROWS_IN_FRONT if "roberta" in config.model_type or config.model_type == "camembert" else 0
+    return (
+        ROWS_IN_FRONT if "roberta" in config.model_type or config.model_type == "camembert" else 0
+    )
 
 
 def check_positions(program: Program, config: Config) -> None:
-    for placed in program.placed:
+    for placed in program.sections:
         for op in placed.section.ops:
             if op.name == "embedding" and op.output.label in LABELS:
                 _check(op, config)

@@ -15,32 +15,47 @@ from vramcast.engine.replay.run import Replayed, Script, Shorter, replay
 from vramcast.engine.replay.varying_lengths import Earlier, Measure
 from vramcast.engine.stream.events import share_of
 from vramcast.engine.stream.timeline import Stamped
-from vramcast.job import Job
 from vramcast.ledger import BACKWARD, LOSS
 from vramcast.models.record.program import Program
+from vramcast.setup import Setup
+from vramcast.setup.records import Versions
 
 
 def step_script(
-    step: Step, first: list[Stamped], later: list[Stamped], resident: tuple[int, ...], gpu: Gpu | None
+    step: Step,
+    first: list[Stamped],
+    later: list[Stamped],
+    resident: tuple[int, ...],
+    gpu: Gpu | None,
 ) -> Script:
     """Tensor by tensor."""
-    states, job = step.states, step.job
+    states, setup = step.states, step.setup
     item = states.recipe.states.nbytes if states.recipe.states else None
-    made = (state_tensors(param, job, item) for param in states.trained if not is_paged(job, param))
+    made = (
+        state_tensors(param, setup, item)
+        for param in states.trained
+        if not is_paged(setup.optimizer, param)
+    )
     weights = tuple(param.nbytes for param in states.params)
     if step.accumulates_apart:
         weights += tuple(gradient_bytes(param, states.recipe) for param in states.trained)
-    for held in (states.recipe.master, job.ema == "same"):
+    for held in (states.recipe.master, setup.companions.ema == "same"):
         weights += tuple(4 * param.numel for param in states.trained) if held else ()
     return Script(
-        weights=(*weights, *resident), first=first, later=later, states=tuple(chain.from_iterable(made)),
-        step_temporaries=temporary_lists(states.trained, job, item),
-        small=tuple(int(value.nbytes) for value in batch_values(step.program, job)), workspaces=workspaces(job, gpu),
-        states_from_start=KNOWN[job.optimizer].from_start, last_section=len(step.program.placed) - 1,
-        old_until=LOSS if loss_apart(job) else BACKWARD,
-        zero_grad_first=not step.grads_in_forward, accumulates=job.accumulate > 1,
+        weights=(*weights, *resident),
+        first=first,
+        later=later,
+        states=tuple(chain.from_iterable(made)),
+        step_temporaries=temporary_lists(states.trained, setup, item),
+        small=tuple(int(value.nbytes) for value in batch_values(step.program, setup.versions)),
+        workspaces=workspaces(setup.versions, gpu),
+        states_from_start=KNOWN[setup.optimizer.name].from_start,
+        last_section=len(step.program.sections) - 1,
+        old_until=LOSS if loss_apart(setup) else BACKWARD,
+        zero_grad_first=not step.grads_in_forward,
+        accumulates=setup.data.accumulate > 1,
         zero_grad_behind=step.grads_in_forward and not step.zeroed_in_place,
-    )  # fmt: skip
+    )
 
 
 def roughly_reserved(largest: Script, longest: int) -> Measure:
@@ -59,36 +74,49 @@ def roughly_reserved(largest: Script, longest: int) -> Measure:
 
 
 def of_same(stream: list[Stamped], program: Program, other: Program) -> list[Stamped]:
-    pairs = zip(program.placed, other.placed, strict=True)
-    same = {id(a): id(b) for one, two in pairs for a, b in zip(one.section.params, two.section.params, strict=True)}
+    pairs = zip(program.sections, other.sections, strict=True)
+    same = {
+        id(a): id(b)
+        for one, two in pairs
+        for a, b in zip(one.section.params, two.section.params, strict=True)
+    }
     keys = {("gradient", own): ("gradient", key) for own, key in same.items()}
     shares = {share_of(own): share_of(key) for own, key in same.items()}
     return [
-        item._replace(key=(item.section, keys[item.event.key])) if item.event.key in keys
-        else item._replace(key=shares[item.event.key]) if item.event.key in shares
+        item._replace(key=(item.section, keys[item.event.key]))
+        if item.event.key in keys
+        else item._replace(key=shares[item.event.key])
+        if item.event.key in shares
         else item
         for item in stream
-    ]  # fmt: skip
+    ]
 
 
-def replayed_on_card(script: Script, gpu: Gpu | None, job: Job, *, card_only: bool = False) -> Replayed:
+def replayed_on_card(
+    script: Script, gpu: Gpu | None, setup: Setup, *, card_only: bool = False
+) -> Replayed:
     """On the card if it suffices there (a full card makes torch give cached blocks back), else on one without limit,
     unless the card is all that matters."""
     if gpu is not None and gpu.total_bytes is not None:
-        room, asked = room_on(job, gpu), least_bytes(script)
+        room, asked = room_on(setup.versions, gpu), least_bytes(script)
         if asked > room and card_only:
             return Replayed(
-                peak_requested_bytes=asked, peak_allocated_bytes=asked, peak_reserved_bytes=asked, out_of_memory=True
+                peak_requested_bytes=asked,
+                peak_allocated_bytes=asked,
+                peak_reserved_bytes=asked,
+                out_of_memory=True,
             )
         if asked <= room:
-            replayed = replay(script, capacity_bytes=room, conf=job.alloc_conf)
+            replayed = replay(script, capacity_bytes=room, conf=setup.alloc_conf)
             if card_only or not replayed.out_of_memory:
                 return replayed
-    return replay(script, capacity_bytes=None, conf=job.alloc_conf)
+    return replay(script, capacity_bytes=None, conf=setup.alloc_conf)
 
 
-def room_on(job: Job, gpu: Gpu) -> int:
-    return gpu.capacity_bytes() - sum(entry.nbytes for entry in context_entries(job, gpu, "cuda:0"))
+def room_on(versions: Versions, gpu: Gpu) -> int:
+    return gpu.capacity_bytes() - sum(
+        entry.nbytes for entry in context_entries(versions, gpu, "cuda:0")
+    )
 
 
 def least_bytes(script: Script) -> int:

@@ -41,17 +41,20 @@ def played_with(script: Played, extra: Beside, device: str) -> Played:
         return script
     accumulates = script.accumulates
     return replace(
-        script, first=with_beside(script.first, extra, device, later=False),
+        script,
+        first=with_beside(script.first, extra, device, later=False),
         again=with_beside(script.first, extra, device, later=True) if accumulates else None,
         later=with_beside(script.later, extra, device, later=True, begins=not accumulates),
-    )  # fmt: skip
+    )
 
 
 def with_beside(
     stream: Sequence[Stamped], extra: Beside, device: str, *, later: bool, begins: bool = True
-) -> list[Stamped]:  # fmt: skip
+) -> list[Stamped]:
     """The stream of the first step, or of a `later` one, if it `begins` one."""
-    blocks = Blocks((line for line in extra.blocks if line.place == device), STEP if later else None)
+    blocks = Blocks(
+        (line for line in extra.blocks if line.place == device), STEP if later else None
+    )
     passes = [(run.phase, run.stream()) for run in extra.passes if run.place == device]
     found: list[Stamped] = []
     for phase in (BETWEEN if later else (RESUME,)) if begins else ():
@@ -62,7 +65,12 @@ def with_beside(
         if item.phase != seen:
             seen = item.phase
             if seen == BACKWARD:
-                found += (event for name, made in passes if name in (FORWARD, LOSS) for event in alone(made, name))
+                found += (
+                    event
+                    for name, made in passes
+                    if name in (FORWARD, LOSS)
+                    for event in alone(made, name)
+                )
             found += blocks.at(LATER.get(seen, seen) if later else seen)
         found.append(item)
     return [*found, *blocks.at(NEXT_STEP if later else STEP)]
@@ -73,7 +81,10 @@ class Blocks:
     into tensors in these proportions; others are one tensor."""
 
     def __init__(
-        self, lines: Iterable[Amounts], since: str | None = None, shares: Mapping[str, Sequence[int]] = NO_SHARES
+        self,
+        lines: Iterable[Amounts],
+        since: str | None = None,
+        shares: Mapping[str, Sequence[int]] = NO_SHARES,
     ) -> None:
         """`since`: the phase that was the last before."""
         self.lines, self.shares = list(lines), shares
@@ -93,7 +104,12 @@ class Blocks:
         shares = self.shares.get(line.component, (1,))
         for number, share in enumerate(shares if nbytes else ()):
             key: Hashable = ("small", "beside", line.component, number)
-            yield Stamped(phase, 0, Event(sign, key, nbytes * share // sum(shares), "working", line.component), key)
+            yield Stamped(
+                phase,
+                0,
+                Event(sign, key, nbytes * share // sum(shares), "working", line.component),
+                key,
+            )
 
 
 def alone(stream: Sequence[Stamped], name: str) -> Iterator[Stamped]:

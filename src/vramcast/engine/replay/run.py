@@ -8,7 +8,7 @@ from functools import partial
 from itertools import takewhile
 
 from vramcast.allocator import Allocator, AllocatorSettings, Block, OutOfMemory, SimulatedDriver
-from vramcast.allocator.quick import quick
+from vramcast.allocator.quick import fast_calls
 from vramcast.engine.stream.events import Event
 from vramcast.engine.stream.timeline import Stamped
 from vramcast.ledger import BACKWARD, EVAL, ROLLOUT
@@ -31,28 +31,43 @@ class Script:
     later: list[Stamped]
     states: tuple[int, ...]
     states_from_start: bool = False  # made with the optimizer, else in its first step
-    step_temporaries: tuple[tuple[int, ...], ...]  # lists, each made as a whole and dropped as a whole
-    old_until: str = BACKWARD  # the phase before which a variable lets go of the last step's outputs
+    step_temporaries: tuple[
+        tuple[int, ...], ...
+    ]  # lists, each made as a whole and dropped as a whole
+    old_until: str = (
+        BACKWARD  # the phase before which a variable lets go of the last step's outputs
+    )
     zero_grad_first: bool  # gradients are dropped before the next forward
     zero_grad_behind: bool = False  # behind the forward of a step's first micro-batch
     accumulates: bool = False  # further micro-batches come before the first optimizer step
-    again: list[Stamped] | None = None  # the first micro-batch of a later step, where it is not like the very first
+    again: list[Stamped] | None = (
+        None  # the first micro-batch of a later step, where it is not like the very first
+    )
     earlier: tuple[list[Stamped], ...] = ()  # batches of other lengths, before the longest
-    stepped_after: int | None = None  # of those; None: the optimizer's first step comes behind the longest
+    stepped_after: int | None = (
+        None  # of those; None: the optimizer's first step comes behind the longest
+    )
     small: tuple[int, ...] = ()  # inputs
-    workspaces: tuple[int, ...] = ()  # of cuBLAS: forward's thread asks for one with the first block, autograd's behind
+    workspaces: tuple[
+        int, ...
+    ] = ()  # of cuBLAS: forward's thread asks for one with the first block, autograd's behind
     last_section: int = 0  # the loss, which multiplies nothing
 
     def largest(self) -> Script:
         """The few largest tensors of a step alone, beside the optimizer's states: these decide what a cache grows by.
         Of more that are all alike the first few order runs as all of them do."""
         least = _least([int(item.event.nbytes) for item in self.first if item.event.sign > 0])
-        first, later = ([item for item in part if item.event.nbytes >= least] for part in (self.first, self.later))
+        first, later = (
+            [item for item in part if item.event.nbytes >= least]
+            for part in (self.first, self.later)
+        )
         births = [item.key for item in first if item.event.sign > 0]
         if len(births) > LARGEST:
             few = set(births[:LARGEST])
             first, later = ([item for item in part if item.key in few] for part in (first, later))
-        return replace(self, weights=(), small=(), workspaces=(), first=first, later=later, step_temporaries=())
+        return replace(
+            self, weights=(), small=(), workspaces=(), first=first, later=later, step_temporaries=()
+        )
 
 
 def _least(sizes: list[int]) -> int:
@@ -71,10 +86,14 @@ class Columns:
 
     def with_sizes(self, sizes: Iterable[int]) -> list[Stamped]:
         events = map(
-            partial(tuple.__new__, Event), zip(self._signs, self._names, sizes, self._kinds, self._labels, strict=True)
+            partial(tuple.__new__, Event),
+            zip(self._signs, self._names, sizes, self._kinds, self._labels, strict=True),
         )
         return list(
-            map(partial(tuple.__new__, Stamped), zip(self._phases, self._sections, events, self._keys, strict=True))
+            map(
+                partial(tuple.__new__, Stamped),
+                zip(self._phases, self._sections, events, self._keys, strict=True),
+            )
         )
 
 
@@ -86,10 +105,14 @@ class Shorter:
         self._sizes = [(int(item.event.nbytes), not _is_gradient(item.key)) for item in stream]
 
     def of(self, length: int) -> list[Stamped]:
-        return self._columns.with_sizes(size * length // self.longest if grows else size for size, grows in self._sizes)
+        return self._columns.with_sizes(
+            size * length // self.longest if grows else size for size, grows in self._sizes
+        )
 
 
-def replay(script: Script, *, capacity_bytes: int | None, conf: str, most_bytes: int | None = None) -> Replayed:
+def replay(
+    script: Script, *, capacity_bytes: int | None, conf: str, most_bytes: int | None = None
+) -> Replayed:
     """On a card of `capacity_bytes`. Who has no use for a run that reserves more than `most_bytes` says so: it ends
     there, out of memory."""
     return Run(script, capacity_bytes=capacity_bytes, conf=conf, most_bytes=most_bytes).whole()
@@ -127,12 +150,23 @@ class Run:
     apart: frozenset[str] = frozenset()  # kinds of events that `born` and `dies` are asked about
 
     def __init__(
-        self, script: Script, *, capacity_bytes: int | None, conf: str, most_bytes: int | None = None
-    ) -> None:  # fmt: skip
+        self,
+        script: Script,
+        *,
+        capacity_bytes: int | None,
+        conf: str,
+        most_bytes: int | None = None,
+    ) -> None:
         self.script = script
-        driver = SimulatedDriver(capacity_bytes) if most_bytes is None else _Bounded(capacity_bytes, most_bytes)
-        self.allocator = Allocator(settings=AllocatorSettings.parse(conf), driver=driver, statistics=False)
-        self.malloc, self.free = quick(self.allocator)
+        driver = (
+            SimulatedDriver(capacity_bytes)
+            if most_bytes is None
+            else _Bounded(capacity_bytes, most_bytes)
+        )
+        self.allocator = Allocator(
+            settings=AllocatorSettings.parse(conf), driver=driver, statistics=False
+        )
+        self.malloc, self.free = fast_calls(self.allocator)
         self.blocks: dict[Hashable, tuple[Block, int]] = {}  # with the bytes asked for
         self.requested = self.peak_requested = 0
         self.old: list[Hashable] = []
@@ -155,7 +189,9 @@ class Run:
 
     def steps(self) -> None:
         script = self.script
-        zeroes = not (script.zero_grad_first or script.accumulates) and script.later is script.first  # behind forward
+        zeroes = (
+            not (script.zero_grad_first or script.accumulates) and script.later is script.first
+        )  # behind forward
         for count, stream in enumerate(script.earlier, 1):
             self.play(stream, zeroes=zeroes)
             if count == script.stepped_after:
@@ -168,7 +204,9 @@ class Run:
             self.play(script.later)
         self.optimizer_step()
         self.end_step(gradients=script.zero_grad_first)
-        if script.stepped_after:  # the longest batch comes once, and the optimizer's states were there
+        if (
+            script.stepped_after
+        ):  # the longest batch comes once, and the optimizer's states were there
             upcoming = script.again or script.first if script.accumulates else script.later
             return self.play(list(takewhile(lambda item: item.phase in BETWEEN, upcoming)))
         if script.accumulates and (script.zero_grad_first or script.zero_grad_behind):
@@ -186,7 +224,10 @@ class Run:
     def state(self) -> object:
         """Where things lie and what is cached, which decides all that comes next: no address is handed out twice."""
         pools = (self.allocator.segments.default_small, self.allocator.segments.default_large)
-        cached = [{stream: [key[:2] for key in keys] for stream, keys in pool.free.items() if keys} for pool in pools]
+        cached = [
+            {stream: [key[:2] for key in keys] for stream, keys in pool.free.items() if keys}
+            for pool in pools
+        ]
         return {key: block.address for key, (block, _) in self.blocks.items()}, cached
 
     def settle(self) -> None:
@@ -279,11 +320,15 @@ class Run:
 
     def waits(self, phase: str) -> bool:
         """Has the thread that runs this phase no workspace yet?"""
-        return self.handles < len(self.script.workspaces) and (phase == BACKWARD) == bool(self.handles)
+        return self.handles < len(self.script.workspaces) and (phase == BACKWARD) == bool(
+            self.handles
+        )
 
     def multiplies(self, item: Stamped) -> bool:
         """Is this a tensor that is made where there are matrix products?"""
-        return item.section < self.script.last_section if item.phase == BACKWARD else item.section > 0
+        return (
+            item.section < self.script.last_section if item.phase == BACKWARD else item.section > 0
+        )
 
     def dies(self, item: Stamped) -> None:
         self.drop(item.key)
@@ -309,9 +354,11 @@ class Run:
 
     def result(self, *, out_of_memory: bool) -> Replayed:
         return Replayed(
-            peak_requested_bytes=self.peak_requested, peak_allocated_bytes=self.allocator.peak_allocated_bytes,
-            peak_reserved_bytes=self.allocator.peak_reserved_bytes, out_of_memory=out_of_memory,
-        )  # fmt: skip
+            peak_requested_bytes=self.peak_requested,
+            peak_allocated_bytes=self.allocator.peak_allocated_bytes,
+            peak_reserved_bytes=self.allocator.peak_reserved_bytes,
+            out_of_memory=out_of_memory,
+        )
 
 
 def _is_gradient(key: Hashable) -> bool:
@@ -319,5 +366,7 @@ def _is_gradient(key: Hashable) -> bool:
     if type(key) is not tuple or len(key) < 2:
         return False
     of = key[1]
-    found: bool = of[0] == "gradient" if type(of) is tuple else of == "gradient" and key[0] == "outer"
+    found: bool = (
+        of[0] == "gradient" if type(of) is tuple else of == "gradient" and key[0] == "outer"
+    )
     return found

@@ -21,8 +21,9 @@ from math import expm1, log, log1p
 from random import Random
 
 from vramcast.errors import InputError
-from vramcast.job import Job
 from vramcast.sample_lengths import read_sample_lengths
+from vramcast.setup import Setup
+from vramcast.setup.records import Adapter, Data
 
 BATCHES = 1000  # of a run that does not say how many samples it has
 RUNS, MIDDLE = 101, 11
@@ -42,53 +43,63 @@ class Earlier:
 Measure = Callable[[Earlier], int]
 
 
-def has_many_lengths(job: Job) -> bool:
-    return job.lengths is not None or job.mean_seq is not None
+def has_many_lengths(data: Data) -> bool:
+    return data.lengths is not None or data.mean_seq is not None
 
 
-def earlier_lengths(job: Job, longest: int, measure: Measure) -> Earlier:
+def earlier_lengths(setup: Setup, longest: int, measure: Measure) -> Earlier:
     """What a run meets before its longest batch; nothing where all batches are alike. The measure says roughly what
     torch reserves after such batches."""
-    if job.lengths is not None:
-        return _of_file(job, longest)
-    if job.mean_seq is None:
+    if setup.data.lengths is not None:
+        return _of_file(setup, longest)
+    if setup.data.mean_seq is None:
         return Earlier()
-    if job.mean_seq > longest:
-        raise InputError(f"mean-seq {job.mean_seq} is more than the longest length, seq {longest}")
-    return typical_run(job, longest, measure)
+    if setup.data.mean_seq > longest:
+        raise InputError(
+            f"mean-seq {setup.data.mean_seq} is more than the longest length, seq {longest}"
+        )
+    return typical_run(setup, longest, measure)
 
 
-def batches_of(job: Job) -> int:
-    return BATCHES if job.samples is None else max(job.samples // job.batch, 1)
+def batches_of(data: Data) -> int:
+    return BATCHES if data.samples is None else max(data.samples // data.batch, 1)
 
 
-def typical_run(job: Job, longest: int, measure: Measure) -> Earlier:
+def typical_run(setup: Setup, longest: int, measure: Measure) -> Earlier:
     """Of many runs in random order one that reserves the middle amount: among those in the middle by the sum of their
     lengths the middle one by the measure."""
     random = Random(0)
-    runs = sorted((_random_run(job, longest, random) for _ in range(RUNS)), key=lambda run: sum(run.lengths))
+    runs = sorted(
+        (_random_run(setup, longest, random) for _ in range(RUNS)), key=lambda run: sum(run.lengths)
+    )
     middle = (RUNS - MIDDLE) // 2
     return sorted(runs[middle : middle + MIDDLE], key=measure)[MIDDLE // 2]
 
 
-def _random_run(job: Job, longest: int, random: Random) -> Earlier:
-    before = min(job.accumulate, batches_of(job))
+def _random_run(setup: Setup, longest: int, random: Random) -> Earlier:
+    before = min(setup.data.accumulate, batches_of(setup.data))
     first, later = (
-        _lengths(job, longest, random_records(random, batches)) for batches in (before, batches_of(job) - before)
+        _lengths(setup.data, longest, random_records(random, batches))
+        for batches in (before, batches_of(setup.data) - before)
     )
     last = max((*first, *later))  # the run's longest: that is the one of `longest` tokens
-    before_step, behind_step = (tuple(length for length in part if length < last) for part in (first, later))
-    return _in_parts(job, before_step, behind_step, longest)
+    before_step, behind_step = (
+        tuple(length for length in part if length < last) for part in (first, later)
+    )
+    return _in_parts(setup.adapter, before_step, behind_step, longest)
 
 
-def _lengths(job: Job, longest: int, shares: list[float]) -> tuple[int, ...]:
+def _lengths(data: Data, longest: int, shares: list[float]) -> tuple[int, ...]:
     """Of the distributions between nothing and the longest that have this mean, the one that assumes least: density
     e^(-steepness · length / longest), which has the largest entropy."""
-    assert job.mean_seq is not None
-    steepness = steepness_for(job.mean_seq / longest)
+    assert data.mean_seq is not None
+    steepness = steepness_for(data.mean_seq / longest)
     wide = -expm1(-steepness)
-    tops = (share ** (1 / job.batch) for share in shares)
-    found = (top if abs(steepness) < FLAT else -log1p(-min(top * wide, ALMOST)) / steepness for top in tops)
+    tops = (share ** (1 / data.batch) for share in shares)
+    found = (
+        top if abs(steepness) < FLAT else -log1p(-min(top * wide, ALMOST)) / steepness
+        for top in tops
+    )
     return tuple(min(max(round(longest * part), 1), longest) for part in found)
 
 
@@ -116,27 +127,36 @@ def random_records(random: Random, batches: int) -> list[float]:
     return found
 
 
-def _of_file(job: Job, longest: int) -> Earlier:
-    batches = (*padded_lengths(job, longest), longest)
+def _of_file(setup: Setup, longest: int) -> Earlier:
+    batches = (*padded_lengths(setup.data, longest), longest)
     others = batches[: batches.index(longest)]
-    if job.accumulate > len(others):  # the longest comes before the first step
+    if setup.data.accumulate > len(others):  # the longest comes before the first step
         return Earlier(lengths=tuple(records(others)))
-    return _in_parts(job, others[: job.accumulate], others[job.accumulate :], longest)
+    return _in_parts(
+        setup.adapter, others[: setup.data.accumulate], others[setup.data.accumulate :], longest
+    )
 
 
-def padded_lengths(job: Job, longest: int) -> tuple[int, ...]:
+def padded_lengths(data: Data, longest: int) -> tuple[int, ...]:
     """Of each batch, its longest sample."""
-    assert job.lengths is not None
-    samples = [min(length, longest) for length in read_sample_lengths(job.lengths)]
-    return tuple(max(samples[start : start + job.batch]) for start in range(0, len(samples), job.batch))
+    assert data.lengths is not None
+    samples = [min(length, longest) for length in read_sample_lengths(data.lengths)]
+    return tuple(
+        max(samples[start : start + data.batch]) for start in range(0, len(samples), data.batch)
+    )
 
 
-def _in_parts(job: Job, before: tuple[int, ...], after: tuple[int, ...], longest: int) -> Earlier:
+def _in_parts(
+    adapter: Adapter, before: tuple[int, ...], after: tuple[int, ...], longest: int
+) -> Earlier:
     """What comes before and behind the optimizer's first step. Its states settle in cached blocks: from then on even a
     batch that is not the longest so far may find none, unless only adapters have states."""
     first = tuple(records(before))
-    behind = records((*first, *after))[len(first) :] if job.lora_rank is not None else records(after)
-    return Earlier(lengths=(*first, *(length for length in behind if length < longest)), stepped_after=len(first))
+    behind = records((*first, *after))[len(first) :] if adapter.rank is not None else records(after)
+    return Earlier(
+        lengths=(*first, *(length for length in behind if length < longest)),
+        stepped_after=len(first),
+    )
 
 
 def records(lengths: tuple[int, ...]) -> list[int]:
@@ -144,18 +164,31 @@ def records(lengths: tuple[int, ...]) -> list[int]:
     return sorted(set(accumulate(lengths, max)))
 
 
-def length_text(job: Job, longest: int) -> str:
+def length_text(setup: Setup, longest: int) -> str:
     """What is taken of the lengths, for the report."""
-    if max(job.gpus, job.tp, job.pp, job.cp, job.ep) > 1:
+    if (
+        max(
+            setup.parallel.gpus,
+            setup.parallel.tp,
+            setup.parallel.pp,
+            setup.parallel.cp,
+            setup.experts.ep,
+        )
+        > 1
+    ):
         return f"every batch is {longest:,} tokens long: what many lengths reserve is modelled on one GPU only"
-    if job.lengths is not None:
-        batches = padded_lengths(job, longest)
+    if setup.data.lengths is not None:
+        batches = padded_lengths(setup.data, longest)
         return (
-            f"{len(batches):,} batches in the order of {job.lengths}, {len(records(batches))} of them longer than all "
+            f"{len(batches):,} batches in the order of {setup.data.lengths}, "
+            f"{len(records(batches))} of them longer than all "
             "before: in another order another number of them, and so other reserved bytes"
         )
-    count, said = batches_of(job), "" if job.samples is not None else " (samples not given)"
+    count, said = (
+        batches_of(setup.data),
+        "" if setup.data.samples is not None else " (samples not given)",
+    )
     return (
-        f"lengths of mean {job.mean_seq:,} as evenly spread up to {longest:,} as that mean allows, {count:,} batches"
-        f"{said} in a typical random order: every batch longer than all before it adds reserved bytes"
+        f"lengths of mean {setup.data.mean_seq:,} as evenly spread up to {longest:,} as that mean allows, "
+        f"{count:,} batches{said} in a typical random order: every batch longer than all before it adds reserved bytes"
     )

@@ -10,16 +10,15 @@ import re
 from collections.abc import Callable, Iterator
 
 from vramcast.engine.lines.amounts import Amounts
-from vramcast.engine.lines.optimizers import version
-from vramcast.engine.recording.library_versions import REENTRANT_BEFORE
 from vramcast.engine.stream.events import IN, OUT, Event, kept_ids
 from vramcast.engine.stream.timeline import KEEP, Change, Chunk, Mode, links_of
 from vramcast.errors import InputError
-from vramcast.job import Job
 from vramcast.ledger import BACKWARD, FORWARD, PHASES, PINNED, Category
 from vramcast.models.record.dims import product_text
 from vramcast.models.record.program import Program
-from vramcast.models.record.tape import Placed, Section
+from vramcast.models.record.tape import PlacedSection, Section
+from vramcast.setup import Setup
+from vramcast.setup.records import Checkpointing
 
 # Blocks whose copy to the host may still be under way while later ones run. torch's save_on_cpu, which transformers
 # uses, copies on the compute stream; torchtune's OffloadActivations (max_fwd_stash_size) and TRL's use their own.
@@ -27,14 +26,14 @@ STOPS_FROM = (2, 1)  # torch: early stop became the default (pytorch#96866)
 STASH = {"torchtune": 5, "trl": 5}
 
 
-def stashed_inputs(job: Job) -> int:
+def stashed_inputs(setup: Setup) -> int:
     """How many blocks later an offloaded input leaves."""
-    return STASH.get(job.framework, 0) if job.checkpointing == "offload" else 0
+    return STASH.get(setup.versions.framework, 0) if setup.checkpointing.how == "offload" else 0
 
 
-def recompute_rule(job: Job) -> Callable[[Placed], str]:
+def recompute_rule(checkpointing: Checkpointing) -> Callable[[PlacedSection], str]:
     """Which sections checkpointing recomputes."""
-    how = job.checkpointing
+    how = checkpointing.how
     if how == "none":
         return lambda placed: "none"
     if how in ("full", "offload"):
@@ -47,36 +46,30 @@ def recompute_rule(job: Job) -> Callable[[Placed], str]:
             f"checkpointing must be none, full, selective, every-N (such as every-2) or offload, not {how!r}"
         )
     every = int(match.group(1))
-    return lambda placed: "full" if placed.section.is_block and (placed.index or 0) % every == 0 else "none"
+    return lambda placed: (
+        "full" if placed.section.is_block and (placed.index or 0) % every == 0 else "none"
+    )
 
 
-def is_reentrant(job: Job) -> bool:
-    """use_reentrant=True recomputes a block to its end and holds the result while the block's backward runs."""
-    if job.checkpointing in ("none", "selective"):
-        if job.reentrant and job.checkpointing == "selective":
-            raise InputError("selective checkpointing needs the form without reentry: leave out reentrant")
-        return False
-    if job.reentrant is not None:
-        return job.reentrant
-    libraries = ("hf", "trl", "accelerate", "lightning", "plain", "deepspeed")
-    return job.framework in libraries and version(job.transformers_version) < REENTRANT_BEFORE
-
-
-def stops_early(job: Job) -> bool:
+def stops_early(setup: Setup) -> bool:
     """Without reentry torch/utils/checkpoint.py ends a recomputation as soon as the last saved tensor is there again;
     Megatron's own function runs to the end."""
-    old = job.framework == "megatron" or version(job.torch_version) < STOPS_FROM
-    return job.checkpointing != "none" and not is_reentrant(job) and not old
+    old = setup.versions.framework == "megatron" or setup.versions.torch < STOPS_FROM
+    return setup.checkpointing.how != "none" and not setup.checkpointing.is_reentrant and not old
 
 
-def changes_of(job: Job) -> tuple[Change, ...]:
+def changes_of(setup: Setup) -> tuple[Change, ...]:
     found: list[Change] = []
-    if is_reentrant(job):
+    if setup.checkpointing.is_reentrant:
         found.append(reentrant)
-    elif job.checkpointing not in ("none", "offload") and job.loop == "plain" and job.framework != "megatron":
+    elif (
+        setup.checkpointing.how not in ("none", "offload")
+        and setup.loop.gate == "plain"
+        and setup.versions.framework != "megatron"
+    ):
         found.append(asked_for)
-    if job.checkpointing == "offload":
-        found.append(offloaded(stashed_inputs(job)))
+    if setup.checkpointing.how == "offload":
+        found.append(offloaded(stashed_inputs(setup)))
     return tuple(found)
 
 
@@ -113,9 +106,13 @@ def asked_for(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator
             continue
         if waiting is not None and chunk.tail:
             key = ("tail", id(chunk.events))
-            if key not in program.folded:  # with the list whose id is the key
-                program.folded[key] = (chunk.events, chunk.events[: chunk.tail], chunk.events[chunk.tail :])
-            _, tail, rest = program.folded[key]
+            if key not in program.cache:  # with the list whose id is the key
+                program.cache[key] = (
+                    chunk.events,
+                    chunk.events[: chunk.tail],
+                    chunk.events[chunk.tail :],
+                )
+            _, tail, rest = program.cache[key]
             yield chunk._replace(events=tail)
             yield waiting
             yield chunk._replace(events=rest)
@@ -134,7 +131,7 @@ def offloaded(stash: int) -> Change:
         under_way: list[int] = []
 
         def moved(index: int, sign: int) -> Chunk:
-            section = program.placed[index].section
+            section = program.sections[index].section
             if (sign, id(section)) not in made:
                 entry = section.inputs[0].storage
                 made[sign, id(section)] = [Event(sign, IN, entry.nbytes, "activation", entry.label)]
@@ -159,27 +156,37 @@ def offloaded(stash: int) -> Change:
 
 def offloaded_blocks(program: Program, mode: Mode) -> Iterator[int]:
     """Recomputed blocks with gradients whose input nobody else on the device holds."""
-    exported = links_of(program.placed).exported
-    for index, placed in enumerate(program.placed):
+    exported = links_of(program.sections).exported
+    for index, placed in enumerate(program.sections):
         entry, out_value = placed.section.inputs[0], placed.section.outputs[0]
         hands_on = out_value.storage is entry.storage  # a layer whose result nobody uses
-        if mode.recompute(placed) == "none" or not out_value.requires_grad or hands_on or index == 0:
+        if (
+            mode.recompute(placed) == "none"
+            or not out_value.requires_grad
+            or hands_on
+            or index == 0
+        ):
             continue
-        before = program.placed[index - 1]
+        before = program.sections[index - 1]
         out = id(before.section.outputs[0].storage)
-        if out not in kept_ids(before.section, KEEP[mode.recompute(before)]) and out not in exported[index - 1]:
+        if (
+            out not in kept_ids(before.section, KEEP[mode.recompute(before)])
+            and out not in exported[index - 1]
+        ):
             yield index
 
 
-def pinned_line(job: Job, program: Program) -> Amounts:
+def pinned_line(checkpointing: Checkpointing, program: Program) -> Amounts:
     """Where the offloaded inputs are: pinned blocks are rounded up to a power of two and kept for the next step."""
-    mode = Mode(recompute=recompute_rule(job))
-    sections = [program.placed[index].section for index in offloaded_blocks(program, mode)]
+    mode = Mode(recompute=recompute_rule(checkpointing))
+    sections = [program.sections[index].section for index in offloaded_blocks(program, mode)]
     line = Amounts(
-        category=Category.ACTIVATIONS, component="block inputs, offloaded", place=PINNED,
+        category=Category.ACTIVATIONS,
+        component="block inputs, offloaded",
+        place=PINNED,
         formula=_pinned_text(sections),
         source="CachingHostAllocator.h: sizes are rounded up to a power of two; blocks are cached",
-    )  # fmt: skip
+    )
     nbytes = sum(power_of_two(int(section.inputs[0].nbytes)) for section in sections)
     for phase in PHASES[PHASES.index(FORWARD) :]:
         line.add(phase, nbytes)

@@ -19,7 +19,9 @@ IN, OUT = "in", "out"  # the values at a section's borders
 GRAD_IN, GRAD_OUT = "gradient of in", "gradient of out"
 
 
-class Event(NamedTuple):  # made by the thousand: a tuple is made three times as fast as a frozen dataclass
+class Event(
+    NamedTuple
+):  # made by the thousand: a tuple is made three times as fast as a frozen dataclass
     """`nbytes` appear (sign 1) or vanish (sign -1) under `key`."""
 
     sign: int
@@ -51,7 +53,9 @@ class _Books:
             self.born(("temporary",), nbytes, "working", label)
             self.dies(("temporary",))
 
-    def summed(self, nbytes: Number, label: str, key: Hashable | None = None, kind: str = "working") -> None:
+    def summed(
+        self, nbytes: Number, label: str, key: Hashable | None = None, kind: str = "working"
+    ) -> None:
         """A second gradient of the same value: autograd adds it to the first in a new tensor, so three are there
         (torch/csrc/autograd/input_buffer.cpp; seen with the CPU's allocator in torch 2.13). The sum stays as `key`, or
         is taken to be where the first one was."""
@@ -88,14 +92,23 @@ def own_storages(section: Section) -> set[int]:
 def outside_values(section: Section) -> dict[int, Value]:
     """Storages that the section uses and did not make, its first input and parameters apart."""
     own, entry = own_storages(section), section.inputs[0].storage
-    used = (value.storage for op in section.ops for value in (*op.inputs, *op.saved) if value.param is None)
+    used = (
+        value.storage
+        for op in section.ops
+        for value in (*op.inputs, *op.saved)
+        if value.param is None
+    )
     return {id(value): value for value in used if id(value) not in own and value is not entry}
 
 
 def forward_events(
-    section: Section, *, keep: str = "all", input_kept: bool = False, exported: frozenset[int] = frozenset(),
+    section: Section,
+    *,
+    keep: str = "all",
+    input_kept: bool = False,
+    exported: frozenset[int] = frozenset(),
     stops: bool = False,
-) -> list[Event]:  # fmt: skip
+) -> list[Event]:
     """From `in` alive to `out` alive. `keep` says what stays for backward: all that ops saved, nothing, or only the
     results of matrix products ("products", torch's selective checkpointing). `input_kept` says that `in` belongs to
     the section before and is not ours to drop. Copies that autocast caches are left alive, and so are `exported`
@@ -117,7 +130,12 @@ def forward_events(
         for storage in last.get(index, ()):
             if is_cached_copy(storage) or storage.is_cache or id(storage) in exported:
                 continue
-            if id(storage) in own and id(storage) not in saved and storage is not out and id(storage) in books.alive:
+            if (
+                id(storage) in own
+                and id(storage) not in saved
+                and storage is not out
+                and id(storage) in books.alive
+            ):
                 books.dies(id(storage))
             elif storage is entry and drops_input and IN in books.alive:
                 books.dies(IN)
@@ -147,7 +165,11 @@ def _unwind(section: Section, books: _Books, stays: AbstractSet[int]) -> None:
     """What was under way goes when the recomputation stops."""
     for op in section.ops:
         value = op.output.storage
-        if id(value) in books.alive and id(value) not in stays and not (is_cached_copy(value) or value.is_cache):
+        if (
+            id(value) in books.alive
+            and id(value) not in stays
+            and not (is_cached_copy(value) or value.is_cache)
+        ):
             books.dies(id(value))
 
 
@@ -163,7 +185,7 @@ PRODUCTS = ("linear", "bmm", "flash attention", "efficient attention", "cudnn at
 
 def is_selected(op: Op) -> bool:
     """Does selective checkpointing keep the output?"""
-    return op.name in PRODUCTS if op.selected is None else op.selected
+    return op.name in PRODUCTS if op.saved_by_selective is None else op.saved_by_selective
 
 
 def kept_ids(section: Section, keep: str) -> set[int]:
@@ -180,9 +202,16 @@ def used_again(section: Section) -> frozenset[int]:
     all that ops save is there)."""
     saved, out = kept_ids(section, "all"), section.outputs[0].storage
     stop = last_saving(section)
-    gone = {id(storage) for index, storages in _last_uses(section).items() if index < stop for storage in storages}
+    gone = {
+        id(storage)
+        for index, storages in _last_uses(section).items()
+        if index < stop
+        for storage in storages
+    }
     products = (op.output for op in section.ops if is_selected(op))
-    return frozenset(id(value) for value in products if value is not out and id(value) in gone - saved)
+    return frozenset(
+        id(value) for value in products if value is not out and id(value) in gone - saved
+    )
 
 
 def _kind(value: Value, saved: bool = True) -> str:
@@ -190,7 +219,7 @@ def _kind(value: Value, saved: bool = True) -> str:
         return "weight copy"
     if value.is_cache:
         return "kv cache"
-    if value.is_pinned and saved:
+    if value.kept_by_graph and saved:
         return "pinned"
     return "activation" if saved else "working"
 
@@ -201,7 +230,9 @@ def _births(op: Op, own: set[int], keep: bool, books: _Books) -> Iterator[Value]
     if keep:
         for value in op.saved:
             if id(value) in own and value is not op.output and id(value) not in books.alive:
-                made_here = value.storage is value and id(value) not in {id(v.storage) for v in op.inputs}
+                made_here = value.storage is value and id(value) not in {
+                    id(v.storage) for v in op.inputs
+                }
                 if made_here:
                     yield value
 
@@ -209,7 +240,7 @@ def _births(op: Op, own: set[int], keep: bool, books: _Books) -> Iterator[Value]
 def _last_uses(section: Section) -> dict[int, list[Value]]:
     last: dict[int, tuple[int, Value]] = {}
     for index, op in enumerate(section.ops):
-        for value in (*op.inputs, op.output, *op.held):
+        for value in (*op.inputs, op.output, *op.held_by_locals):
             last[id(value.storage)] = (index, value.storage)
     uses: dict[int, list[Value]] = {}
     for index, storage in last.values():
@@ -240,9 +271,14 @@ class Backward:
 
 
 def backward_events(
-    section: Section, *, fresh_grads: bool, has_grad: frozenset[int] = frozenset(), input_kept: bool = False,
-    exported: frozenset[int] = frozenset(), entry_is_outside: bool = False,
-) -> Backward:  # fmt: skip
+    section: Section,
+    *,
+    fresh_grads: bool,
+    has_grad: frozenset[int] = frozenset(),
+    input_kept: bool = False,
+    exported: frozenset[int] = frozenset(),
+    entry_is_outside: bool = False,
+) -> Backward:
     """From all kept values and the gradient of `out` alive to the gradient of `in` alive.
 
     `fresh_grads`: a parameter's gradient stays (the first micro-step); otherwise it is added to one that exists and
@@ -257,19 +293,27 @@ def backward_events(
     grads: dict[int, _Gradient] = {id(out): _Gradient(GRAD_OUT, 1)} if out.requires_grad else {}
     _imported_gradients(books, grads, section, has_grad & exported, out)
     flow = _Flow(
-        books=books, grads=grads, own=own, entry=entry, fresh=fresh_grads, exists=set(has_grad),
-        entry_is_outside=entry_is_outside, own_params=frozenset(map(id, section.params)),
-    )  # fmt: skip
+        books=books,
+        grads=grads,
+        own=own,
+        entry=entry,
+        fresh=fresh_grads,
+        exists=set(has_grad),
+        entry_is_outside=entry_is_outside,
+        own_params=frozenset(map(id, section.params)),
+    )
     for param in section.params:
-        if id(param) in flow.exists:  # another section has left its share of a tied parameter's gradient
+        if (
+            id(param) in flow.exists
+        ):  # another section has left its share of a tied parameter's gradient
             key, kind = share_of(id(param)), "gradient" if fresh_grads else "working"
             books.alive[key] = Event(1, key, param.nbytes, kind, f"gradient of {param.name}")
-    borrowed = Counter(id(value) for op in section.ops for value in op.borrowed)
+    borrowed = Counter(id(value) for op in section.ops for value in op.restored)
     tail: int | None = None
     for op in reversed(section.ops):
         if tail is None and _saves(op):
             tail = len(books.events)
-        for value in op.returning:
+        for value in op.restored_here:
             books.born(("again", id(value)), value.nbytes, "working", value.label)
         flowing = grads.pop(id(op.output), None)
         if op.grad_in_place_of_saved:
@@ -284,13 +328,18 @@ def backward_events(
             flow.release(flowing)
         if not op.grad_in_place_of_saved:
             _let_go(op, holds, books, entry)
-        for value in op.borrowed:
+        for value in op.restored:
             borrowed[id(value)] -= 1
             if borrowed[id(value)] == 0:
                 books.dies(("again", id(value)))
     left = grads.get(id(entry))
     elsewhere = flow.exists.difference(has_grad, (id(param) for param in section.params))
-    return Backward(events=books.events, grad_in=left.key if left else None, given=frozenset(elsewhere), tail=tail or 0)
+    return Backward(
+        events=books.events,
+        grad_in=left.key if left else None,
+        given=frozenset(elsewhere),
+        tail=tail or 0,
+    )
 
 
 def _gradient_order(op: Op) -> tuple[Value, ...]:
@@ -333,14 +382,18 @@ def _kept_counts(section: Section, own: set[int], entry: Value, input_kept: bool
     return holds
 
 
-def _open_books(books: _Books, section: Section, holds: Counter[int], entry: Value, out: Value) -> None:
+def _open_books(
+    books: _Books, section: Section, holds: Counter[int], entry: Value, out: Value
+) -> None:
     for op in section.ops:
         for value in op.saved:
             key = _key(value, entry)
             if id(value) in holds and key not in books.alive:
                 books.alive[key] = Event(1, key, value.nbytes, _kind(value), value.label)
     if out.requires_grad:
-        books.alive[GRAD_OUT] = Event(1, GRAD_OUT, out.nbytes, "working", f"gradient of {out.label}")
+        books.alive[GRAD_OUT] = Event(
+            1, GRAD_OUT, out.nbytes, "working", f"gradient of {out.label}"
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -352,7 +405,9 @@ class _Flow:
     own: set[int]
     entry: Value
     fresh: bool
-    exists: set[int]  # ids; a negative one where another section's share is the result of a cast or of a sum
+    exists: set[
+        int
+    ]  # ids; a negative one where another section's share is the result of a cast or of a sum
     entry_is_outside: bool
     own_params: frozenset[int]
 
@@ -367,7 +422,9 @@ class _Flow:
         if value.param is not None:
             if self.fresh or not op.adds_weight_grad or len(value.shape) == 1:
                 self._parameter(value, id(value.param), label)
-            nobodys = op.output.copy_of is not None or op.grad_in_place_of_saved  # a cast, or what a fused loss made
+            nobodys = (
+                op.output.copy_of is not None or op.grad_in_place_of_saved
+            )  # a cast, or what a fused loss made
             if nobodys and id(value.param) not in self.own_params:
                 self.exists.add(-id(value.param))
         elif self._is_outside(value):
@@ -387,7 +444,9 @@ class _Flow:
         in_place = first.is_own and first.holders == 1
         if not op.passes_grad and not in_place:
             self.books.summed(nbytes, label)
-        elif not (op.passes_grad and in_place):  # the sum of two that are there, or a share to be added
+        elif not (
+            op.passes_grad and in_place
+        ):  # the sum of two that are there, or a share to be added
             self.books.passing(nbytes, label)
         first.is_own = first.holders == 1
 
@@ -397,8 +456,14 @@ class _Flow:
         if what in self.exists:
             left = own and share_of(what) in self.books.alive
             if -what in self.exists and (left or not own):
-                return self._added(what, value.nbytes, label) if left else self.books.passing(value.nbytes, label)
-            self.books.summed(value.nbytes, label, ("gradient", what) if left and self.fresh else None, kind)
+                return (
+                    self._added(what, value.nbytes, label)
+                    if left
+                    else self.books.passing(value.nbytes, label)
+                )
+            self.books.summed(
+                value.nbytes, label, ("gradient", what) if left and self.fresh else None, kind
+            )
             if left:
                 self.books.dies(share_of(what))
             elif not own:
@@ -406,7 +471,9 @@ class _Flow:
         elif own and not self.fresh:
             self.books.passing(value.nbytes, label)
         else:
-            self.books.born(("gradient", what) if own else share_of(what), value.nbytes, kind, label)
+            self.books.born(
+                ("gradient", what) if own else share_of(what), value.nbytes, kind, label
+            )
             self.exists.add(what)
 
     def _added(self, what: int, nbytes: Number, label: str) -> None:

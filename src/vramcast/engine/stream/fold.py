@@ -28,7 +28,9 @@ class Fold:
     peaks_until_over: dict[str, Number]
 
 
-Sums = tuple[Number, Number, Number]  # how far above the start, what is added in all, and beside gradients
+Sums = tuple[
+    Number, Number, Number
+]  # how far above the start, what is added in all, and beside gradients
 LONGEST_PERIOD = 8  # chunks that a layer has in a phase
 
 
@@ -44,7 +46,9 @@ def fold(program: Program, mode: Mode) -> Fold:
         top, phase = level + above, made[at].phase
         if over is None and phase not in (FORWARD, LOSS):
             over = level, dict(peaks)
-        if times > 1:  # alike layers change the level evenly, so that the first or the last of them is the highest
+        if (
+            times > 1
+        ):  # alike layers change the level evenly, so that the first or the last of them is the highest
             top = maximum(top, top + (times - 1) * net)
         peaks[phase] = maximum(peaks[phase], top) if phase in peaks else top
         level, left = level + times * net, left + times * beside
@@ -73,7 +77,7 @@ def repetitions(keys: Sequence[tuple[str, int]]) -> Iterator[tuple[int, int, int
 
 def sums_of(program: Program) -> Callable[[list[Event]], Sums]:
     """Of a chunk's events, added up once for all layers that share them."""
-    return partial(Memo(program.folded).of_list, _sums)
+    return partial(Memo(program.cache).of_list, _sums)
 
 
 def _joined(parts: list[Sums]) -> Sums:

@@ -13,16 +13,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 
-from vramcast.engine.lines.optimizers import implementation
 from vramcast.engine.stream.checkpointing import changes_of as checkpointing_changes
 from vramcast.engine.stream.events import GRAD_OUT, Event, kept_ids
 from vramcast.engine.stream.timeline import Change, Chunk, Mode, borders_of, key_in_step, passes
 from vramcast.errors import InputError
-from vramcast.job import Job
 from vramcast.ledger import BACKWARD, FORWARD, GATING
 from vramcast.models.record.dims import Number
 from vramcast.models.record.program import Program
 from vramcast.models.record.tape import F32, Op, Section, Value
+from vramcast.setup import Setup
 
 UNTRAINABLE = (
     "detached scores carry no gradient, so a loss on them cannot train the gate; "
@@ -33,23 +32,29 @@ TWO_PASSES = ("retain-graph", "aux-outputs")
 SCORES = 4  # router logits, routing weights, active scores and the surprise that the gate's loss compares with
 
 
-def changes_of(job: Job) -> tuple[Change, ...]:
+def changes_of(setup: Setup) -> tuple[Change, ...]:
     """Everything that the job's loop and its checkpointing do to the plain stream."""
-    below = checkpointing_changes(job)
-    own: dict[str, Change] = {"retain-graph": retain_graph, "aux-outputs": aux_outputs, "joint": joint}
-    return (*below, own[job.loop]) if job.loop in own else below
+    below = checkpointing_changes(setup)
+    own: dict[str, Change] = {
+        "retain-graph": retain_graph,
+        "aux-outputs": aux_outputs,
+        "joint": joint,
+    }
+    return (*below, own[setup.loop.gate]) if setup.loop.gate in own else below
 
 
-def check_loop(job: Job, program: Program) -> None:
+def check_loop(setup: Setup, program: Program) -> None:
     """Refuse what cannot work, with the reason."""
-    if job.loop == "plain":
+    if setup.loop.gate == "plain":
         return
-    if job.loop == "scores-only":
+    if setup.loop.gate == "scores-only":
         raise InputError(f"loop scores-only cannot work: {UNTRAINABLE} (loop aux-outputs)")
     if not gates_of(program):
-        raise InputError(f"loop {job.loop} trains a gate, and {job.model} has no router")
-    if job.loop in TWO_PASSES and implementation(job) == "in-backward":
-        raise InputError(f"loop {job.loop} runs backward twice: an optimizer that steps inside backward cannot be used")
+        raise InputError(f"loop {setup.loop.gate} trains a gate, and {setup.model} has no router")
+    if setup.loop.gate in TWO_PASSES and setup.optimizer.implementation == "in-backward":
+        raise InputError(
+            f"loop {setup.loop.gate} runs backward twice: an optimizer that steps inside backward cannot be used"
+        )
 
 
 # ---- where the gates are
@@ -71,7 +76,7 @@ def gates_of(program: Program) -> dict[int, Gate]:
     """By place in the model, the sections that route."""
     known: dict[int, Gate | None] = {}
     found = {}
-    for index, placed in enumerate(program.placed):
+    for index, placed in enumerate(program.sections):
         if id(placed.section) not in known:
             known[id(placed.section)] = _gate(placed.section)
         gate = known[id(placed.section)]
@@ -104,7 +109,7 @@ class _Held:
     """Deaths taken out of the first backward, to be put where they belong."""
 
     def __init__(self, program: Program) -> None:
-        self.borders = borders_of(program.placed)
+        self.borders = borders_of(program.sections)
         self.waiting: dict[Hashable, tuple[int, Event]] = {}
         self._made: dict[tuple[int, tuple[bool, ...]], tuple[list[Event], list[Event]]] = {}
 
@@ -154,7 +159,7 @@ def _second_backward(program: Program, mode: Mode, held: _Held) -> Iterator[Chun
         if chunk.phase != BACKWARD or chunk.section > last:
             continue
         if not rooted and chunk.incoming is not None:
-            out = program.placed[chunk.section].section.outputs[0]
+            out = program.sections[chunk.section].section.outputs[0]
             root = Event(1, GRAD_OUT, out.nbytes, "working", "gradient of the gate's loss")
             yield Chunk(GATING, chunk.section, [root], chunk.incoming)
             rooted = True
@@ -173,34 +178,54 @@ def aux_outputs(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterat
         if chunk.phase == BACKWARD and chunk.section in gates:
             kept = gates[chunk.section].entry
             keys: set[Hashable] = (
-                {(chunk.section, id(kept))} if _is_saved(program, mode, chunk.section, kept) else set()
+                {(chunk.section, id(kept))}
+                if _is_saved(program, mode, chunk.section, kept)
+                else set()
             )
             yield held.without(chunk, keys)
             continue
         yield chunk
-        if chunk.phase == FORWARD and chunk.section in gates and chunk.section not in seen and chunk.events:
+        if (
+            chunk.phase == FORWARD
+            and chunk.section in gates
+            and chunk.section not in seen
+            and chunk.events
+        ):
             seen.add(chunk.section)
             gate = gates[chunk.section]
-            key = (id(program.placed[chunk.section].section), mode.recompute(program.placed[chunk.section]))
+            key = (
+                id(program.sections[chunk.section].section),
+                mode.recompute(program.sections[chunk.section]),
+            )
             if key not in own:
-                own[key] = list(_detached(gate, _is_saved(program, mode, chunk.section, gate.entry)))
+                own[key] = list(
+                    _detached(gate, _is_saved(program, mode, chunk.section, gate.entry))
+                )
             yield Chunk(FORWARD, chunk.section, own[key])
-            held.waiting.update({(chunk.section, event.key): (chunk.section, _death(event)) for event in own[key]})
+            held.waiting.update(
+                {(chunk.section, event.key): (chunk.section, _death(event)) for event in own[key]}
+            )
     yield from _gates_again(gates)
     yield from held.released()
 
 
 def _is_saved(program: Program, mode: Mode, index: int, value: Value) -> bool:
     """Does autograd hold the tensor anyway?"""
-    placed = program.placed[index]
+    placed = program.sections[index]
     border = value is placed.section.inputs[0].storage
-    return mode.recompute(placed) == "none" and not border and id(value) in kept_ids(placed.section, "all")
+    return (
+        mode.recompute(placed) == "none"
+        and not border
+        and id(value) in kept_ids(placed.section, "all")
+    )
 
 
 def _detached(gate: Gate, shared: bool) -> Iterator[Event]:
     yield Event(1, "detached scores", gate.scores_bytes, "activation", "detached scores")
     if not shared:
-        yield Event(1, "detached gate input", gate.entry.nbytes, "activation", "detached gate input")
+        yield Event(
+            1, "detached gate input", gate.entry.nbytes, "activation", "detached gate input"
+        )
 
 
 def _death(event: Event) -> Event:
@@ -226,9 +251,21 @@ def joint(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chu
     last = max(gates)
     rows = [
         Event(1, "joined router logits", 2 * total, "activation", "router logits, and joined"),
-        Event(1, "router probabilities of all layers", elements * F32.nbytes, "activation", "router probabilities"),
+        Event(
+            1,
+            "router probabilities of all layers",
+            elements * F32.nbytes,
+            "activation",
+            "router probabilities",
+        ),
     ]
-    mask = Event(1, "expert mask", elements * _chosen(program) * 12, "working", "one-hot mask, int64 and fp32")
+    mask = Event(
+        1,
+        "expert mask",
+        elements * _chosen(program) * 12,
+        "working",
+        "one-hot mask, int64 and fp32",
+    )
     phase, opened = FORWARD, False
     for chunk in stream:
         if chunk.phase == BACKWARD and not opened:
@@ -241,7 +278,7 @@ def joint(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chu
 
 def _chosen(program: Program) -> Number:
     """Experts per token."""
-    for placed in program.placed:
+    for placed in program.sections:
         for op in placed.section.ops:
             for value in (*op.saved, *op.inputs, op.output):
                 if value.label == "chosen experts":
@@ -261,7 +298,9 @@ def held_between(program: Program, mode: Mode) -> Number:
         if chunk.phase == GATING and start is None:
             start = level
         if id(chunk.events) not in known:
-            net = sum((event.sign * event.nbytes for event in chunk.events if event.kind != "gradient"), 0)
+            net = sum(
+                (event.sign * event.nbytes for event in chunk.events if event.kind != "gradient"), 0
+            )
             known[id(chunk.events)] = (chunk.events, net)
         level = level + known[id(chunk.events)][1]
     return 0 if start is None else start - level

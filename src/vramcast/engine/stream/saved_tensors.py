@@ -42,4 +42,6 @@ def kept(section: Section) -> tuple[Kept, ...]:
 
 
 def kept_bytes(section: Section, *, weight_copies: bool = False) -> Number:
-    return sum(item.value.nbytes for item in kept(section) if weight_copies or not item.is_weight_copy)
+    return sum(
+        item.value.nbytes for item in kept(section) if weight_copies or not item.is_weight_copy
+    )

@@ -31,7 +31,7 @@ from vramcast.engine.stream.events import (
 )
 from vramcast.ledger import BACKWARD, FORWARD, LOSS
 from vramcast.models.record.program import Program
-from vramcast.models.record.tape import Placed, Section, Value
+from vramcast.models.record.tape import PlacedSection, Section, Value
 
 BORDERS = (IN, OUT, GRAD_IN, GRAD_OUT)
 KEEP = {"none": "all", "full": "none", "selective": "products"}
@@ -41,18 +41,22 @@ KEEP = {"none": "all", "full": "none", "selective": "products"}
 class Mode:
     """How a step is run. `recompute(placed)` is "none", "full" or "selective" for each section."""
 
-    recompute: Callable[[Placed], str]
+    recompute: Callable[[PlacedSection], str]
     fresh_grads: bool = True
-    keep_logits: bool = False  # a variable of the training loop holds the model's outputs until the next iteration
+    keep_logits: bool = (
+        False  # a variable of the training loop holds the model's outputs until the next iteration
+    )
     stops_early: bool = False  # a recomputation ends once all that backward needs is there
-    changes: tuple[Change, ...] = ()  # what a loop or an offload does to the stream (see `loops`, `checkpointing`)
+    changes: tuple[
+        Change, ...
+    ] = ()  # what a loop or an offload does to the stream (see `loops`, `checkpointing`)
 
 
 class Chunk(NamedTuple):  # hundreds in a fold, and a search folds hundreds of times
     """One section's events in one phase. `incoming` is the key of the gradient that reaches the section's output."""
 
     phase: str
-    section: int  # index into Program.placed
+    section: int  # index into Program.sections
     events: list[Event]
     incoming: Hashable | None = None
     again: bool = False  # a recomputation: its output is not the border value
@@ -63,7 +67,9 @@ Made = TypeVar("Made")
 Change = Callable[["Program", "Mode", Iterator[Chunk]], Iterator[Chunk]]
 
 
-class Stamped(NamedTuple):  # tens of thousands of them in a step: a tuple is made three times as fast as a dataclass
+class Stamped(
+    NamedTuple
+):  # tens of thousands of them in a step: a tuple is made three times as fast as a dataclass
     """An event at its place in the step."""
 
     phase: str
@@ -107,7 +113,7 @@ class _Links:
     values: dict[int, Value]
 
 
-def links_of(placed: list[Placed]) -> _Links:
+def links_of(placed: list[PlacedSection]) -> _Links:
     exported: list[set[int]] = [set() for _ in placed]
     chained: list[bool] = []
     values: dict[int, Value] = {}
@@ -118,7 +124,9 @@ def links_of(placed: list[Placed]) -> _Links:
     for index, place in enumerate(placed):
         entry = place.section.inputs[0].storage
         follows = index > 0 and entry is placed[index - 1].section.outputs[0].storage
-        chained.append(follows or bool(place.index))  # a layer is recorded once, with the first layer's input
+        chained.append(
+            follows or bool(place.index)
+        )  # a layer is recorded once, with the first layer's input
         used = dict(outside[id(place.section)])
         if not chained[-1]:
             used[id(entry)] = entry
@@ -132,7 +140,7 @@ def links_of(placed: list[Placed]) -> _Links:
 
 def chunks(program: Program, mode: Mode) -> Iterator[Chunk]:
     """Forward through every section, what ends with it (autocast's cache, masks, what nobody keeps), then backward."""
-    placed, memo, grad = program.placed, Memo(program.folded), program.regime.grad
+    placed, memo, grad = program.sections, Memo(program.cache), program.regime.grad
     links = memo.of_list(links_of, placed)
     hows = [_how(place, mode) for place in placed]
     kept_before = _keeps_output(placed, hows, mode.keep_logits, links)
@@ -141,13 +149,19 @@ def chunks(program: Program, mode: Mode) -> Iterator[Chunk]:
     late: list[Chunk] = []
     if program.mask is not None:
         held = grad and (program.mask_is_saved or any(how != "none" for how in hows))
-        made = Event(1, "mask", program.mask.nbytes, "activation" if held else "working", program.mask.label)
+        made = Event(
+            1, "mask", program.mask.nbytes, "activation" if held else "working", program.mask.label
+        )
         yield Chunk(phase, 0, [made])
         (late if held else ending).append(Chunk(BACKWARD if held else phase, 0, [_death(made)]))
     for index, place in enumerate(placed):
         phase = LOSS if place.section.name == "loss" else FORWARD
         how = hows[index] if grad else "full"
-        yield Chunk(phase, index, memo(_forward, place.section, how, kept_before[index], grad, links.exported[index]))
+        yield Chunk(
+            phase,
+            index,
+            memo(_forward, place.section, how, kept_before[index], grad, links.exported[index]),
+        )
         copies = memo(_cached_copies, place.section, how)
         if copies:
             ending.append(Chunk(phase, index, copies))
@@ -163,7 +177,7 @@ def chunks(program: Program, mode: Mode) -> Iterator[Chunk]:
     yield from late  # a recomputed block is called with the mask again
 
 
-def _how(place: Placed, mode: Mode) -> str:
+def _how(place: PlacedSection, mode: Mode) -> str:
     """A block that no gradient passes is not run again, so that nothing of it is held either."""
     idle = _hands_on(place.section) or not place.section.outputs[0].requires_grad
     return "none" if idle else mode.recompute(place)
@@ -174,13 +188,17 @@ def _hands_on(section: Section) -> bool:
     return section.outputs[0].storage is section.inputs[0].storage
 
 
-def _held(placed: list[Placed], hows: list[str], links: _Links) -> frozenset[int]:
+def _held(placed: list[PlacedSection], hows: list[str], links: _Links) -> frozenset[int]:
     """Exported storages that some section keeps for backward, or needs to recompute."""
     found: set[int] = set()
     if not links.values:
         return frozenset()
     for section, how in {(place.section, how) for place, how in zip(placed, hows, strict=True)}:
-        needed = kept_ids(section, "all") if how == "none" else {id(v.storage) for op in section.ops for v in op.inputs}
+        needed = (
+            kept_ids(section, "all")
+            if how == "none"
+            else {id(v.storage) for op in section.ops for v in op.inputs}
+        )
         if section.outputs[0].requires_grad:
             found |= needed & links.values.keys()
     return frozenset(found)
@@ -190,16 +208,26 @@ def _exported_deaths(section: Section, ids: frozenset[int], links: _Links) -> li
     out = section.outputs[0].storage
     values = sorted(((key == id(out), key) for key in ids), key=lambda pair: pair[0])
     return [
-        Event(-1, OUT if is_out else key, links.values[key].nbytes, "activation", links.values[key].label)
+        Event(
+            -1,
+            OUT if is_out else key,
+            links.values[key].nbytes,
+            "activation",
+            links.values[key].label,
+        )
         for is_out, key in values
     ]
 
 
-def _forward(section: Section, how: str, input_kept: bool, grad: bool, exported: frozenset[int]) -> list[Event]:
+def _forward(
+    section: Section, how: str, input_kept: bool, grad: bool, exported: frozenset[int]
+) -> list[Event]:
     events = forward_events(section, keep=KEEP[how], input_kept=input_kept, exported=exported)
     if how == "none" or input_kept or not grad:
         return events
-    return [event for event in events if event.key != IN]  # checkpointing holds the input of a block
+    return [
+        event for event in events if event.key != IN
+    ]  # checkpointing holds the input of a block
 
 
 def _cached_copies(section: Section, how: str) -> list[Event]:
@@ -207,7 +235,9 @@ def _cached_copies(section: Section, how: str) -> list[Event]:
     backward needs."""
     saved = kept_ids(section, "all") if how == "none" else set()
     held = [
-        op.output for op in section.ops if is_cached_copy(op.output) or (op.output.is_cache and not op.output.owner)
+        op.output
+        for op in section.ops
+        if is_cached_copy(op.output) or (op.output.is_cache and not op.output.owner)
     ]
     kinds = {True: "weight copy", False: "kv cache"}
     return [
@@ -221,7 +251,9 @@ def _death(event: Event) -> Event:
     return Event(-1, event.key, event.nbytes, event.kind, event.label)
 
 
-def _keeps_output(placed: list[Placed], hows: list[str], keep_logits: bool, links: _Links) -> list[bool]:
+def _keeps_output(
+    placed: list[PlacedSection], hows: list[str], keep_logits: bool, links: _Links
+) -> list[bool]:
     """For each section: is its first input held by somebody else (the batch, the section before, later sections)?"""
     flags = [True]
     known: dict[Hashable, bool] = {}
@@ -237,9 +269,14 @@ def _keeps_output(placed: list[Placed], hows: list[str], keep_logits: bool, link
 
 
 def _backward(
-    placed: list[Placed], hows: list[str], mode: Mode, kept_before: list[bool], memo: Memo, links: _Links,
+    placed: list[PlacedSection],
+    hows: list[str],
+    mode: Mode,
+    kept_before: list[bool],
+    memo: Memo,
+    links: _Links,
     held: frozenset[int],
-) -> Iterator[Chunk]:  # fmt: skip
+) -> Iterator[Chunk]:
     given: frozenset[int] = frozenset()
     chain: Hashable | None = None
     pinned: list[Chunk] = []
@@ -255,16 +292,35 @@ def _backward(
                 yield Chunk(BACKWARD, index, [root], incoming)
             if how != "none":
                 yield Chunk(
-                    BACKWARD, index, memo(_recompute, section, how, input_kept, exported, mode.stops_early), again=True
+                    BACKWARD,
+                    index,
+                    memo(_recompute, section, how, input_kept, exported, mode.stops_early),
+                    again=True,
                 )
-            back = memo(_back, section, mode.fresh_grads, given, input_kept, exported, not links.chained[index])
+            back = memo(
+                _back,
+                section,
+                mode.fresh_grads,
+                given,
+                input_kept,
+                exported,
+                not links.chained[index],
+            )
             given = given if back.given <= given else given | back.given
-            yield Chunk(BACKWARD, index, memo(_outlived, mode.keep_logits, how, back), incoming, tail=back.tail)
+            yield Chunk(
+                BACKWARD,
+                index,
+                memo(_outlived, mode.keep_logits, how, back),
+                incoming,
+                tail=back.tail,
+            )
             left = memo(_pinned, mode.keep_logits, how, back)
             if left:
                 pinned.append(Chunk(BACKWARD, index, left))
             if how != "none":
-                yield Chunk(BACKWARD, index, memo(_clean_up, section, how, input_kept, exported), incoming)
+                yield Chunk(
+                    BACKWARD, index, memo(_clean_up, section, how, input_kept, exported), incoming
+                )
             chain = None if back.grad_in is None else _global(back.grad_in, index, incoming)
         if exported & held:
             yield Chunk(BACKWARD, index, _exported_deaths(section, exported & held, links))
@@ -272,10 +328,20 @@ def _backward(
 
 
 def _back(
-    section: Section, fresh: bool, given: frozenset[int], input_kept: bool, exported: frozenset[int], outside: bool
+    section: Section,
+    fresh: bool,
+    given: frozenset[int],
+    input_kept: bool,
+    exported: frozenset[int],
+    outside: bool,
 ) -> Backward:
     return backward_events(
-        section, fresh_grads=fresh, has_grad=given, input_kept=input_kept, exported=exported, entry_is_outside=outside
+        section,
+        fresh_grads=fresh,
+        has_grad=given,
+        input_kept=input_kept,
+        exported=exported,
+        entry_is_outside=outside,
     )
 
 
@@ -284,7 +350,9 @@ def _outlived(held: bool, how: str, back: Backward) -> list[Event]:
     as the graph does, which for a recomputed block is its own backward."""
     stays = {*(("kv cache",) if held else ()), *(("pinned",) if how == "none" else ())}
     left = [event for event in back.events if event.sign > 0 or event.kind not in stays]
-    return left if len(left) < len(back.events) else back.events  # one list, so its sums are taken once
+    return (
+        left if len(left) < len(back.events) else back.events
+    )  # one list, so its sums are taken once
 
 
 def _pinned(held: bool, how: str, back: Backward) -> list[Event]:
@@ -312,11 +380,15 @@ def _recompute(
         events.append(event)
         if event.key == OUT and event.sign > 0 and not needed:
             events.append(_death(event))
-    made = {event.key for event in events if event.sign > 0} - {event.key for event in events if event.sign < 0}
+    made = {event.key for event in events if event.sign > 0} - {
+        event.key for event in events if event.sign < 0
+    }
     return [*events, *(copy for copy in _cached_copies(section, "none") if copy.key in made)]
 
 
-def _clean_up(section: Section, how: str, input_kept: bool, exported: frozenset[int]) -> list[Event]:
+def _clean_up(
+    section: Section, how: str, input_kept: bool, exported: frozenset[int]
+) -> list[Event]:
     """What only the checkpoint held: the input, and products that no backward formula needs."""
     saved = kept_ids(section, "all")
     entry, out = section.inputs[0].storage, section.outputs[0].storage
@@ -347,7 +419,7 @@ _stamped = partial(tuple.__new__, Stamped)  # what Stamped(...) comes to, withou
 
 
 def step_events(program: Program, mode: Mode) -> Iterator[Stamped]:
-    borders, memo = borders_of(program.placed), Memo(program.folded)
+    borders, memo = borders_of(program.sections), Memo(program.cache)
     for chunk in passes(program, mode):
         phase, section, events = chunk.phase, chunk.section, chunk.events
         own, others = memo.of_list(_local_keys, events)
@@ -360,7 +432,11 @@ def step_events(program: Program, mode: Mode) -> Iterator[Stamped]:
 def _local_keys(events: list[Event]) -> tuple[list[Hashable], list[int]]:
     """The events' keys in their section, and the places of those that mean something beyond it."""
     keys = [event.key for event in events]
-    return keys, [at for at, key in enumerate(keys) if key in BORDERS or (type(key) is tuple and key[0] == "outer")]
+    return keys, [
+        at
+        for at, key in enumerate(keys)
+        if key in BORDERS or (type(key) is tuple and key[0] == "outer")
+    ]
 
 
 def key_in_step(chunk: Chunk, event: Event, borders: list[int]) -> Hashable:
@@ -372,7 +448,7 @@ def key_in_step(chunk: Chunk, event: Event, borders: list[int]) -> Hashable:
     return _global(event.key, chunk.section, chunk.incoming)
 
 
-def borders_of(placed: list[Placed]) -> list[int]:
+def borders_of(placed: list[PlacedSection]) -> list[int]:
     """The number of the value before each section and after the last: a section that hands its input on makes none."""
     numbers = [0]
     for index, place in enumerate(placed, 1):
@@ -397,11 +473,11 @@ class PhasePeak:
 
     phase: str
     nbytes: int
-    at: Placed
+    at: PlacedSection
     alive: tuple[Stamped, ...]
 
 
-def phase_peaks(stream: list[Stamped], placed: list[Placed]) -> list[PhasePeak]:
+def phase_peaks(stream: list[Stamped], placed: list[PlacedSection]) -> list[PhasePeak]:
     """For each phase in order, its largest moment."""
     tops: dict[str, tuple[int, int]] = {}
     level, seen, top = 0, "", 0
@@ -414,7 +490,9 @@ def phase_peaks(stream: list[Stamped], placed: list[Placed]) -> list[PhasePeak]:
             tops[phase] = (level, position)
     alive = _alive_behind(stream, sorted(position for _, position in tops.values()))
     return [
-        PhasePeak(phase=phase, nbytes=level, at=placed[stream[position].section], alive=alive[position])
+        PhasePeak(
+            phase=phase, nbytes=level, at=placed[stream[position].section], alive=alive[position]
+        )
         for phase, (level, position) in tops.items()
     ]
 
@@ -423,7 +501,9 @@ def alive_at(stream: list[Stamped], position: int) -> tuple[Stamped, ...]:
     return _alive_behind(stream, (position,))[position]
 
 
-def _alive_behind(stream: list[Stamped], positions: Iterable[int]) -> dict[int, tuple[Stamped, ...]]:
+def _alive_behind(
+    stream: list[Stamped], positions: Iterable[int]
+) -> dict[int, tuple[Stamped, ...]]:
     """At several positions, which come in order."""
     alive: dict[Hashable, Stamped] = {}
     found, start = {}, 0

@@ -1,9 +1,14 @@
-"""Families by `model_type`. Each module has `FAMILIES`: model_type → function(Tape, Config, Sizes) → Program."""
+"""Families by `model_type`. Each module has `FAMILIES`: model_type → function(Tape, Config, Sizes) → Program.
+
+A family is one kind of architecture, written as a function that runs its forward pass on a Tape, op by op, as the
+library's own code does: `llama` describes Llama, Mistral, Qwen 2 and 3. `record` runs the right one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from types import ModuleType
 
 from vramcast.errors import UnsupportedError
 from vramcast.models.read.config import Config
@@ -13,28 +18,28 @@ from vramcast.models.record.tape import Regime, Tape
 
 Family = Callable[[Tape, Config, Sizes], Program]
 
+# Module → the model types that it describes.
+MODEL_TYPES = {
+    "llama": "llama mistral qwen2 qwen3 phi3 ministral",
+    "gemma": "gemma gemma2 gemma3_text vaultgemma",
+    "dense": "olmo olmo2 olmo3 glm glm4 granite smollm3 cohere cohere2",
+    "variants": "arcee cwm ernie4_5 exaone4 helium hunyuan_v1_dense hyperclovax jais2 ministral3 nemotron seed_oss",
+    "moe": "mixtral qwen2_moe qwen3_moe phimoe olmoe gpt_oss",
+    "deepseek": "deepseek_v2 deepseek_v3",
+    "vision": "vit deit dinov2 clip clip_text_model clip_vision_model siglip siglip_text_model siglip_vision_model",
+    "multimodal": "gemma3 llava qwen2_vl qwen2_5_vl",
+    "remote": "internlm internlm2 internlm3 baichuan chatglm qwen",
+    "cnn": "resnet convnext",
+    "gpt": "gpt2 gpt_bigcode gpt_neo gptj codegen opt",
+    "neox": "gpt_neox phi stablelm starcoder2 bloom",
+    "falcon": "falcon",
+    "encoder": "bert roberta xlm-roberta camembert electra distilbert",
+    "t5": "t5 mt5 umt5",
+    "bart": "bart mbart pegasus marian whisper",
+}
 MODULE_OF = {
-    "llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama", "phi3": "llama",
-    "gemma": "gemma", "gemma2": "gemma", "gemma3_text": "gemma",
-    "olmo": "dense", "olmo2": "dense", "olmo3": "dense", "glm": "dense", "glm4": "dense", "granite": "dense",
-    "smollm3": "dense", "cohere": "dense", "cohere2": "dense", "ministral": "llama",
-    "arcee": "variants", "cwm": "variants", "ernie4_5": "variants", "exaone4": "variants", "helium": "variants",
-    "hunyuan_v1_dense": "variants", "hyperclovax": "variants", "jais2": "variants", "ministral3": "variants",
-    "nemotron": "variants", "seed_oss": "variants", "vaultgemma": "gemma",
-    "mixtral": "moe", "qwen2_moe": "moe", "qwen3_moe": "moe", "phimoe": "moe", "olmoe": "moe", "gpt_oss": "moe",
-    "deepseek_v2": "deepseek", "deepseek_v3": "deepseek",
-    "vit": "vision", "deit": "vision", "dinov2": "vision", "clip": "vision", "clip_text_model": "vision",
-    "clip_vision_model": "vision", "siglip": "vision", "siglip_text_model": "vision", "siglip_vision_model": "vision",
-    "gemma3": "multimodal", "llava": "multimodal", "qwen2_vl": "multimodal", "qwen2_5_vl": "multimodal",
-    "internlm": "remote", "internlm2": "remote", "internlm3": "remote", "baichuan": "remote",
-    "chatglm": "remote", "qwen": "remote",
-    "resnet": "cnn", "convnext": "cnn",
-    "gpt2": "gpt", "gpt_bigcode": "gpt", "gpt_neo": "gpt", "gptj": "gpt", "codegen": "gpt", "opt": "gpt",
-    "gpt_neox": "neox", "phi": "neox", "stablelm": "neox", "starcoder2": "neox", "bloom": "neox", "falcon": "falcon",
-    "bert": "encoder", "roberta": "encoder", "xlm-roberta": "encoder", "camembert": "encoder", "electra": "encoder",
-    "distilbert": "encoder", "t5": "t5", "mt5": "t5", "umt5": "t5",
-    "bart": "bart", "mbart": "bart", "pegasus": "bart", "marian": "bart", "whisper": "bart",
-}  # fmt: skip
+    model_type: module for module, types in MODEL_TYPES.items() for model_type in types.split()
+}
 
 
 def record(config: Config, regime: Regime, sizes: Sizes) -> Program:
@@ -47,13 +52,13 @@ def record(config: Config, regime: Regime, sizes: Sizes) -> Program:
 
 def own_code(name: str) -> Family:
     """The one function with which a framework describes every model it knows."""
-    family: Family = getattr(import_module(f"vramcast.models.families.{name}"), name)
+    family: Family = getattr(_import_family(name), name)
     return family
 
 
 def own_targets(name: str) -> tuple[str, ...]:
-    """The framework's words for the places that can have adapters."""
-    targets: tuple[str, ...] | None = getattr(import_module(f"vramcast.models.families.{name}"), "TARGETS", None)
+    """The framework's names for the linears that can have adapters."""
+    targets: tuple[str, ...] | None = getattr(_import_family(name), "TARGETS", None)
     if targets is None:
         raise UnsupportedError(
             f"adapters in {name}'s own models are not described: name another framework, or leave lora-rank out"
@@ -65,10 +70,16 @@ def family_of(config: Config) -> Family:
     model_type = config.model_type
     if model_type not in MODULE_OF:
         raise UnsupportedError(
-            f"{config.where}: model_type {model_type!r} has no description here. "
+            f"{config.where}: model_type {model_type!r} is not supported by the formula engine. "
             f"Known: {', '.join(sorted(MODULE_OF))}. "
-            "vramcast trace runs a script with it on a virtual GPU and gives the whole bill. Weights and states alone: "
-            "install torch and transformers, which can build it without data, or give --params."
+            "vramcast trace runs a script with it on a virtual GPU and gives the full breakdown. "
+            "For weights and optimizer states alone: install torch and transformers, which can build it without data, "
+            "or give --params."
         )
-    families: dict[str, Family] = import_module(f"vramcast.models.families.{MODULE_OF[model_type]}").FAMILIES
+    families: dict[str, Family] = _import_family(MODULE_OF[model_type]).FAMILIES
     return families[model_type]
+
+
+def _import_family(module: str) -> ModuleType:
+    """Loaded on first use: an estimate needs one family of twenty."""
+    return import_module(f"vramcast.models.families.{module}")

@@ -14,8 +14,9 @@ from typing import Any
 
 from vramcast.models.read.config import Config, exact_division
 from vramcast.models.read.tasks import num_labels, task_of
+from vramcast.models.record.attention import Eager, Heads, attend
 from vramcast.models.record.dims import Dim, Number
-from vramcast.models.record.layers import Eager, Heads, attend, by_head
+from vramcast.models.record.layers import split_heads
 from vramcast.models.record.program import Program, Sizes
 from vramcast.models.record.tape import I64, Tape, Value, promote
 
@@ -71,13 +72,18 @@ def read_side(c: Config, name: str) -> Side:
     other_depth = ("num_hidden_layers",) if name == "encoder" else ()
     rows = c.dim(table, "positions", default=1500 if name == "encoder" else 448) if small else None
     return Side(
-        name=name, h=h, f=c.dim(f"{name}_ffn_dim", "f", default=1536 if small else 4096), manner=manner,
+        name=name,
+        h=h,
+        f=c.dim(f"{name}_ffn_dim", "f", default=1536 if small else 4096),
+        manner=manner,
         heads=Heads(num=num, num_kv=num, width=Dim(int(d), "d")),
         depth=c.dim(f"{name}_layers", "L", *other_depth, default=4 if small else 12),
         positions=rows or c.dim("max_position_embeddings", "positions", default=1024),
-        act=c.word("activation_function", "gelu"), dropout=c.number("dropout", 0.0 if small else 0.1),
-        attention_dropout=c.number("attention_dropout", 0.0), activation_dropout=c.number("activation_dropout", 0.0),
-    )  # fmt: skip
+        act=c.word("activation_function", "gelu"),
+        dropout=c.number("dropout", 0.0 if small else 0.1),
+        attention_dropout=c.number("attention_dropout", 0.0),
+        activation_dropout=c.number("activation_dropout", 0.0),
+    )
 
 
 # ---- layers
@@ -90,11 +96,17 @@ def _attention(t: Tape, side: Side, y: Value, states: Value, *, causal: bool) ->
     v = t.linear("v_proj", states, side.h, bias=True, label="v")
     if whisper:  # q is scaled first, and all three are laid out head by head
         q, k, v = t.copy(t.scale(q)), t.copy(k), t.copy(v)
-    q, k, v = (by_head(t, part, heads.num) for part in (q, k, v))
+    q, k, v = (split_heads(t, part, heads.num) for part in (q, k, v))
     y = attend(
-        t, q, k, v, heads, dropout=side.attention_dropout, eager=Eager(upcast=False, recast=False, mask=causal),
+        t,
+        q,
+        k,
+        v,
+        heads,
+        dropout=side.attention_dropout,
+        eager=Eager(upcast=False, recast=False, mask=causal),
         heads_first=whisper,
-    )  # fmt: skip
+    )
     return t.linear("out_proj", y, side.h, bias=True)
 
 
@@ -117,7 +129,9 @@ def make_block(t: Tape, side: Side, source: Value | None) -> Callable[[Value, An
 
     def feed_forward(y: Value) -> Value:
         wide = t.activation(t.linear("fc1", y, side.f, bias=True, label="mlp hidden"), side.act)
-        return t.linear("fc2", t.dropout(wide, side.activation_dropout), side.h, bias=True, label="mlp output")
+        return t.linear(
+            "fc2", t.dropout(wide, side.activation_dropout), side.h, bias=True, label="mlp output"
+        )
 
     def block(x: Value, kind: Any) -> Value:
         x = _branch(t, side, "self_attn_layer_norm", x, self_attention)
@@ -133,19 +147,21 @@ def _positions(t: Tape, side: Side, x: Value, rows: Number) -> Value:
     manner = side.manner
     frozen = manner.sinusoidal or (manner.whisper and side.name == "encoder")
     ids = t.op("arange", (), (rows, x.shape[1]), I64, label="position ids")
-    table = t.table("embed_positions", side.positions + manner.offset, side.h, frozen=frozen)
-    x = t.add(x, t.lookup(table, ids, "position embeddings"))
+    table = t.embedding_weight(
+        "embed_positions", side.positions + manner.offset, side.h, frozen=frozen
+    )
+    x = t.add(x, t.embed(table, ids, "position embeddings"))
     x = t.layer_norm("layernorm_embedding", x) if manner.embedding_norm else x
     return t.dropout(x, side.dropout)
 
 
 def _layers(t: Tape, side: Side, x: Value, source: Value | None) -> Value:
     with t.decoding() if source is not None else nullcontext():
-        x = t.stack("layers", ["layer"] * side.depth, make_block(t, side, source), x)
+        x = t.layers("layers", ["layer"] * side.depth, make_block(t, side, source), x)
     if side.manner.final_norm:
-        with t.part(f"{side.name} end", x) as part:
+        with t.section(f"{side.name} end", x) as section:
             x = t.layer_norm("layer_norm", x)
-            part.outputs = (x,)
+            section.outputs = (x,)
     return x
 
 
@@ -162,30 +178,38 @@ def bart(t: Tape, c: Config, sizes: Sizes) -> Program:
     target_vocab = vocab if one else c.dim("decoder_vocab_size", "V_dec", default=int(vocab))
     tied = c.flag("tie_word_embeddings", True)
     with t.scope("" if task == "none" else "model"):
-        with t.part("embedding", ids) as part:
+        with t.section("embedding", ids) as section:
             side = read_side(c, "encoder")
-            shared = t.table("shared", vocab, side.h) if one else None
+            shared = t.embedding_weight("shared", vocab, side.h) if one else None
             x = _embed(t, side, ids, vocab, shared if tied else None, rows=sizes.batch)[0]
-            part.outputs = (x,)
+            section.outputs = (x,)
         with t.scope("encoder"):
             source = _layers(t, side, x, None)
-        with t.part("decoder embedding", targets) as part:
+        with t.section("decoder embedding", targets) as section:
             side = read_side(c, "decoder")
             x, table = _embed(t, side, targets, target_vocab, shared if tied else None, rows=1)
-            part.outputs = (x,)
+            section.outputs = (x,)
         with t.scope("decoder"):
             x = _layers(t, side, x, source)
-    with t.part("head", x) as part:
+    with t.section("head", x) as section:
         x, labels, loss = _head(t, c, task, x, target_vocab, (shared or table) if tied else None)
-        part.outputs = (x,)
-    return Program(tape=t, output=x, labels=t.input("labels", labels, I64) if labels else None, loss=loss)
+        section.outputs = (x,)
+    return Program(
+        tape=t, output=x, labels=t.input("labels", labels, I64) if labels else None, loss=loss
+    )
 
 
-def _embed(t: Tape, side: Side, ids: Value, vocab: Dim, shared: Value | None, *, rows: Number) -> tuple[Value, Value]:
+def _embed(
+    t: Tape, side: Side, ids: Value, vocab: Dim, shared: Value | None, *, rows: Number
+) -> tuple[Value, Value]:
     with t.scope(side.name):
         name = "embed_tokens"
-        table = t.table(name, vocab, side.h) if shared is None else t.tie(f"{name}.weight", shared)
-        x = t.lookup(table, ids)
+        table = (
+            t.embedding_weight(name, vocab, side.h)
+            if shared is None
+            else t.tie(f"{name}.weight", shared)
+        )
+        x = t.embed(table, ids)
         x = x if side.manner.whisper else t.scale(x, "scaled embeddings")
         return _positions(t, side, x, rows), table
 
@@ -205,7 +229,11 @@ def _head(
         with t.scope("classification_head"):
             x = t.dropout(t.copy(x, (b, h), "last token"), p)
             x = t.dropout(t.activation(t.linear("dense", x, h, bias=True), "tanh"), p)
-            return t.linear("out_proj", x, num_labels(c, labels), bias=True, kind="classifier"), (b,), "classify"
+            return (
+                t.linear("out_proj", x, num_labels(c, labels), bias=True, kind="classifier"),
+                (b,),
+                "classify",
+            )
     if task == "question":
         return t.linear("qa_outputs", x, 2, bias=True, kind="classifier"), (b, 2), "classify"
     return t.view(x, x.shape), (), "none"
@@ -216,28 +244,32 @@ def whisper(t: Tape, c: Config, sizes: Sizes) -> Program:
     task = task_of(c, ("lm", "none"))
     encoder, decoder = read_side(c, "encoder"), read_side(c, "decoder")
     b, frames = sizes.batch, 2 * encoder.positions
-    sound = t.input("mel frames", (b, c.dim("num_mel_bins", "mels", default=80), frames), t.regime.weights)
+    sound = t.input(
+        "mel frames", (b, c.dim("num_mel_bins", "mels", default=80), frames), t.regime.weights
+    )
     targets = t.input("decoder input ids", (b, sizes.target_seq), I64)
     vocab = c.dim("vocab_size", "V", default=51865)
     with t.scope("" if task == "none" else "model"):
         with t.scope("encoder"):
-            with t.part("stem", sound) as part:
+            with t.section("stem", sound) as section:
                 x = t.activation(conv1d(t, "conv1", sound, encoder.h, frames), "gelu")
                 x = t.activation(conv1d(t, "conv2", x, encoder.h, encoder.positions), "gelu")
                 x = _positions(t, encoder, t.view(x, (b, encoder.positions, encoder.h)), 1)
-                part.outputs = (x,)
+                section.outputs = (x,)
             source = _layers(t, encoder, x, None)
-        with t.part("decoder embedding", targets) as part:
+        with t.section("decoder embedding", targets) as section:
             x, table = _embed(t, decoder, targets, vocab, None, rows=b)
-            part.outputs = (x,)
+            section.outputs = (x,)
         with t.scope("decoder"):
             x = _layers(t, decoder, x, source)
-    with t.part("head", x) as part:
+    with t.section("head", x) as section:
         weight = table if c.flag("tie_word_embeddings", True) else None
-        x = t.view(x, x.shape) if task == "none" else t.linear(
-            "proj_out", x, vocab, weight=weight, label="logits", kind="head"
-        )  # fmt: skip
-        part.outputs = (x,)
+        x = (
+            t.view(x, x.shape)
+            if task == "none"
+            else t.linear("proj_out", x, vocab, weight=weight, label="logits", kind="head")
+        )
+        section.outputs = (x,)
     labels = None if task == "none" else t.input("labels", (b, sizes.target_seq), I64)
     return Program(tape=t, output=x, labels=labels, loss="none" if task == "none" else "seq2seq")
 
@@ -247,11 +279,13 @@ def conv1d(t: Tape, name: str, x: Value, out: Dim, length: Number, *, kernel: in
     with t.scope(name):
         weight = t.param("weight", (out, x.shape[1], kernel), "conv")
         bias = t.param("bias", (out,), "bias")
-        x, weight = t.autocasted(x), t.autocasted(weight)
+        x, weight = t.autocast(x), t.autocast(weight)
         shape = (x.shape[0], out, length)
         flops = 2 * prod(shape) * x.shape[1] * kernel
         saves = (x, weight) if x.requires_grad else (x,)
-        return t.op("conv1d", (x, weight, bias), shape, x.dtype, saves=saves, label=name, flops=flops)
+        return t.op(
+            "conv1d", (x, weight, bias), shape, x.dtype, saves=saves, label=name, flops=flops
+        )
 
 
 FAMILIES = {"bart": bart, "mbart": bart, "pegasus": bart, "marian": bart, "whisper": whisper}

@@ -26,7 +26,9 @@ def sizes_of(c: Config, name: str, default: tuple[int, ...]) -> list[Dim]:
 def stages(c: Config, depths: tuple[int, ...], widths: tuple[int, ...]) -> list[tuple[Dim, Dim]]:
     found = sizes_of(c, "depths", depths), sizes_of(c, "hidden_sizes", widths)
     if len(found[0]) != len(found[1]):
-        raise InputError(f"{c.where}: depths has {len(found[0])} stages and hidden_sizes {len(found[1])}")
+        raise InputError(
+            f"{c.where}: depths has {len(found[0])} stages and hidden_sizes {len(found[1])}"
+        )
     return list(zip(*found, strict=True))
 
 
@@ -36,16 +38,18 @@ def classifier(
     """`body` records the backbone under the model's name; `head` gives the logits of what it gave."""
     name = c.architecture
     if name and not name.endswith(("ForImageClassification", "Model")):
-        raise UnsupportedError(f"{c.where}: {name} is not described. Known endings: ForImageClassification, Model.")
+        raise UnsupportedError(
+            f"{c.where}: {name} is not described. Known endings: ForImageClassification, Model."
+        )
     images, whole = sizes.batch * sizes.images, name.endswith("Model")
     image = pixels(t, c, images, default_side=224)
     with t.scope("" if whole else c.model_type):
         x = body(image)
     if whole:
         return Program(tape=t, output=x, labels=None, loss="none")
-    with t.part("head", x) as part:
+    with t.section("head", x) as section:
         logits = head(x)
-        part.outputs = (logits,)
+        section.outputs = (logits,)
     return Program(tape=t, output=logits, labels=t.input("labels", (images,), I64), loss="classify")
 
 
@@ -54,28 +58,39 @@ def classifier(
 
 def resnet(t: Tape, c: Config, sizes: Sizes) -> Program:
     def body(image: Value) -> Value:
-        with t.part(t.path("stem"), image) as part, t.scope("embedder"):
+        with t.section(t.path("stem"), image) as section, t.scope("embedder"):
             width = c.dim("embedding_size", "c", default=64)
             x = t.cast(image, t.regime.weights, "pixels")
-            x = conv_norm(t, "embedder", x, width, kernel=7, stride=2, act=c.word("hidden_act", "relu"))
+            x = conv_norm(
+                t, "embedder", x, width, kernel=7, stride=2, act=c.word("hidden_act", "relu")
+            )
             x = max_pool(t, x, 3, 2, 1)
-            part.outputs = (x,)
+            section.outputs = (x,)
         for index, (depth, width) in enumerate(stages(c, (3, 4, 6, 3), (256, 512, 1024, 2048))):
             stride = 2 if index or c.flag("downsample_in_first_stage", False) else 1
             kinds = [(int(x.shape[1]), width, stride), *[(int(width), width, 1)] * (depth - 1)]
-            x = t.stack(f"encoder.stages.{index}.layers", kinds, residual_layer(t, c), x)
-        with t.part(t.path("pooler"), x) as part:
+            x = t.layers(f"encoder.stages.{index}.layers", kinds, residual_layer(t, c), x)
+        with t.section(t.path("pooler"), x) as section:
             x = average(t, x, (x.shape[0], x.shape[1], 1, 1))
-            part.outputs = (x,)
+            section.outputs = (x,)
         return x
 
     def head(x: Value) -> Value:
-        return t.linear("classifier.1", t.view(x, x.shape[:2]), num_labels(c), bias=True, label="logits", kind="head")
+        return t.linear(
+            "classifier.1",
+            t.view(x, x.shape[:2]),
+            num_labels(c),
+            bias=True,
+            label="logits",
+            kind="head",
+        )
 
     return classifier(t, c, sizes, body, head)
 
 
-def conv_norm(t: Tape, name: str, x: Value, width: int, *, kernel: int = 3, stride: int = 1, act: str = "") -> Value:
+def conv_norm(
+    t: Tape, name: str, x: Value, width: int, *, kernel: int = 3, stride: int = 1, act: str = ""
+) -> Value:
     with t.scope(name):
         x = conv(t, "convolution", x, width, (kernel, kernel), stride=stride, padding=kernel // 2)
         x = batch_norm(t, "normalization", x)
@@ -90,7 +105,9 @@ def residual_layer(t: Tape, c: Config) -> Callable[[Value, Any], Value]:
         channels, width, stride = kind
         with t.scope("layer"):
             if narrow:
-                y = conv_norm(t, "0", x, width // 4, kernel=1, stride=stride if early else 1, act="relu")
+                y = conv_norm(
+                    t, "0", x, width // 4, kernel=1, stride=stride if early else 1, act="relu"
+                )
                 y = conv_norm(t, "1", y, width // 4, stride=1 if early else stride, act="relu")
                 y = conv_norm(t, "2", y, width, kernel=1)
             else:
@@ -104,7 +121,9 @@ def residual_layer(t: Tape, c: Config) -> Callable[[Value, Any], Value]:
 
 def shortcut(t: Tape, x: Value, width: int, stride: int) -> Value:
     with t.scope("shortcut"):
-        return batch_norm(t, "normalization", conv(t, "convolution", x, width, (1, 1), stride=stride))
+        return batch_norm(
+            t, "normalization", conv(t, "convolution", x, width, (1, 1), stride=stride)
+        )
 
 
 # ---- ConvNeXt
@@ -113,20 +132,20 @@ def shortcut(t: Tape, x: Value, width: int, stride: int) -> Value:
 def convnext(t: Tape, c: Config, sizes: Sizes) -> Program:
     def body(image: Value) -> Value:
         plan = stages(c, (3, 3, 9, 3), (96, 192, 384, 768))
-        with t.part(t.path("stem"), image) as part, t.scope("embeddings"):
+        with t.section(t.path("stem"), image) as section, t.scope("embeddings"):
             side = c.dim("patch_size", "p", default=4)
             x = t.cast(image, t.regime.weights, "pixels")
             x = conv(t, "patch_embeddings", x, plan[0][1], (side, side), stride=side, bias=True)
             x = channel_norm(t, "layernorm", x)
-            part.outputs = (x,)
+            section.outputs = (x,)
         for index, (depth, width) in enumerate(plan):
             with t.scope(f"encoder.stages.{index}"):
                 x = downsampled(t, x, width) if index else x
-                x = t.stack("layers", ["layer"] * depth, depthwise_layer(t, c, width), x)
-        with t.part(t.path("pooler"), x) as part:
+                x = t.layers("layers", ["layer"] * depth, depthwise_layer(t, c, width), x)
+        with t.section(t.path("pooler"), x) as section:
             x = t.op("mean", (x,), x.shape[:2], x.dtype, label="mean of the picture")
             x = t.layer_norm("layernorm", x)
-            part.outputs = (x,)
+            section.outputs = (x,)
         return x
 
     def head(x: Value) -> Value:
@@ -143,9 +162,9 @@ def channel_norm(t: Tape, name: str, x: Value) -> Value:
 
 
 def downsampled(t: Tape, x: Value, width: Dim) -> Value:
-    with t.part(t.path("downsampling"), x) as part, t.scope("downsampling_layer"):
+    with t.section(t.path("downsampling"), x) as section, t.scope("downsampling_layer"):
         x = conv(t, "1", channel_norm(t, "0", x), width, (2, 2), stride=2, bias=True)
-        part.outputs = (x,)
+        section.outputs = (x,)
     return x
 
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vramcast.models.families.llama import Block, Frame, Shape, causal_lm, project_qkv, read_shape
+from vramcast.models.families.llama import Block, Frame, Shape, causal_lm, read_shape
 from vramcast.models.read.config import Config
-from vramcast.models.record.layers import attend, by_head, gated, gated_mlp, rms_norm, rope, ropes, split
+from vramcast.models.record.attention import attend, project_qkv, split_qkv
+from vramcast.models.record.layers import (
+    fused_gated_mlp,
+    gated_mlp,
+    rms_norm,
+    rope,
+    rope_both,
+)
 from vramcast.models.record.program import Program, Sizes
 from vramcast.models.record.tape import F32, Tape, Value
 
 
 def fp32_rope(t: Tape, x: Value, positions: Value) -> Value:
-    """Rotation in fp32 and back, where tables or inputs are raised first (OLMo, Cohere)."""
+    """Rotation in fp32 and back, where tables or inputs are cast to fp32 first (OLMo, Cohere)."""
     return t.cast(rope(t, x, positions), x.dtype, x.label)
 
 
@@ -31,7 +38,8 @@ def olmo_norm(t: Tape, name: str, x: Value) -> Value:
 
 def bare_norm(t: Tape, name: str, x: Value) -> Value:
     """OLMo 1: LayerNorm in fp32 without parameters."""
-    return t.cast(t.layer_norm("", t.cast(x, F32, f"{name} input fp32"), affine=False), x.dtype, name)
+    x32 = t.cast(x, F32, f"{name} input fp32")
+    return t.cast(t.layer_norm("", x32, affine=False), x.dtype, name)
 
 
 def olmo(t: Tape, c: Config, sizes: Sizes) -> Program:
@@ -45,7 +53,9 @@ def olmo(t: Tape, c: Config, sizes: Sizes) -> Program:
         def block(x: Value, kind: Any) -> Value:
             y = bare_norm(t, "input_layernorm", x)
             with t.scope("self_attn"):
-                q, k, v = (clamped(t, p) if clip else p for p in project_qkv(t, y, shape.heads, bias=bias))
+                q, k, v = project_qkv(t, y, shape.heads, bias=bias)
+                if clip:
+                    q, k, v = clamp(t, q), clamp(t, k), clamp(t, v)
                 q, k = fp32_rope(t, q, table), fp32_rope(t, k, table)
                 y = attend(t, q, k, v, shape.heads, dropout=c.number("attention_dropout", 0.0))
                 y = t.linear("o_proj", y, shape.h, bias=bias)
@@ -60,7 +70,7 @@ def olmo(t: Tape, c: Config, sizes: Sizes) -> Program:
     return causal_lm(t, c, sizes, make_block, frame=Frame(norm=bare_norm))
 
 
-def clamped(t: Tape, x: Value) -> Value:
+def clamp(t: Tape, x: Value) -> Value:
     """In-place clamp: backward needs the values from before."""
     before = Value(x.shape, x.dtype, label=f"{x.label} before clamp")
     return t.op("clamp", (x,), x.shape, x.dtype, saves=(before,), label=x.label)
@@ -76,10 +86,12 @@ def olmo2(t: Tape, c: Config, sizes: Sizes) -> Program:
 
         def block(x: Value, kind: Any) -> Value:
             with t.scope("self_attn"):
-                q = olmo_norm(t, "q_norm", t.linear("q_proj", x, heads.num * heads.width, bias=bias, label="q"))
-                k = olmo_norm(t, "k_norm", t.linear("k_proj", x, heads.num_kv * heads.width, bias=bias, label="k"))
+                q = t.linear("q_proj", x, heads.num * heads.width, bias=bias, label="q")
+                q = olmo_norm(t, "q_norm", q)
+                k = t.linear("k_proj", x, heads.num_kv * heads.width, bias=bias, label="k")
+                k = olmo_norm(t, "k_norm", k)
                 v = t.linear("v_proj", x, heads.num_kv * heads.width, bias=bias, label="v")
-                q, k, v = by_head(t, q, heads.num), by_head(t, k, heads.num_kv), by_head(t, v, heads.num_kv)
+                q, k, v = split_qkv(t, q, k, v, heads)
                 q, k = fp32_rope(t, q, table), fp32_rope(t, k, table)
                 y = attend(t, q, k, v, heads, dropout=c.number("attention_dropout", 0.0))
                 y = t.linear("o_proj", y, shape.h, bias=bias)
@@ -96,18 +108,23 @@ def olmo2(t: Tape, c: Config, sizes: Sizes) -> Program:
 # ---- GLM
 
 GLM = {
-    "vocab_size": 151552, "hidden_size": 4096, "intermediate_size": 13696, "num_hidden_layers": 40,
-    "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,
-}  # fmt: skip
+    "vocab_size": 151552,
+    "hidden_size": 4096,
+    "intermediate_size": 13696,
+    "num_hidden_layers": 40,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+}
 
 
 def glm(t: Tape, c: Config, sizes: Sizes) -> Program:
     """GLM-4-9B's form: half of each head rotated in pairs, fused gate and up. GLM-4-0414 adds norms after branches."""
     c = c.with_defaults(**GLM)
-    shape, sandwiched = read_shape(c), c.model_type == "glm4"
+    shape, norms_after = read_shape(c), c.model_type == "glm4"
 
     def after(name: str, y: Value) -> Value:
-        return rms_norm(t, name, y) if sandwiched else y
+        return rms_norm(t, name, y) if norms_after else y
 
     def make_block(positions: Value) -> Block:
         def block(x: Value, kind: Any) -> Value:
@@ -115,8 +132,8 @@ def glm(t: Tape, c: Config, sizes: Sizes) -> Program:
             x = t.add(x, after("post_self_attn_layernorm", y), "residual stream")
             y = rms_norm(t, "post_attention_layernorm", x)
             with t.scope("mlp"):
-                gate, up = split(t, t.linear("gate_up_proj", y, 2 * shape.f, label="gate and up"), (shape.f, shape.f))
-                y = t.linear("down_proj", gated(t, gate, up, shape.act), shape.h, label="mlp output")
+                names = ("gate_up_proj", "down_proj")
+                y = fused_gated_mlp(t, y, shape.f, shape.act, names)
             return t.add(x, after("post_mlp_layernorm", y), "residual stream")
 
         return block
@@ -137,12 +154,20 @@ def glm_attention(t: Tape, c: Config, shape: Shape, y: Value, positions: Value) 
 
 def rotary_share(c: Config, default: float) -> float:
     """`partial_rotary_factor`, which transformers 5 writes into `rope_parameters`."""
-    return c.sub("rope_parameters").number("partial_rotary_factor", c.number("partial_rotary_factor", default))
+    return c.sub("rope_parameters").number(
+        "partial_rotary_factor", c.number("partial_rotary_factor", default)
+    )
 
 
 def paired_table(t: Tape, positions: Value, width: int) -> Value:
     """cos and sin with each column doubled, made anew in every layer."""
-    return t.op("copy", (positions,), (1, positions.shape[1], 1, 2 * width), positions.dtype, label="cos, sin doubled")
+    return t.op(
+        "copy",
+        (positions,),
+        (1, positions.shape[1], 1, 2 * width),
+        positions.dtype,
+        label="cos, sin doubled",
+    )
 
 
 def partly_rotated(t: Tape, x: Value, table: Value) -> Value:
@@ -161,7 +186,8 @@ def granite(t: Tape, c: Config, sizes: Sizes) -> Program:
 
     def make_block(positions: Value) -> Block:
         def block(x: Value, kind: Any) -> Value:
-            y = llama_attention(t, c, shape, rms_norm(t, "input_layernorm", x), positions, bias=bias)
+            y = rms_norm(t, "input_layernorm", x)
+            y = llama_attention(t, c, shape, y, positions, bias=bias)
             x = t.add(x, t.scale(y), "residual stream")
             y = rms_norm(t, "post_attention_layernorm", x)
             with t.scope("mlp"):
@@ -170,26 +196,39 @@ def granite(t: Tape, c: Config, sizes: Sizes) -> Program:
 
         return block
 
-    frame = Frame(embedded=lambda x: t.scale(x, "scaled embeddings"), finished=lambda x: t.scale(x, "logits"))
+    frame = Frame(
+        embedded=lambda x: t.scale(x, "scaled embeddings"), finished=lambda x: t.scale(x, "logits")
+    )
     return causal_lm(t, c, sizes, make_block, frame=frame)
 
 
 def llama_attention(
-    t: Tape, c: Config, shape: Shape, y: Value, positions: Value | None, *, bias: bool, out_bias: bool | None = None
+    t: Tape,
+    c: Config,
+    shape: Shape,
+    y: Value,
+    positions: Value | None,
+    *,
+    bias: bool,
+    out_bias: bool | None = None,
 ) -> Value:
     """Without positions the layer does not rotate (NoPE)."""
     with t.scope("self_attn"):
         q, k, v = project_qkv(t, y, shape.heads, bias=bias)
         if positions is not None:
-            q, k = ropes(t, q, k, positions)
+            q, k = rope_both(t, q, k, positions)
         y = attend(t, q, k, v, shape.heads, dropout=c.number("attention_dropout", 0.0))
         return t.linear("o_proj", y, shape.h, bias=bias if out_bias is None else out_bias)
 
 
 SMOLLM3 = {
-    "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36,
-    "num_attention_heads": 16, "num_key_value_heads": 4,
-}  # fmt: skip
+    "vocab_size": 128256,
+    "hidden_size": 2048,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+}
 
 
 def smollm3(t: Tape, c: Config, sizes: Sizes) -> Program:
@@ -238,16 +277,15 @@ def cohere_norm(t: Tape, name: str, x: Value) -> Value:
 def cohere(t: Tape, c: Config, sizes: Sizes) -> Program:
     """Attention and MLP side by side on one norm. Cohere 2 rotates only where attention slides."""
     shape = read_shape(c)
-    second, layers = c.model_type == "cohere2", c.dim("num_hidden_layers", "L")
-    every = c.dim("sliding_window_pattern", "n", default=4)
-    pattern = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(layers)]
-    kinds = (c.per_layer("layer_types", int(layers)) or pattern) if second else ["sliding_attention"] * layers
-    slides = not second or c.data.get("sliding_window", 4096) is not None
+    is_second = c.model_type == "cohere2"
+    has_window = not is_second or c.data.get("sliding_window", 4096) is not None
+    kinds = cohere_kinds(c, is_second=is_second)
 
     def make_block(positions: Value) -> Block:
         def block(x: Value, kind: str) -> Value:
             y = cohere_norm(t, "input_layernorm", x)
-            attended = cohere_attention(t, c, shape, y, positions if slides and kind == "sliding_attention" else None)
+            rotates = has_window and kind == "sliding_attention"
+            attended = cohere_attention(t, c, shape, y, positions if rotates else None)
             with t.scope("mlp"):
                 y = gated_mlp(t, y, shape.f, shape.act)
             return t.add(t.add(x, attended), y, "residual stream")
@@ -256,6 +294,16 @@ def cohere(t: Tape, c: Config, sizes: Sizes) -> Program:
 
     frame = Frame(tied=True, norm=cohere_norm, finished=lambda x: t.scale(x, "logits"))
     return causal_lm(t, c, sizes, make_block, kinds=kinds, frame=frame)
+
+
+def cohere_kinds(c: Config, *, is_second: bool) -> Sequence[str]:
+    """Which attention each layer has."""
+    layers = c.dim("num_hidden_layers", "L")
+    every = c.dim("sliding_window_pattern", "n", default=4)
+    if not is_second:
+        return ["sliding_attention"] * layers
+    pattern = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(layers)]
+    return c.per_layer("layer_types", int(layers)) or pattern
 
 
 def cohere_attention(t: Tape, c: Config, shape: Shape, y: Value, positions: Value | None) -> Value:
@@ -272,6 +320,13 @@ def cohere_attention(t: Tape, c: Config, shape: Shape, y: Value, positions: Valu
 
 
 FAMILIES = {
-    "olmo": olmo, "olmo2": olmo2, "olmo3": olmo2, "glm": glm, "glm4": glm, "granite": granite, "smollm3": smollm3,
-    "cohere": cohere, "cohere2": cohere,
-}  # fmt: skip
+    "olmo": olmo,
+    "olmo2": olmo2,
+    "olmo3": olmo2,
+    "glm": glm,
+    "glm4": glm,
+    "granite": granite,
+    "smollm3": smollm3,
+    "cohere": cohere,
+    "cohere2": cohere,
+}

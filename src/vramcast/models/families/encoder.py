@@ -12,8 +12,9 @@ from typing import Any
 from vramcast.errors import UnsupportedError
 from vramcast.models.read.config import Config, exact_division
 from vramcast.models.read.tasks import num_labels, task_of
+from vramcast.models.record.attention import Eager, Heads, attend
 from vramcast.models.record.dims import Dim
-from vramcast.models.record.layers import Eager, Heads, attend, by_head
+from vramcast.models.record.layers import split_heads
 from vramcast.models.record.program import Program, Sizes
 from vramcast.models.record.tape import I64, Tape, Value
 
@@ -38,26 +39,36 @@ Head = Callable[[Tape, Config, Shape, str, Value, Value], Answer]
 
 
 def encoder(
-    t: Tape, c: Config, sizes: Sizes, shape: Shape, *, base: str, stack: str,
-    embed: Callable[[Value], tuple[Value, Value]], block: Callable[[Value, Any], Value], pooled: tuple[str, ...],
+    t: Tape,
+    c: Config,
+    sizes: Sizes,
+    shape: Shape,
+    *,
+    base: str,
+    stack: str,
+    embed: Callable[[Value], tuple[Value, Value]],
+    block: Callable[[Value, Any], Value],
+    pooled: tuple[str, ...],
     head: Head,
-) -> Program:  # fmt: skip
+) -> Program:
     task = task_of(c, TASKS)
     base = "" if task == "none" else base
     ids = t.input("input ids", (sizes.batch, sizes.seq), I64)
     with t.scope(base):
-        with t.part("embedding", ids) as part:
+        with t.section("embedding", ids) as section:
             x, table = embed(ids)
-            part.outputs = (x,)
-        x = t.stack(stack, ["layer"] * shape.depth, block, x)
-    with t.part("head", x) as part:
+            section.outputs = (x,)
+        x = t.layers(stack, ["layer"] * shape.depth, block, x)
+    with t.section("head", x) as section:
         if task in pooled:
             with t.scope(base):
                 pool = _pooler(t, x, shape)
                 x = x if task in ("none", "pretraining") else pool
         x, labels, loss = (x, (), "none") if task == "none" else head(t, c, shape, task, x, table)
-        part.outputs = (x,)
-    return Program(tape=t, output=x, labels=t.input("labels", labels, I64) if labels else None, loss=loss)
+        section.outputs = (x,)
+    return Program(
+        tape=t, output=x, labels=t.input("labels", labels, I64) if labels else None, loss=loss
+    )
 
 
 def _pooler(t: Tape, x: Value, shape: Shape) -> Value:
@@ -75,28 +86,37 @@ def read_bert(c: Config) -> Shape:
     num = c.dim("num_attention_heads", "a", default=4 if electra else 12)
     d = exact_division(h, num, f"{c.where}: hidden_size by num_attention_heads")
     if c.flag("add_cross_attention", False):
-        raise UnsupportedError(f"{c.where}: add_cross_attention is not described for {c.model_type}; trace the model")
+        raise UnsupportedError(
+            f"{c.where}: add_cross_attention is not described for {c.model_type}; trace the model"
+        )
     return Shape(
-        h=h, f=c.dim("intermediate_size", "f", default=1024 if electra else 3072),
-        heads=Heads(num=num, num_kv=num, width=Dim(int(d), "d")), depth=c.dim("num_hidden_layers", "L", default=12),
+        h=h,
+        f=c.dim("intermediate_size", "f", default=1024 if electra else 3072),
+        heads=Heads(num=num, num_kv=num, width=Dim(int(d), "d")),
+        depth=c.dim("num_hidden_layers", "L", default=12),
         vocab=c.dim("vocab_size", "V", default=50265 if c.model_type == "roberta" else 30522),
-        positions=c.dim("max_position_embeddings", "positions", default=512), act=c.word("hidden_act", "gelu"),
-        dropout=c.number("hidden_dropout_prob", 0.1), attention_dropout=c.number("attention_probs_dropout_prob", 0.1),
-    )  # fmt: skip
+        positions=c.dim("max_position_embeddings", "positions", default=512),
+        act=c.word("hidden_act", "gelu"),
+        dropout=c.number("hidden_dropout_prob", 0.1),
+        attention_dropout=c.number("attention_probs_dropout_prob", 0.1),
+    )
 
 
 def bert(t: Tape, c: Config, sizes: Sizes) -> Program:
     shape = read_bert(c)
     base = {"bert": "bert", "electra": "electra"}.get(c.model_type, "roberta")
     pooled = {
-        "bert": ("none", "pretraining", "next sentence", "sequence", "choice"), "roberta": ("none", "choice"),
+        "bert": ("none", "pretraining", "next sentence", "sequence", "choice"),
+        "roberta": ("none", "choice"),
         "electra": (),
-    }[base]  # fmt: skip
+    }[base]
     width = c.dim("embedding_size", "h_word", default=128) if base == "electra" else shape.h
 
     def embed(ids: Value) -> tuple[Value, Value]:
         with t.scope("embeddings"):
-            x, table = _bert_embeddings(t, c, ids, shape, width, positions_per_sample=base == "roberta")
+            x, table = _bert_embeddings(
+                t, c, ids, shape, width, positions_per_sample=base == "roberta"
+            )
         x = t.linear("embeddings_project", x, shape.h, bias=True) if width != shape.h else x
         return x, table
 
@@ -105,30 +125,45 @@ def bert(t: Tape, c: Config, sizes: Sizes) -> Program:
             with t.scope("self"):
                 y = self_attention(t, x, shape, ("query", "key", "value"))
             with t.scope("output"):
-                x = _add_and_norm(t, "LayerNorm", t.linear("dense", y, shape.h, bias=True), x, shape.dropout)
+                x = _add_and_norm(
+                    t, "LayerNorm", t.linear("dense", y, shape.h, bias=True), x, shape.dropout
+                )
         with t.scope("intermediate"):
             wide = t.linear("dense", x, shape.f, bias=True, label="mlp hidden")
         with t.scope("output"):
-            y = t.linear("dense", t.activation(wide, shape.act), shape.h, bias=True, label="mlp output")
+            y = t.linear(
+                "dense", t.activation(wide, shape.act), shape.h, bias=True, label="mlp output"
+            )
             return _add_and_norm(t, "LayerNorm", y, x, shape.dropout)
 
     head = {"bert": _bert_head, "roberta": _roberta_head, "electra": _electra_head}[base]
     return encoder(
-        t, c, sizes, shape, base=base, stack="encoder.layer", embed=embed, block=block, pooled=pooled, head=head
-    )  # fmt: skip
+        t,
+        c,
+        sizes,
+        shape,
+        base=base,
+        stack="encoder.layer",
+        embed=embed,
+        block=block,
+        pooled=pooled,
+        head=head,
+    )
 
 
 def _bert_embeddings(
     t: Tape, c: Config, ids: Value, shape: Shape, width: Dim, *, positions_per_sample: bool
 ) -> tuple[Value, Value]:
-    table = t.table("word_embeddings", shape.vocab, width)
-    kinds = t.table("token_type_embeddings", c.dim("type_vocab_size", "types", default=2), width)
-    places = t.table("position_embeddings", shape.positions, width)
+    table = t.embedding_weight("word_embeddings", shape.vocab, width)
+    kinds = t.embedding_weight(
+        "token_type_embeddings", c.dim("type_vocab_size", "types", default=2), width
+    )
+    places = t.embedding_weight("position_embeddings", shape.positions, width)
     rows = ids.shape[0] if positions_per_sample else 1
     kind_ids = t.op("gather", (), (rows, ids.shape[1]), I64, label="token type ids")
     place_ids = t.op("cumsum", (), (rows, ids.shape[1]), I64, label="position ids")
-    x = t.add(t.lookup(table, ids), t.lookup(kinds, t.view(kind_ids, ids.shape), "token types"))
-    x = t.add(x, t.lookup(places, place_ids, "position embeddings"))
+    x = t.add(t.embed(table, ids), t.embed(kinds, t.view(kind_ids, ids.shape), "token types"))
+    x = t.add(x, t.embed(places, place_ids, "position embeddings"))
     return t.dropout(t.layer_norm("LayerNorm", x), shape.dropout), table
 
 
@@ -136,7 +171,10 @@ BIDIRECTIONAL = Eager(upcast=False, recast=False, mask=False)
 
 
 def self_attention(t: Tape, x: Value, shape: Shape, names: tuple[str, str, str]) -> Value:
-    q, k, v = (by_head(t, t.linear(name, x, shape.h, bias=True, label=name[0]), shape.heads.num) for name in names)
+    q, k, v = (
+        split_heads(t, t.linear(name, x, shape.h, bias=True, label=name[0]), shape.heads.num)
+        for name in names
+    )
     return attend(t, q, k, v, shape.heads, dropout=shape.attention_dropout, eager=BIDIRECTIONAL)
 
 
@@ -144,7 +182,9 @@ def _add_and_norm(t: Tape, name: str, y: Value, x: Value, p: float) -> Value:
     return t.layer_norm(name, t.add(t.dropout(y, p), x, "residual stream"))
 
 
-def _vocabulary(t: Tape, c: Config, shape: Shape, x: Value, table: Value, name: str = "decoder") -> Value:
+def _vocabulary(
+    t: Tape, c: Config, shape: Shape, x: Value, table: Value, name: str = "decoder"
+) -> Value:
     """The projection to the vocabulary, whose bias BERT and RoBERTa keep beside it."""
     tied = c.flag("tie_word_embeddings", True)
     bias = t.param("bias", (shape.vocab,), "bias")
@@ -167,7 +207,11 @@ def _bert_head(t: Tape, c: Config, shape: Shape, task: str, x: Value, table: Val
                     x = t.layer_norm("LayerNorm", x)
                 return _vocabulary(t, c, shape, x, table), x.shape[:2], "masked"
     if task == "next sentence":
-        return t.linear("cls.seq_relationship", x, 2, bias=True, kind="classifier"), (b,), "classify"
+        return (
+            t.linear("cls.seq_relationship", x, 2, bias=True, kind="classifier"),
+            (b,),
+            "classify",
+        )
     return _plain_head(t, c, shape, task, x)
 
 
@@ -175,17 +219,27 @@ def _plain_head(t: Tape, c: Config, shape: Shape, task: str, x: Value) -> Answer
     """Dropout and one linear: on the pooled token, or on every token."""
     b = x.shape[0]
     if task == "question":
-        return t.linear("qa_outputs", x, num_labels(c), bias=True, kind="classifier"), (b, 2), "classify"
+        return (
+            t.linear("qa_outputs", x, num_labels(c), bias=True, kind="classifier"),
+            (b, 2),
+            "classify",
+        )
     x = t.dropout(x, c.number("classifier_dropout", shape.dropout))
     out = 1 if task == "choice" else num_labels(c)
     labels = x.shape[:2] if task == "token" else (b,)
-    return t.linear("classifier", x, out, bias=True, label="logits", kind="classifier"), labels, "classify"
+    return (
+        t.linear("classifier", x, out, bias=True, label="logits", kind="classifier"),
+        labels,
+        "classify",
+    )
 
 
 def _roberta_head(t: Tape, c: Config, shape: Shape, task: str, x: Value, table: Value) -> Answer:
     if task == "lm":
         with t.scope("lm_head"):
-            x = t.layer_norm("layer_norm", t.activation(t.linear("dense", x, shape.h, bias=True), "gelu"))
+            x = t.layer_norm(
+                "layer_norm", t.activation(t.linear("dense", x, shape.h, bias=True), "gelu")
+            )
             return _vocabulary(t, c, shape, x, table), x.shape[:2], "masked"
     if task == "sequence":
         return _two_layer_head(t, c, shape, x, "tanh")
@@ -197,7 +251,9 @@ def _two_layer_head(t: Tape, c: Config, shape: Shape, x: Value, act: str) -> Ans
     with t.scope("classifier"):
         x = t.dropout(t.copy(x, (x.shape[0], x.shape[-1]), "first token"), p)
         x = t.dropout(t.activation(t.linear("dense", x, shape.h, bias=True), act), p)
-        logits = t.linear("out_proj", x, num_labels(c), bias=True, label="logits", kind="classifier")
+        logits = t.linear(
+            "out_proj", x, num_labels(c), bias=True, label="logits", kind="classifier"
+        )
         return logits, (x.shape[0],), "classify"
 
 
@@ -207,16 +263,30 @@ def _electra_head(t: Tape, c: Config, shape: Shape, task: str, x: Value, table: 
             x = t.activation(t.linear("dense", x, table.shape[1], bias=True), "gelu")
             x = t.layer_norm("LayerNorm", x)
         weight = table if c.flag("tie_word_embeddings", True) else None
-        logits = t.linear("generator_lm_head", x, shape.vocab, weight=weight, bias=True, label="logits", kind="head")
+        logits = t.linear(
+            "generator_lm_head",
+            x,
+            shape.vocab,
+            weight=weight,
+            bias=True,
+            label="logits",
+            kind="head",
+        )
         return logits, x.shape[:2], "masked"
     if task == "pretraining":
         with t.scope("discriminator_predictions"):
             y = t.activation(t.linear("dense", x, shape.h, bias=True), shape.act)
-            return t.linear("dense_prediction", y, 1, bias=True, kind="classifier"), x.shape[:2], "classify"
+            return (
+                t.linear("dense_prediction", y, 1, bias=True, kind="classifier"),
+                x.shape[:2],
+                "classify",
+            )
     if task == "sequence":
         return _two_layer_head(t, c, shape, x, "gelu")
     if task == "choice":
-        raise UnsupportedError(f"{c.where}: ElectraForMultipleChoice is not described; trace the model instead")
+        raise UnsupportedError(
+            f"{c.where}: ElectraForMultipleChoice is not described; trace the model instead"
+        )
     return _plain_head(t, c, shape, task, x)
 
 
@@ -224,21 +294,35 @@ def _electra_head(t: Tape, c: Config, shape: Shape, task: str, x: Value, table: 
 
 
 def distilbert(t: Tape, c: Config, sizes: Sizes) -> Program:
-    h, num = c.dim("dim", "h", "hidden_size", default=768), c.dim("n_heads", "a", "num_attention_heads", default=12)
+    h, num = (
+        c.dim("dim", "h", "hidden_size", default=768),
+        c.dim("n_heads", "a", "num_attention_heads", default=12),
+    )
     d = exact_division(h, num, f"{c.where}: dim by n_heads")
     shape = Shape(
-        h=h, f=c.dim("hidden_dim", "f", default=3072), heads=Heads(num=num, num_kv=num, width=Dim(int(d), "d")),
-        depth=c.dim("n_layers", "L", "num_hidden_layers", default=6), vocab=c.dim("vocab_size", "V", default=30522),
-        positions=c.dim("max_position_embeddings", "positions", default=512), act=c.word("activation", "gelu"),
-        dropout=c.number("dropout", 0.1), attention_dropout=c.number("attention_dropout", 0.1),
-    )  # fmt: skip
+        h=h,
+        f=c.dim("hidden_dim", "f", default=3072),
+        heads=Heads(num=num, num_kv=num, width=Dim(int(d), "d")),
+        depth=c.dim("n_layers", "L", "num_hidden_layers", default=6),
+        vocab=c.dim("vocab_size", "V", default=30522),
+        positions=c.dim("max_position_embeddings", "positions", default=512),
+        act=c.word("activation", "gelu"),
+        dropout=c.number("dropout", 0.1),
+        attention_dropout=c.number("attention_dropout", 0.1),
+    )
 
     def embed(ids: Value) -> tuple[Value, Value]:
         with t.scope("embeddings"):
-            table = t.table("word_embeddings", shape.vocab, h)
+            table = t.embedding_weight("word_embeddings", shape.vocab, h)
             place_ids = t.op("arange", (), (1, ids.shape[1]), I64, label="position ids")
-            places = t.lookup(t.table("position_embeddings", shape.positions, h), place_ids, "position embeddings")
-            return t.dropout(t.layer_norm("LayerNorm", t.add(t.lookup(table, ids), places)), shape.dropout), table
+            places = t.embed(
+                t.embedding_weight("position_embeddings", shape.positions, h),
+                place_ids,
+                "position embeddings",
+            )
+            return t.dropout(
+                t.layer_norm("LayerNorm", t.add(t.embed(table, ids), places)), shape.dropout
+            ), table
 
     def block(x: Value, kind: Any) -> Value:
         with t.scope("attention"):
@@ -251,9 +335,17 @@ def distilbert(t: Tape, c: Config, sizes: Sizes) -> Program:
         return _add_and_norm(t, "output_layer_norm", y, x, shape.dropout)
 
     return encoder(
-        t, c, sizes, shape, base="distilbert", stack="transformer.layer", embed=embed, block=block, pooled=(),
+        t,
+        c,
+        sizes,
+        shape,
+        base="distilbert",
+        stack="transformer.layer",
+        embed=embed,
+        block=block,
+        pooled=(),
         head=_distilbert_head,
-    )  # fmt: skip
+    )
 
 
 def _distilbert_head(t: Tape, c: Config, shape: Shape, task: str, x: Value, table: Value) -> Answer:
@@ -262,21 +354,34 @@ def _distilbert_head(t: Tape, c: Config, shape: Shape, task: str, x: Value, tabl
         x = t.activation(t.linear("vocab_transform", x, shape.h, bias=True), shape.act)
         x = t.layer_norm("vocab_layer_norm", x)
         weight = table if c.flag("tie_word_embeddings", True) else None
-        logits = t.linear("vocab_projector", x, shape.vocab, weight=weight, bias=True, label="logits", kind="head")
+        logits = t.linear(
+            "vocab_projector", x, shape.vocab, weight=weight, bias=True, label="logits", kind="head"
+        )
         return logits, x.shape[:2], "masked"
     if task in ("sequence", "choice"):
         first = t.copy(x, (b, shape.h), "first token")
         x = t.activation(t.linear("pre_classifier", first, shape.h, bias=True), "relu")
         x = t.dropout(x, c.number("seq_classif_dropout", 0.2))
         out = 1 if task == "choice" else num_labels(c)
-        return t.linear("classifier", x, out, bias=True, label="logits", kind="classifier"), (b,), "classify"
+        return (
+            t.linear("classifier", x, out, bias=True, label="logits", kind="classifier"),
+            (b,),
+            "classify",
+        )
     if task == "question":
         x = t.dropout(x, c.number("qa_dropout", 0.1))
     if task not in ("question", "token"):
-        raise UnsupportedError(f"{c.where}: {c.architecture} is not described for distilbert; trace the model instead")
+        raise UnsupportedError(
+            f"{c.where}: {c.architecture} is not described for distilbert; trace the model instead"
+        )
     return _plain_head(t, c, shape, task, x)
 
 
 FAMILIES = {
-    "bert": bert, "roberta": bert, "xlm-roberta": bert, "camembert": bert, "electra": bert, "distilbert": distilbert,
-}  # fmt: skip
+    "bert": bert,
+    "roberta": bert,
+    "xlm-roberta": bert,
+    "camembert": bert,
+    "electra": bert,
+    "distilbert": distilbert,
+}

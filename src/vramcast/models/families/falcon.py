@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from vramcast.models.families.decoder import Block, Frame, decoder
 from vramcast.models.read.config import Config, exact_division
+from vramcast.models.record.attention import Eager, Heads, attend, split_qkv
 from vramcast.models.record.dims import Dim
-from vramcast.models.record.layers import Eager, Heads, attend, by_head, rope_table, ropes, split
+from vramcast.models.record.layers import rope_both, rope_table, split
 from vramcast.models.record.program import Program, Sizes
 from vramcast.models.record.tape import BOOL, I64, Tape, Value, promote
 
@@ -39,60 +40,81 @@ def read_falcon(c: Config) -> Falcon:
     kv = c.dim("num_kv_heads", "g", "n_head_kv", default=int(num))
     exact_division(num, kv, f"{c.where}: num_attention_heads by num_kv_heads")
     width = exact_division(h, num, f"{c.where}: hidden_size by num_attention_heads")
+    num_kv: int = num
+    if grouped:
+        num_kv = kv
+    elif shared:
+        num_kv = 1
     return Falcon(
-        h=h, f=c.dim("ffn_hidden_size", "f", default=4 * int(h)), grouped=grouped, shared=shared,
-        heads=Heads(num=num, num_kv=kv if grouped else 1 if shared else num, width=Dim(int(width), "d")),
-        parallel=c.flag("parallel_attn", True), alibi=c.flag("alibi", False), bias=c.flag("bias", False),
+        h=h,
+        f=c.dim("ffn_hidden_size", "f", default=4 * int(h)),
+        grouped=grouped,
+        shared=shared,
+        heads=Heads(num=num, num_kv=num_kv, width=Dim(int(width), "d")),
+        parallel=c.flag("parallel_attn", True),
+        alibi=c.flag("alibi", False),
+        bias=c.flag("bias", False),
         norms=c.dim("num_ln_in_parallel_attn", "norms", default=2 if grouped else 1),
-        act=c.word("activation", "gelu"), hidden_dropout=c.number("hidden_dropout", 0.0),
+        act=c.word("activation", "gelu"),
+        hidden_dropout=c.number("hidden_dropout", 0.0),
         attention_dropout=c.number("attention_dropout", 0.0),
-    )  # fmt: skip
+    )
 
 
 def falcon(t: Tape, c: Config, sizes: Sizes) -> Program:
     f = read_falcon(c)
-
     b, s = sizes.batch, sizes.seq
 
     def mask(stream: Value) -> Value:
         """Made once for all layers. With ALiBi it carries the slopes; else SDPA gets a boolean one."""
         if f.alibi:
             return Value((b, f.heads.num, s, s), stream.dtype, label="attention mask with ALiBi")
-        return Value((b, 1, s, s), stream.dtype if t.regime.attention == "eager" else BOOL, label="attention mask")
+        dtype = stream.dtype if t.regime.attention == "eager" else BOOL
+        return Value((b, 1, s, s), dtype, label="attention mask")
 
     def make_block(stream: Value) -> Block:
         places = mask(stream) if f.alibi else rope_table(stream, 1, s, f.heads.width)
         return lambda x, kind: _block(t, f, x, places)
 
     def embed(ids: Value) -> tuple[Value, Value]:
-        table = t.table("word_embeddings", vocab, f.h)
-        return t.lookup(table, ids), table
+        table = t.embedding_weight("word_embeddings", vocab, f.h)
+        return t.embed(table, ids), table
 
     vocab = c.dim("vocab_size", "V", default=65024)
     around = Frame(
-        base="transformer", layers="h", depth=c.dim("num_hidden_layers", "L", "n_layer", default=32), vocab=vocab,
-        embed=embed, finish=lambda x: t.layer_norm("ln_f", x), tied=c.flag("tie_word_embeddings", True), mask=mask,
+        base="transformer",
+        layers="h",
+        depth=c.dim("num_hidden_layers", "L", "n_layer", default=32),
+        vocab=vocab,
+        embed=embed,
+        finish=lambda x: t.layer_norm("ln_f", x),
+        tied=c.flag("tie_word_embeddings", True),
+        mask=mask,
         token_dropout=c.number("classifier_dropout", c.number("hidden_dropout", 0.1)),
-    )  # fmt: skip
+    )
     return decoder(t, c, sizes, around, make_block)
 
 
 def _block(t: Tape, f: Falcon, x: Value, places: Value) -> Value:
     """Names and order as in FalconDecoderLayer.forward."""
-    two = f.parallel and f.norms == 2
-    y = t.layer_norm("ln_attn" if two else "input_layernorm", x)
-    z = t.layer_norm("ln_mlp", x) if two else y
+    has_two_norms = f.parallel and f.norms == 2
+    is_sequential = not f.grouped and not f.parallel
+    y = t.layer_norm("ln_attn" if has_two_norms else "input_layernorm", x)
+    mlp_input = t.layer_norm("ln_mlp", x) if has_two_norms else y
     with t.scope("self_attention"):
-        a = _attention(t, f, y, places)
-    if not f.grouped and not f.parallel:
-        x = t.add(x, t.dropout(a, f.attention_dropout), "residual stream")
-        z = t.layer_norm("post_attention_layernorm", x)
+        attended = _attention(t, f, y, places)
+    if is_sequential:
+        x = t.add(x, t.dropout(attended, f.attention_dropout), "residual stream")
+        mlp_input = t.layer_norm("post_attention_layernorm", x)
     with t.scope("mlp"):
-        wide = linear(t, "dense_h_to_4h", z, f.f, bias=f.bias, label="mlp hidden")
-        m = linear(t, "dense_4h_to_h", t.activation(wide, f.act), f.h, bias=f.bias, label="mlp output")
-    if f.grouped or f.parallel:
-        m = t.op("add_", (m, a), m.shape, m.dtype, label="branches", passes_grad=True)
-    return t.add(x, t.dropout(m, f.hidden_dropout), "residual stream")
+        hidden = linear(t, "dense_h_to_4h", mlp_input, f.f, bias=f.bias, label="mlp hidden")
+        activated = t.activation(hidden, f.act)
+        out = linear(t, "dense_4h_to_h", activated, f.h, bias=f.bias, label="mlp output")
+    if not is_sequential:
+        out = t.op(
+            "add_", (out, attended), out.shape, out.dtype, label="branches", passes_grad=True
+        )
+    return t.add(x, t.dropout(out, f.hidden_dropout), "residual stream")
 
 
 def linear(t: Tape, name: str, x: Value, out: int, *, bias: bool, label: str) -> Value:
@@ -106,27 +128,43 @@ def linear(t: Tape, name: str, x: Value, out: int, *, bias: bool, label: str) ->
 
 
 def _attention(t: Tape, f: Falcon, y: Value, places: Value) -> Value:
-    heads, num_kv = f.heads, f.heads.num_kv
-    qkv = linear(t, "query_key_value", y, (heads.num + 2 * num_kv) * heads.width, bias=f.bias, label="qkv")
-    sizes = (heads.num * heads.width, num_kv * heads.width, num_kv * heads.width)
-    q, k, v = (by_head(t, part, n) for part, n in zip(split(t, qkv, sizes), (heads.num, num_kv, num_kv), strict=True))
+    """`places` is the rotary table or, with ALiBi, the mask that has the slopes."""
+    heads = f.heads
+    q, k, v = _project_qkv(t, f, y)
     if f.grouped or f.shared:
-        k, v = (
-            t.op("index", (part,), part.shape, part.dtype, saves=(Value((1,), I64, label="head index"),), label=label)
-            for part, label in ((k, "k"), (v, "v"))
-        )
+        k, v = _index_heads(t, k, "k"), _index_heads(t, v, "v")
     if f.grouped:  # flattening the groups copies; keys and values are repeated on the way
         full = (*q.shape[:2], heads.num, heads.width)
-        q, k, v = (t.copy(part, full, label) for part, label in ((q, "q"), (k, "k repeated"), (v, "v repeated")))
+        q = t.copy(q, full, "q")
+        k = t.copy(k, full, "k repeated")
+        v = t.copy(v, full, "v repeated")
         heads = Heads(num=heads.num, num_kv=heads.num, width=heads.width)
-    if not f.alibi:
-        q, k = ropes(t, q, k, places)
     # Fused kernels do not broadcast one key/value head over many: SDPA falls back to math.
     kernel = "math" if f.shared and t.regime.attention != "eager" else None
-    p = f.attention_dropout if f.alibi else 0.0
-    bias = places if f.alibi else None
-    y = attend(t, q, k, v, heads, dropout=p, eager=Eager(upcast=False), kernel=kernel, bias=bias, masked=True)
+    eager = Eager(upcast=False)
+    if f.alibi:
+        p = f.attention_dropout
+        y = attend(
+            t, q, k, v, heads, dropout=p, eager=eager, kernel=kernel, bias=places, masked=True
+        )
+    else:
+        q, k = rope_both(t, q, k, places)
+        y = attend(t, q, k, v, heads, eager=eager, kernel=kernel, masked=True)
     return linear(t, "dense", y, f.h, bias=f.bias, label="attention projection")
+
+
+def _project_qkv(t: Tape, f: Falcon, y: Value) -> tuple[Value, Value, Value]:
+    heads = f.heads
+    q_width, kv_width = heads.num * heads.width, heads.num_kv * heads.width
+    width = (heads.num + 2 * heads.num_kv) * heads.width
+    qkv = linear(t, "query_key_value", y, width, bias=f.bias, label="qkv")
+    q, k, v = split(t, qkv, (q_width, kv_width, kv_width))
+    return split_qkv(t, q, k, v, heads)
+
+
+def _index_heads(t: Tape, x: Value, label: str) -> Value:
+    index = Value((1,), I64, label="head index")
+    return t.op("index", (x,), x.shape, x.dtype, saves=(index,), label=label)
 
 
 FAMILIES = {"falcon": falcon}

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramcast.models.families.llama import Block, Frame, Shape, causal_lm, project_qkv, read_shape
+from vramcast.models.families.llama import Block, Frame, Shape, causal_lm, read_shape
 from vramcast.models.read.config import Config
-from vramcast.models.record.layers import Eager, attend, gated_mlp, rms_norm, ropes
+from vramcast.models.record.attention import Eager, attend, project_qkv
+from vramcast.models.record.layers import gated_mlp, rms_norm, rope_both
 from vramcast.models.record.program import Program, Sizes
 from vramcast.models.record.tape import Tape, Value
 
 # What the config classes of transformers put in where a key is absent; published configs rely on it.
 GEMMA = {
-    "vocab_size": 256000, "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28,
-    "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh",
-}  # fmt: skip
+    "vocab_size": 256000,
+    "hidden_size": 3072,
+    "intermediate_size": 24576,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "head_dim": 256,
+    "hidden_act": "gelu_pytorch_tanh",
+}
 GEMMA2 = {
-    "vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
-    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
-}  # fmt: skip
+    "vocab_size": 256000,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+}
 GEMMA3 = {**GEMMA2, "vocab_size": 262208}
 
 
@@ -37,7 +50,13 @@ def framed(t: Tape, c: Config, *, final_cap: float | None, **changes: Any) -> Fr
             return logits
         return t.scale(t.activation(t.scale(logits), "tanh", "capped logits"), "logits")
 
-    return Frame(tied=True, norm=norm, embedded=lambda x: t.scale(x, "scaled embeddings"), finished=finished, **changes)
+    return Frame(
+        tied=True,
+        norm=norm,
+        embedded=lambda x: t.scale(x, "scaled embeddings"),
+        finished=finished,
+        **changes,
+    )
 
 
 def gemma(t: Tape, c: Config, sizes: Sizes) -> Program:
@@ -69,21 +88,28 @@ def gemma2(t: Tape, c: Config, sizes: Sizes) -> Program:
 
 def gemma3_text(t: Tape, c: Config, sizes: Sizes, **inside: Any) -> Program:
     """Gemma 2's layer with q/k norms instead of the cap on scores. `inside`: where it sits in a larger model."""
-    return sandwiched(t, c.with_defaults(**GEMMA3), sizes, framed(t, c, final_cap=None, **inside), qk_norm=True)
+    frame = framed(t, c, final_cap=None, **inside)
+    return sandwiched(t, c.with_defaults(**GEMMA3), sizes, frame, qk_norm=True)
 
 
-def sandwiched(t: Tape, c: Config, sizes: Sizes, frame: Frame, *, cap: bool = False, qk_norm: bool = False) -> Program:
-    shape, behind = read_shape(c), c.model_type != "vaultgemma"  # which has no norms behind its branches
+def sandwiched(
+    t: Tape, c: Config, sizes: Sizes, frame: Frame, *, cap: bool = False, qk_norm: bool = False
+) -> Program:
+    shape = read_shape(c)
+    has_norms_after = c.model_type != "vaultgemma"
+
+    def norm_after(name: str, y: Value) -> Value:
+        return norm(t, name, y) if has_norms_after else y
 
     def make_block(positions: Value) -> Block:
         def block(x: Value, kind: Any) -> Value:
             y = norm(t, "input_layernorm", x)
             y = attention(t, c, shape, y, positions, cap=cap, qk_norm=qk_norm)
-            x = t.add(x, norm(t, "post_attention_layernorm", y) if behind else y, "residual stream")
+            x = t.add(x, norm_after("post_attention_layernorm", y), "residual stream")
             y = norm(t, "pre_feedforward_layernorm", x)
             with t.scope("mlp"):
                 y = gated_mlp(t, y, shape.f, c.word("hidden_activation", ""))
-            return t.add(x, norm(t, "post_feedforward_layernorm", y) if behind else y, "residual stream")
+            return t.add(x, norm_after("post_feedforward_layernorm", y), "residual stream")
 
         return block
 
@@ -91,15 +117,23 @@ def sandwiched(t: Tape, c: Config, sizes: Sizes, frame: Frame, *, cap: bool = Fa
 
 
 def attention(
-    t: Tape, c: Config, shape: Shape, y: Value, positions: Value, *, cap: bool = False, qk_norm: bool = False
+    t: Tape,
+    c: Config,
+    shape: Shape,
+    y: Value,
+    positions: Value,
+    *,
+    cap: bool = False,
+    qk_norm: bool = False,
 ) -> Value:
     bias = c.flag("attention_bias", False)
     with t.scope("self_attn"):
         q, k, v = project_qkv(t, y, shape.heads, bias=bias)
         if qk_norm:
             q, k = norm(t, "q_norm", q), norm(t, "k_norm", k)
-        q, k = ropes(t, q, k, positions)
-        y = attend(t, q, k, v, shape.heads, dropout=c.number("attention_dropout", 0.0), eager=Eager(softcap=cap))
+        q, k = rope_both(t, q, k, positions)
+        p = c.number("attention_dropout", 0.0)
+        y = attend(t, q, k, v, shape.heads, dropout=p, eager=Eager(softcap=cap))
         return t.linear("o_proj", y, shape.h, bias=bias)
 
 

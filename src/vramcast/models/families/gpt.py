@@ -12,8 +12,9 @@ from vramcast.errors import InputError
 from vramcast.models.families.decoder import Frame, causal_mask, decoder
 from vramcast.models.read.config import Config, exact_division
 from vramcast.models.read.tasks import num_labels
+from vramcast.models.record.attention import Eager, Heads, attend, split_qkv
 from vramcast.models.record.dims import Dim
-from vramcast.models.record.layers import Eager, Heads, attend, by_head, mlp, split
+from vramcast.models.record.layers import mlp, split, split_heads
 from vramcast.models.record.program import Program, Sizes
 from vramcast.models.record.tape import F32, I64, Dtype, Tape, Value
 
@@ -28,37 +29,56 @@ class Shape:
     act: str
 
 
-def read_shape(c: Config, *, h: int, depth: int, heads: int, positions: int, act: str = "gelu_new") -> Shape:
+def read_shape(
+    c: Config, *, h: int, depth: int, heads: int, positions: int, act: str = "gelu_new"
+) -> Shape:
     """GPT-2's key names and the common ones; the numbers are the config class's defaults."""
     width = c.dim("n_embd", "h", "hidden_size", default=h)
     num = c.dim("n_head", "a", "num_attention_heads", "num_heads", default=heads)
     d = exact_division(width, num, f"{c.where}: hidden size by attention heads")
     return Shape(
-        h=width, f=c.dim("n_inner", "f", "intermediate_size", default=4 * int(width)),
+        h=width,
+        f=c.dim("n_inner", "f", "intermediate_size", default=4 * int(width)),
         heads=Heads(num=num, num_kv=num, width=Dim(int(d), "d")),
         depth=c.dim("n_layer", "L", "num_hidden_layers", "num_layers", default=depth),
         positions=c.dim("n_positions", "positions", "max_position_embeddings", default=positions),
         act=c.word("activation_function", act),
-    )  # fmt: skip
+    )
 
 
-def frame(t: Tape, c: Config, shape: Shape, *, vocab: int, tied: bool, dropout: float, learned: bool = True) -> Frame:
+def frame(
+    t: Tape,
+    c: Config,
+    shape: Shape,
+    *,
+    vocab: int,
+    tied: bool,
+    dropout: float,
+    learned: bool = True,
+) -> Frame:
     """wte, perhaps wpe, dropout; ln_f and lm_head."""
     rows = c.dim("vocab_size", "V", default=vocab)
 
     def embed(ids: Value) -> tuple[Value, Value]:
-        table = t.table("wte", rows, shape.h)
-        x = t.lookup(table, ids)
+        table = t.embedding_weight("wte", rows, shape.h)
+        x = t.embed(table, ids)
         if learned:
-            positions = t.op("arange", (), (1, ids.shape[1]), I64, label="position ids")
-            x = t.add(x, t.lookup(t.table("wpe", shape.positions, shape.h), positions, "position embeddings"))
+            position_ids = t.op("arange", (), (1, ids.shape[1]), I64, label="position ids")
+            position_table = t.embedding_weight("wpe", shape.positions, shape.h)
+            positions = t.embed(position_table, position_ids, "position embeddings")
+            x = t.add(x, positions)
         return t.dropout(x, dropout), table
 
     return Frame(
-        base="transformer", layers="h", depth=shape.depth, vocab=rows, embed=embed,
-        finish=lambda x: t.layer_norm("ln_f", x), tied=c.flag("tie_word_embeddings", tied),
+        base="transformer",
+        layers="h",
+        depth=shape.depth,
+        vocab=rows,
+        embed=embed,
+        finish=lambda x: t.layer_norm("ln_f", x),
+        tied=c.flag("tie_word_embeddings", tied),
         token_dropout=c.number("classifier_dropout", c.number("hidden_dropout", 0.1)),
-    )  # fmt: skip
+    )
 
 
 def gpt2(t: Tape, c: Config, sizes: Sizes) -> Program:
@@ -69,25 +89,24 @@ def gpt2(t: Tape, c: Config, sizes: Sizes) -> Program:
 
     def attention(y: Value) -> Value:
         qkv = t.linear("c_attn", y, 3 * shape.h, bias=True, transposed=True, label="qkv")
-        q, k, v = (by_head(t, part, shape.heads.num) for part in split(t, qkv, (shape.h,) * 3))
-        y = attend(
-            t, q, k, v, shape.heads, dropout=attn,
-            eager=Eager(upcast=False, qk_fp32="no autocast" if qk_fp32 else ""),
-        )  # fmt: skip
-        return t.holding(t.dropout(t.linear("c_proj", y, shape.h, bias=True, transposed=True), resid), qkv)
+        q, k, v = (split_heads(t, part, shape.heads.num) for part in split(t, qkv, (shape.h,) * 3))
+        eager = Eager(upcast=False, qk_fp32="no autocast" if qk_fp32 else "")
+        y = attend(t, q, k, v, shape.heads, dropout=attn, eager=eager)
+        y = t.linear("c_proj", y, shape.h, bias=True, transposed=True)
+        return t.hold(t.dropout(y, resid), qkv)
 
     def block(x: Value, kind: Any) -> Value:
         """Variables of GPT2Block.forward: `attn_output` until it returns, `hidden_states` until it is set anew."""
         y = t.layer_norm("ln_1", x)
         with t.scope("attn"):
             given = attention(y)
-            x = t.holding(t.add(given, x, "residual stream"), y)
+            x = t.hold(t.add(given, x, "residual stream"), y)
         if cross:
             _unused_cross_attention(t, shape.h)
         y = t.layer_norm("ln_2", x)
         with t.scope("mlp"):
             z = mlp(t, y, shape.f, shape.act, ("c_fc", "c_proj"), transposed=True)
-        return t.holding(t.add(x, t.dropout(z, resid), "residual stream"), given, y)
+        return t.hold(t.add(x, t.dropout(z, resid), "residual stream"), given, y)
 
     around = frame(t, c, shape, vocab=50257, tied=True, dropout=c.number("embd_pdrop", 0.1))
     return decoder(t, c, sizes, around, lambda x: block)
@@ -110,7 +129,9 @@ def gpt_bigcode(t: Tape, c: Config, sizes: Sizes) -> Program:
     shape = read_shape(c, h=768, depth=12, heads=12, positions=1024, act="gelu_pytorch_tanh")
     resid, attn = c.number("resid_pdrop", 0.1), c.number("attn_pdrop", 0.1)
     shared = c.flag("multi_query", True)
-    heads = Heads(num=shape.heads.num, num_kv=1 if shared else shape.heads.num, width=shape.heads.width)
+    heads = Heads(
+        num=shape.heads.num, num_kv=1 if shared else shape.heads.num, width=shape.heads.width
+    )
     if c.flag("add_cross_attention", False):
         raise InputError(f"{c.where}: add_cross_attention is not described for gpt_bigcode")
 
@@ -118,9 +139,11 @@ def gpt_bigcode(t: Tape, c: Config, sizes: Sizes) -> Program:
         y = t.layer_norm("ln_1", x)
         with t.scope("attn"):
             widths = (shape.h, heads.num_kv * heads.width, heads.num_kv * heads.width)
-            q, k, v = split(t, t.linear("c_attn", y, widths[0] + 2 * widths[1], bias=True, label="qkv"), widths)
-            q, k, v = by_head(t, q, heads.num), by_head(t, k, heads.num_kv), by_head(t, v, heads.num_kv)
-            y = attend(t, q, k, v, heads, dropout=attn, eager=Eager(upcast=c.flag("attention_softmax_in_fp32", True)))
+            qkv = t.linear("c_attn", y, widths[0] + 2 * widths[1], bias=True, label="qkv")
+            q, k, v = split(t, qkv, widths)
+            q, k, v = split_qkv(t, q, k, v, heads)
+            eager = Eager(upcast=c.flag("attention_softmax_in_fp32", True))
+            y = attend(t, q, k, v, heads, dropout=attn, eager=eager)
             y = t.dropout(t.linear("c_proj", y, shape.h, bias=True), resid)
         x = t.add(y, x, "residual stream")
         y = t.layer_norm("ln_2", x)
@@ -137,20 +160,17 @@ def gpt_neo(t: Tape, c: Config, sizes: Sizes) -> Program:
     resid, attn = c.number("resid_dropout", 0.0), c.number("attention_dropout", 0.0)
     heads = shape.heads
 
+    def project(y: Value, name: str) -> Value:
+        return split_heads(t, t.linear(f"{name}_proj", y, shape.h, label=name), heads.num)
+
     def block(x: Value, kind: Any) -> Value:
         y = t.layer_norm("ln_1", x)
         with t.scope("attn.attention"):
-            k, v, q = (by_head(t, t.linear(f"{n}_proj", y, shape.h, label=n), heads.num) for n in "kvq")
-            y = attend(
-                t,
-                q,
-                k,
-                v,
-                heads,
-                dropout=attn,
-                eager=Eager(upcast=False, scaled=False, qk_fp32="autocast"),
-                kernel="eager",
-            )
+            k = project(y, "k")
+            v = project(y, "v")
+            q = project(y, "q")
+            eager = Eager(upcast=False, scaled=False, qk_fp32="autocast")
+            y = attend(t, q, k, v, heads, dropout=attn, eager=eager, kernel="eager")
             y = t.dropout(t.linear("out_proj", y, shape.h, bias=True), resid)
         x = t.add(y, x, "residual stream")
         y = t.layer_norm("ln_2", x)
@@ -169,27 +189,35 @@ def gptj(t: Tape, c: Config, sizes: Sizes) -> Program:
     fused = c.model_type == "codegen"
     heads, rotary = shape.heads, _rotary_dim(c, shape)
 
-    def qkv(y: Value) -> tuple[Value, Value, Value]:
+    def project(y: Value, name: str) -> Value:
+        return split_heads(t, t.linear(f"{name}_proj", y, shape.h, label=name), heads.num)
+
+    def project_all(y: Value) -> tuple[Value, Value, Value]:
         if not fused:
-            q, k, v = (by_head(t, t.linear(f"{n}_proj", y, shape.h, label=n), heads.num) for n in "qkv")
+            q, k, v = (project(y, name) for name in "qkv")
             return q, k, v
-        parts = split(t, t.linear("qkv_proj", y, 3 * shape.h, label="qkv"), (shape.h,) * 3)
-        # Four blocks of heads lie interleaved, so bringing the heads together copies.
-        q, v, k = (by_head(t, t.copy(part), heads.num) for part in parts)
+        fused_qkv = t.linear("qkv_proj", y, 3 * shape.h, label="qkv")
+        parts = split(t, fused_qkv, (shape.h,) * 3)
+        # Four blocks of heads are interleaved, so bringing the heads together copies.
+        q, v, k = (split_heads(t, t.copy(part), heads.num) for part in parts)
         return q, k, v
 
     def block(x: Value, kind: Any) -> Value:
         y = t.layer_norm("ln_1", x)
         with t.scope("attn"):
-            q, k, v = qkv(y)
-            k, q = (_gptj_rope(t, part, rotary, F32 if fused else part.dtype) for part in (k, q))
-            a = attend(t, q, k, v, heads, dropout=attn, eager=Eager(upcast=False, qk_fp32="autocast"), kernel="eager")
+            q, k, v = project_all(y)
+            k = _gptj_rope(t, k, rotary, F32 if fused else k.dtype)
+            q = _gptj_rope(t, q, rotary, F32 if fused else q.dtype)
+            eager = Eager(upcast=False, qk_fp32="autocast")
+            a = attend(t, q, k, v, heads, dropout=attn, eager=eager, kernel="eager")
             a = t.dropout(t.linear("out_proj", a, shape.h), resid)
         with t.scope("mlp"):
             m = t.dropout(mlp(t, y, shape.f, shape.act, ("fc_in", "fc_out")), resid)
         return t.add(t.add(a, m), x, "residual stream")
 
-    base = frame(t, c, shape, vocab=50400, tied=False, dropout=c.number("embd_pdrop", 0.0), learned=False)
+    base = frame(
+        t, c, shape, vocab=50400, tied=False, dropout=c.number("embd_pdrop", 0.0), learned=False
+    )
     around = replace(base, mask=causal_mask, head_bias=True, question_labels=num_labels(c))
     return decoder(t, c, sizes, around, lambda x: block)
 
@@ -197,16 +225,22 @@ def gptj(t: Tape, c: Config, sizes: Sizes) -> Program:
 def _rotary_dim(c: Config, shape: Shape) -> Dim:
     rotary = c.dim("rotary_dim", "d_rot", default=64)
     if rotary > shape.heads.width:
-        raise InputError(f"{c.where}: rotary_dim {int(rotary)} is wider than a head ({int(shape.heads.width)})")
+        raise InputError(
+            f"{c.where}: rotary_dim {int(rotary)} is wider than a head ({int(shape.heads.width)})"
+        )
     return rotary
 
 
 def _gptj_rope(t: Tape, x: Value, rotary: Dim, dtype: Dtype) -> Value:
-    """The first `rotary` widths are turned, the rest is joined on again. sin and cos are repeated for every call."""
+    """The first `rotary` columns are rotated and concatenated with the rest; sin and cos are repeated each time."""
     part = t.slice(x, rotary)
-    sin, cos = (t.op("repeat", (), (1, x.shape[1], 1, rotary), dtype, label=name) for name in ("sin", "cos"))
-    turned = t.add(t.mul(part, cos), t.mul(t.copy(part), sin), f"{x.label} with positions")
-    return t.op("cat", (turned, x), x.shape, turned.dtype, label=turned.label)
+    table_shape = (1, x.shape[1], 1, rotary)
+    sin = t.op("repeat", (), table_shape, dtype, label="sin")
+    cos = t.op("repeat", (), table_shape, dtype, label="cos")
+    with_cos = t.mul(part, cos)
+    with_sin = t.mul(t.copy(part), sin)
+    rotated = t.add(with_cos, with_sin, f"{x.label} with positions")
+    return t.op("cat", (rotated, x), x.shape, rotated.dtype, label=rotated.label)
 
 
 def opt(t: Tape, c: Config, sizes: Sizes) -> Program:
@@ -227,42 +261,57 @@ def opt(t: Tape, c: Config, sizes: Sizes) -> Program:
         with t.scope("self_attn"):
             q = t.scale(t.linear("q_proj", y, h, bias=bias, label="q"), "scaled q")
             k, v = (t.linear(f"{n}_proj", y, h, bias=bias, label=n) for n in "kv")
-            q, k, v = (by_head(t, part, num) for part in (q, k, v))
+            q, k, v = (split_heads(t, part, num) for part in (q, k, v))
             y = t.linear("out_proj", attend(t, q, k, v, heads, dropout=attn), h, bias=bias)
-        x = norm("self_attn_layer_norm", t.add(x, t.dropout(y, p), "residual stream"), not before)
+        x = t.add(x, t.dropout(y, p), "residual stream")
+        x = norm("self_attn_layer_norm", x, not before)
         y = norm("final_layer_norm", x, before)
-        y = t.activation(
-            t.linear("fc1", y, f, bias=bias, label="mlp hidden"), act
-        )  # in the layer, no module of its own
+        # The MLP is written out in the layer, it is no module of its own.
+        y = t.activation(t.linear("fc1", y, f, bias=bias, label="mlp hidden"), act)
         y = t.linear("fc2", y, h, bias=bias, label="mlp output")
-        return norm("final_layer_norm", t.add(x, t.dropout(y, p), "residual stream"), not before)
+        x = t.add(x, t.dropout(y, p), "residual stream")
+        return norm("final_layer_norm", x, not before)
 
-    return decoder(t, c, sizes, _opt_frame(t, c, h, affine=affine, before=before), lambda x: block)
+    around = _opt_frame(t, c, h, affine=affine, before=before)
+    return decoder(t, c, sizes, around, lambda x: block)
 
 
 def _opt_frame(t: Tape, c: Config, h: Dim, *, affine: bool, before: bool) -> Frame:
-    vocab, rows = c.dim("vocab_size", "V", default=50272), c.dim("max_position_embeddings", "positions", default=2048)
+    vocab = c.dim("vocab_size", "V", default=50272)
+    rows = c.dim("max_position_embeddings", "positions", default=2048)
     width = c.dim("word_embed_proj_dim", "h_word", default=int(h))
     normed = before and not c.flag("_remove_final_layer_norm", False)
 
     def embed(ids: Value) -> tuple[Value, Value]:
-        table = t.table("embed_tokens", vocab, width)
-        x = t.lookup(table, ids)
+        table = t.embedding_weight("embed_tokens", vocab, width)
+        x = t.embed(table, ids)
         x = t.linear("project_in", x, h) if width != h else x
-        positions = t.op("cumsum", (), ids.shape, I64, label="position ids")
-        return t.add(x, t.lookup(t.table("embed_positions", rows + 2, h), positions, "position embeddings")), table
+        position_ids = t.op("cumsum", (), ids.shape, I64, label="position ids")
+        position_table = t.embedding_weight("embed_positions", rows + 2, h)
+        positions = t.embed(position_table, position_ids, "position embeddings")
+        return t.add(x, positions), table
 
     def finish(x: Value) -> Value:
         x = t.layer_norm("final_layer_norm", x, affine=affine) if normed else x
         return t.linear("project_out", x, width) if width != h else x
 
     return Frame(
-        base="model.decoder", bare="decoder", layers="layers",
-        depth=c.dim("num_hidden_layers", "L", default=12), vocab=vocab,
-        embed=embed, finish=finish, tied=c.flag("tie_word_embeddings", True),
-    )  # fmt: skip
+        base="model.decoder",
+        bare="decoder",
+        layers="layers",
+        depth=c.dim("num_hidden_layers", "L", default=12),
+        vocab=vocab,
+        embed=embed,
+        finish=finish,
+        tied=c.flag("tie_word_embeddings", True),
+    )
 
 
 FAMILIES = {
-    "gpt2": gpt2, "gpt_bigcode": gpt_bigcode, "gpt_neo": gpt_neo, "gptj": gptj, "codegen": gptj, "opt": opt,
-}  # fmt: skip
+    "gpt2": gpt2,
+    "gpt_bigcode": gpt_bigcode,
+    "gpt_neo": gpt_neo,
+    "gptj": gptj,
+    "codegen": gptj,
+    "opt": opt,
+}

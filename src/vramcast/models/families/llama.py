@@ -8,8 +8,15 @@ from typing import Any
 
 from vramcast.models.read.config import Config, exact_division
 from vramcast.models.read.tasks import num_labels, task_of
+from vramcast.models.record.attention import Heads, attend, project_fused_qkv, project_qkv
 from vramcast.models.record.dims import Dim
-from vramcast.models.record.layers import Heads, attend, by_head, gated, gated_mlp, rms_norm, rope_table, ropes, split
+from vramcast.models.record.layers import (
+    fused_gated_mlp,
+    gated_mlp,
+    rms_norm,
+    rope_both,
+    rope_table,
+)
 from vramcast.models.record.program import Program, Sizes, masks_for
 from vramcast.models.record.tape import I64, Tape, Value
 
@@ -29,14 +36,17 @@ def read_shape(c: Config) -> Shape:
     heads = c.dim("num_attention_heads", "a")
     kv = c.dim("num_key_value_heads", "g", default=int(heads))
     exact_division(heads, kv, f"{c.where}: num_attention_heads by num_key_value_heads")
-    given = c.data.get("head_dim")
-    width = (
-        c.dim("head_dim", "d") if given else exact_division(h, heads, f"{c.where}: hidden_size by num_attention_heads")
-    )
+    width: int
+    if c.data.get("head_dim"):
+        width = c.dim("head_dim", "d")
+    else:
+        width = exact_division(h, heads, f"{c.where}: hidden_size by num_attention_heads")
     return Shape(
-        h=h, f=c.dim("intermediate_size", "f"), act=c.word("hidden_act", "silu", "hidden_activation"),
+        h=h,
+        f=c.dim("intermediate_size", "f"),
+        act=c.word("hidden_act", "silu", "hidden_activation"),
         heads=Heads(num=heads, num_kv=kv, width=Dim(int(width), "d")),
-    )  # fmt: skip
+    )
 
 
 Block = Callable[[Value, Any], Value]
@@ -56,7 +66,7 @@ class Frame:
     head_bias: bool = False
     norm: Callable[[Tape, str, Value], Value] = rms_norm
     embedded: Change = lambda x: x  # after the look-up: Gemma's scale
-    merged: Change = lambda x: x  # after the embedding section: image features put in, in sections of their own
+    merged: Change = lambda x: x  # after the embedding section: image features are put in
     finished: Change = lambda logits: logits  # after the head: soft capping, scaling
     always_masked: bool = False  # attention needs a mask whatever the length
 
@@ -65,33 +75,41 @@ PLAIN = Frame()
 
 
 def causal_lm(
-    t: Tape, c: Config, sizes: Sizes, make_block: Callable[[Value], Block], *, kinds: Sequence[Any] | None = None,
+    t: Tape,
+    c: Config,
+    sizes: Sizes,
+    make_block: Callable[[Value], Block],
+    *,
+    kinds: Sequence[Any] | None = None,
     frame: Frame = PLAIN,
-) -> Program:  # fmt: skip
-    """Embedding, layers, final norm, head. `make_block(positions)` gives the layer, which sees the rotary table."""
+) -> Program:
+    """Embedding, layers, final norm, head. `make_block(positions)` returns the layer, which reads the rotary table."""
     b, s = sizes.batch, sizes.seq
     task = task_of(c, ("lm", "none", "sequence", "token", "question"))
     prefix = prefix_of(c, task, frame)
     layers = c.dim("num_hidden_layers", "L")
     ids = t.input("input ids", (b, s), I64)
-    with t.part("embedding", ids) as part, t.scope(prefix):
-        table = t.table(frame.table, c.dim("vocab_size", "V"), c.dim("hidden_size", "h"))
-        x = frame.embedded(t.lookup(table, ids))
-        part.outputs = (x,)
+    with t.section("embedding", ids) as section, t.scope(prefix):
+        table = t.embedding_weight(frame.table, c.dim("vocab_size", "V"), c.dim("hidden_size", "h"))
+        x = frame.embedded(t.embed(table, ids))
+        section.outputs = (x,)
     x = frame.merged(x)
     positions = rope_table(x, b, s, read_shape(c).heads.width)
     masks = masks_for(t, c, sizes, layers, always=frame.always_masked)
     with t.scope(prefix), t.decoding():
-        x = t.stack(frame.layers, kinds or ["layer"] * layers, make_block(positions), x, masks.layers)
-    with t.part("head", x) as part:
+        kinds = kinds or ["layer"] * layers
+        x = t.layers(frame.layers, kinds, make_block(positions), x, masks.layers)
+    with t.section("head", x) as section:
         with t.scope(prefix):
             x = frame.norm(t, frame.last_norm, x)
         x = head_of(t, c, task, frame, x, table)
-        part.outputs = (x,)
+        section.outputs = (x,)
     if task == "none":
         return Program(tape=t, output=x, labels=None, loss="none", masks=masks)
-    labels = t.input("labels", {"sequence": (b,), "question": (b, 2)}.get(task, (b, s)), I64)
-    return Program(tape=t, output=x, labels=labels, loss="causal" if task == "lm" else "classify", masks=masks)
+    labels_shape = {"sequence": (b,), "question": (b, 2)}.get(task, (b, s))
+    labels = t.input("labels", labels_shape, I64)
+    loss = "causal" if task == "lm" else "classify"
+    return Program(tape=t, output=x, labels=labels, loss=loss, masks=masks)
 
 
 OLD_PREFIX = ("llama", "ministral", "qwen2", "qwen3", "qwen3_moe", "smollm3")
@@ -108,17 +126,25 @@ def head_of(t: Tape, c: Config, task: str, frame: Frame, x: Value, table: Value)
     """What transformers' GenericFor… classes put on a backbone, or the language model's head."""
     if task == "lm":
         tied = c.flag("tie_word_embeddings", frame.tied)
-        weight = table if tied else None
-        return frame.finished(
-            t.linear(frame.head, x, table.shape[0], weight=weight, bias=frame.head_bias, label="logits", kind="head")
+        logits = t.linear(
+            frame.head,
+            x,
+            table.shape[0],
+            weight=table if tied else None,
+            bias=frame.head_bias,
+            label="logits",
+            kind="head",
         )
+        return frame.finished(logits)
     if task == "sequence":
         scores = t.linear("score", x, num_labels(c), label="logits", kind="classifier")
         return t.copy(scores, (x.shape[0], scores.shape[-1]), "last token's logits")
     if task == "token":
         x = t.dropout(x, c.number("classifier_dropout", c.number("hidden_dropout", 0.1)))
         return t.linear("score", x, num_labels(c), bias=True, label="logits", kind="classifier")
-    return t.linear("qa_outputs", x, 2, bias=True, label="logits", kind="classifier") if task == "question" else x
+    if task == "question":
+        return t.linear("qa_outputs", x, 2, bias=True, label="logits", kind="classifier")
+    return x
 
 
 BIASED = ("qwen2", "qwen2_vl_text", "qwen2_5_vl_text")
@@ -140,7 +166,7 @@ def llama(t: Tape, c: Config, sizes: Sizes, frame: Frame = PLAIN) -> Program:
                 q, k, v = project_qkv(t, y, shape.heads, bias=qkv_bias)
                 if qk_norm:
                     q, k = rms_norm(t, "q_norm", q), rms_norm(t, "k_norm", k)
-                q, k = ropes(t, q, k, positions)
+                q, k = rope_both(t, q, k, positions)
                 y = attend(t, q, k, v, shape.heads, dropout=c.number("attention_dropout", 0.0))
                 y = t.linear("o_proj", y, shape.h, bias=out_bias)
             x = t.add(x, y, "residual stream")
@@ -154,33 +180,25 @@ def llama(t: Tape, c: Config, sizes: Sizes, frame: Frame = PLAIN) -> Program:
     return causal_lm(t, c, sizes, make_block, frame=frame)
 
 
-def project_qkv(t: Tape, y: Value, heads: Heads, *, bias: bool) -> tuple[Value, Value, Value]:
-    q = t.linear("q_proj", y, heads.num * heads.width, bias=bias, label="q")
-    k = t.linear("k_proj", y, heads.num_kv * heads.width, bias=bias, label="k")
-    v = t.linear("v_proj", y, heads.num_kv * heads.width, bias=bias, label="v")
-    return by_head(t, q, heads.num), by_head(t, k, heads.num_kv), by_head(t, v, heads.num_kv)
-
-
 def phi3(t: Tape, c: Config, sizes: Sizes, frame: Frame = PLAIN) -> Program:
     """Phi-3 and Phi-4: fused qkv and gate-up projections, dropout on both branches."""
     shape = read_shape(c)
     heads, p = shape.heads, c.number("resid_pdrop", 0.0)
+    attention_dropout = c.number("attention_dropout", 0.0)
 
     def make_block(positions: Value) -> Block:
         def block(x: Value, kind: Any) -> Value:
             y = rms_norm(t, "input_layernorm", x)
             with t.scope("self_attn"):
-                widths = (heads.num * heads.width, heads.num_kv * heads.width, heads.num_kv * heads.width)
-                q, k, v = split(t, t.linear("qkv_proj", y, widths[0] + 2 * widths[1], label="qkv"), widths)
-                q, k, v = by_head(t, q, heads.num), by_head(t, k, heads.num_kv), by_head(t, v, heads.num_kv)
-                q, k = ropes(t, q, k, positions, partial=True)
-                y = attend(t, q, k, v, heads, dropout=c.number("attention_dropout", 0.0), heads_first=True)
+                q, k, v = project_fused_qkv(t, "qkv_proj", y, heads, bias=False)
+                q, k = rope_both(t, q, k, positions, partial=True)
+                y = attend(t, q, k, v, heads, dropout=attention_dropout, heads_first=True)
                 y = t.linear("o_proj", y, shape.h)
             x = t.add(x, t.dropout(y, p), "residual stream")
             y = rms_norm(t, "post_attention_layernorm", x)
             with t.scope("mlp"):
-                gate, up = split(t, t.linear("gate_up_proj", y, 2 * shape.f, label="gate and up"), (shape.f, shape.f))
-                y = t.linear("down_proj", gated(t, gate, up, shape.act), shape.h, label="mlp output")
+                names = ("gate_up_proj", "down_proj")
+                y = fused_gated_mlp(t, y, shape.f, shape.act, names)
             return t.add(x, t.dropout(y, p), "residual stream")
 
         return block
@@ -188,4 +206,11 @@ def phi3(t: Tape, c: Config, sizes: Sizes, frame: Frame = PLAIN) -> Program:
     return causal_lm(t, c, sizes, make_block, frame=frame)
 
 
-FAMILIES = {"llama": llama, "mistral": llama, "ministral": llama, "qwen2": llama, "qwen3": llama, "phi3": phi3}
+FAMILIES = {
+    "llama": llama,
+    "mistral": llama,
+    "ministral": llama,
+    "qwen2": llama,
+    "qwen3": llama,
+    "phi3": phi3,
+}

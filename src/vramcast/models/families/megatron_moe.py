@@ -14,7 +14,7 @@ from math import comb
 from vramcast.errors import InputError
 from vramcast.models.read.config import Config, exact_division
 from vramcast.models.record.dims import Number
-from vramcast.models.record.recompute import compute_again, let_go, module
+from vramcast.models.record.recompute import checkpoint_part, discard_outputs, offloadable
 from vramcast.models.record.tape import BOOL, F32, I64, Dtype, Tape, Value, promote
 
 TYPES = ("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3")
@@ -43,20 +43,33 @@ def read_mixture(t: Tape, c: Config, *, gated: bool) -> Mixture | None:
     if not any(c.data.get(name) for name in NUMBERS):
         return None
     split = t.regime.split
-    num, k = int(c.dim(NUMBERS[0], "E", *NUMBERS[1:])), int(c.dim(CHOSEN[0], "k", *CHOSEN[1:], default=2))
+    num, k = (
+        int(c.dim(NUMBERS[0], "E", *NUMBERS[1:])),
+        int(c.dim(CHOSEN[0], "k", *CHOSEN[1:], default=2)),
+    )
     if k > num:
-        raise InputError(f"{c.where}: num_experts_per_tok {k} is more than the {num} experts there are")
-    width = c.dim("moe_intermediate_size", "f", "intermediate_size", "n_inner", default=4 * int(_hidden(c)))
+        raise InputError(
+            f"{c.where}: num_experts_per_tok {k} is more than the {num} experts there are"
+        )
+    width = c.dim(
+        "moe_intermediate_size", "f", "intermediate_size", "n_inner", default=4 * int(_hidden(c))
+    )
     count = c.dim("n_shared_experts", "n_s", default=0, least=0)
-    shared = c.dim("shared_expert_intermediate_size", "f_s", default=int(count) * int(width), least=0)
+    shared = c.dim(
+        "shared_expert_intermediate_size", "f_s", default=int(count) * int(width), least=0
+    )
     raised = c.model_type.startswith("deepseek") or c.word("moe_router_dtype", "") == "fp32"
     return Mixture(
-        num=num, local=exact_division(num, split.ep, f"{c.where}: experts by ep"), k=k,
+        num=num,
+        local=exact_division(num, split.ep, f"{c.where}: experts by ep"),
+        k=k,
         inner=exact_division(int(width), split.expert_tp, f"{c.where}: expert width by expert-tp"),
         shared=exact_division(int(shared), split.tp, f"{c.where}: shared expert width by tp"),
-        shared_gate=c.model_type == "qwen2_moe", gated=gated,
-        router=F32 if raised else t.regime.weights, balanced=c.number("router_aux_loss_coef", 1.0) > 0,
-    )  # fmt: skip
+        shared_gate=c.model_type == "qwen2_moe",
+        gated=gated,
+        router=F32 if raised else t.regime.weights,
+        balanced=c.number("router_aux_loss_coef", 1.0) > 0,
+    )
 
 
 def layer_kinds(c: Config, layers: int) -> list[str]:
@@ -66,10 +79,15 @@ def layer_kinds(c: Config, layers: int) -> list[str]:
     given = c.data.get("moe_layer_freq")
     if isinstance(given, list):
         if len(given) != layers:
-            raise InputError(f"{c.where}: moe_layer_freq has {len(given)} entries for {layers} layers")
+            raise InputError(
+                f"{c.where}: moe_layer_freq has {len(given)} entries for {layers} layers"
+            )
         return ["moe" if entry else "dense" for entry in given]
     every = c.dim("moe_layer_freq", "n", "decoder_sparse_step", default=1)
-    first, dense = c.dim("first_k_dense_replace", "n", default=0, least=0), c.numbers("mlp_only_layers")
+    first, dense = (
+        c.dim("first_k_dense_replace", "n", default=0, least=0),
+        c.numbers("mlp_only_layers"),
+    )
     return ["dense" if i < first or i in dense or i % every else "moe" for i in range(layers)]
 
 
@@ -86,7 +104,7 @@ def mixture(t: Tape, m: Mixture, y: Value) -> Value:
     if beside is not None:
         out = t.add(out, beside, "mixture and shared experts")
     if "moe" in t.regime.recompute:
-        compute_again(t, start, y)
+        checkpoint_part(t, start, y)
     return out
 
 
@@ -97,12 +115,12 @@ def _hidden(c: Config) -> int:
 def _flat(t: Tape, y: Value) -> Value:
     """[b, s, h] as rows of this rank, wherever the sequence is split."""
     flat = t.view(y, (y.shape[0] * y.shape[1], y.shape[-1]))
-    flat.scattered = False
+    flat.sequence_sharded = False
     return flat
 
 
 def _like(out: Value, y: Value) -> Value:
-    out.scattered = y.scattered
+    out.sequence_sharded = y.sequence_sharded
     return out
 
 
@@ -114,14 +132,27 @@ def _route(t: Tape, m: Mixture, x: Value) -> tuple[Value, Value]:
     shape, k = (x.shape[0], m.num), (x.shape[0], m.k)
     with t.scope("router"):
         weight = t.param("weight", (m.num, int(x.shape[-1])), "router")
-        logits = t.op("router gating", (x, weight), shape, m.router, saves=(x,), label="router logits")
+        logits = t.op(
+            "router gating", (x, weight), shape, m.router, saves=(x,), label="router logits"
+        )
     scores = t.op("router scores", (logits,), shape, F32, saves_output=True, label="router scores")
     index = Value(k, I64, label="chosen experts")
     weights = t.op("topk", (scores,), k, F32, saves=(index,), label="routing weights")
-    dense = t.op("scatter", (weights,), shape, m.router, saves=(index,), label="routing probabilities")
+    dense = t.op(
+        "scatter", (weights,), shape, m.router, saves=(index,), label="routing probabilities"
+    )
     if m.balanced:
-        again = t.op("router scores", (logits,), shape, F32, saves_output=True, label="scores of the auxiliary loss")
-        dense = t.op("auxiliary loss", (dense, again), shape, m.router, label="routing probabilities")
+        again = t.op(
+            "router scores",
+            (logits,),
+            shape,
+            F32,
+            saves_output=True,
+            label="scores of the auxiliary loss",
+        )
+        dense = t.op(
+            "auxiliary loss", (dense, again), shape, m.router, label="routing probabilities"
+        )
     return dense, Value(shape, BOOL, label="routing map")
 
 
@@ -172,7 +203,9 @@ def _flex(t: Tape, m: Mixture, x: Value, probabilities: Value, chosen: Value) ->
     permuted there."""
     split = t.regime.split
     ranks = split.ep * split.expert_tp
-    hit = 1000 - 1000 * comb(m.num - m.local, m.k) // comb(m.num, m.k)  # of 1000 tokens, evenly drawn
+    hit = 1000 - 1000 * comb(m.num - m.local, m.k) // comb(
+        m.num, m.k
+    )  # of 1000 tokens, evenly drawn
     arrived = received(t, x.shape[0] * ranks * hit // 1000) if ranks > 1 else x.shape[0]
     tokens, probs = x, probabilities
     if ranks > 1:
@@ -191,17 +224,24 @@ def received(t: Tape, rows: Number) -> Number:
 
 def _permuted(
     t: Tape, x: Value, probabilities: Value, chosen: Value, count: Number
-) -> tuple[Value, Value]:  # fmt: skip
+) -> tuple[Value, Value]:
     order = Value((count,), I64, label="token of each row")
     rows = t.op("index", (x,), (count, x.shape[-1]), x.dtype, saves=(order,), label="routed rows")
     return rows, t.op(
-        "masked_select", (probabilities,), (count, 1), probabilities.dtype, saves=(chosen,), label="row probabilities"
+        "masked_select",
+        (probabilities,),
+        (count, 1),
+        probabilities.dtype,
+        saves=(chosen,),
+        label="row probabilities",
     )
 
 
 def _moved(t: Tape, rows: Value, p: Value, count: Number, label: str) -> tuple[Value, Value]:
     """Rows and their probabilities to a new place."""
-    return t.copy(rows, (count, rows.shape[-1]), label), t.copy(p, (count, *p.shape[1:]), "row probabilities")
+    return t.copy(rows, (count, rows.shape[-1]), label), t.copy(
+        p, (count, *p.shape[1:]), "row probabilities"
+    )
 
 
 def _reduced(t: Tape, out: Value, router: Dtype, shape: tuple[Number, ...]) -> Value:
@@ -224,17 +264,17 @@ def _run_experts(t: Tape, m: Mixture, rows: Value, p: Value) -> Value:
     """TEGroupedMLP, or SequentialMLP laid end to end: fc1, an activation that applies the probabilities, fc2."""
     h, wide = int(rows.shape[-1]), 2 * m.inner if m.gated else m.inner
     with t.scope("experts"):
-        with module(t, "expert_fc1"):
+        with offloadable(t, "expert_fc1"):
             y = _product(t, "linear_fc1", rows, m.local, (wide, h))
-        with module(t, "moe_act"):
+        with offloadable(t, "moe_act"):
             start, before = len(t.ops()), y
             y = _weighted(t, m, y, p)
             if "moe_act" in t.regime.recompute:
-                compute_again(t, start, before, p)
+                checkpoint_part(t, start, before, p)
         consumer = len(t.ops())
         out = _product(t, "linear_fc2", y, m.local, (h, m.inner))
         if "moe_act" in t.regime.recompute:
-            let_go(t, consumer, y)
+            discard_outputs(t, consumer, y)
         if t.regime.experts == "loop" and m.local > 1:
             out = t.copy(out, label="expert outputs joined")
         return out
@@ -252,23 +292,31 @@ def _weighted(t: Tape, m: Mixture, wide: Value, p: Value) -> Value:
     """WeightedSwiGLUFunction keeps its inputs; without a gate activation and product are apart."""
     shape = (wide.shape[0], m.inner)
     if m.gated:
-        return t.op("weighted swiglu", (wide, p), shape, wide.dtype, saves=(wide, p), label="activated rows")
+        return t.op(
+            "weighted swiglu", (wide, p), shape, wide.dtype, saves=(wide, p), label="activated rows"
+        )
     y = t.op("gelu", (wide,), shape, wide.dtype, saves=(wide,), label="activated rows")
     dtype = promote(wide.dtype, p.dtype)
-    return t.cast(t.op("mul", (y, p), shape, dtype, saves=(y, p), label="weighted rows"), wide.dtype)
+    return t.cast(
+        t.op("mul", (y, p), shape, dtype, saves=(y, p), label="weighted rows"), wide.dtype
+    )
 
 
 def _shared_experts(t: Tape, m: Mixture, y: Value) -> Value:
     """SharedExpertMLP: an MLP over all tokens, divided over tp."""
     start = len(t.ops())
     with t.scope("shared_experts"):
-        wide = t.linear("linear_fc1", y, 2 * m.shared if m.gated else m.shared, label="shared expert hidden")
+        wide = t.linear(
+            "linear_fc1", y, 2 * m.shared if m.gated else m.shared, label="shared expert hidden"
+        )
         inner = (*wide.shape[:-1], m.shared)
         act = t.op("fused activation", (wide,), inner, wide.dtype, saves=(wide,), label="activated")
         out = t.linear("linear_fc2", act, y.shape[-1], label="shared expert output")
         if m.shared_gate:
             gate = t.linear("gate", y, 1, label="shared expert gate", kind="router")
-            out = _like(t.mul(out, t.activation(gate, "sigmoid"), "shared expert output, weighed"), y)
+            out = _like(
+                t.mul(out, t.activation(gate, "sigmoid"), "shared expert output, weighed"), y
+            )
     if "shared_experts" in t.regime.recompute:
-        compute_again(t, start, y)
+        checkpoint_part(t, start, y)
     return out

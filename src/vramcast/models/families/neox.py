@@ -11,8 +11,9 @@ from typing import Any
 
 from vramcast.models.families.decoder import Block, Frame, causal_mask, decoder
 from vramcast.models.read.config import Config, exact_division
+from vramcast.models.record.attention import Heads, attend, project_qkv
 from vramcast.models.record.dims import Dim
-from vramcast.models.record.layers import Heads, attend, by_head, gated_mlp, mlp, rope_table, ropes, split
+from vramcast.models.record.layers import gated_mlp, mlp, rope_both, rope_table, split, split_heads
 from vramcast.models.record.program import Program, Sizes
 from vramcast.models.record.tape import F32, Tape, Value
 
@@ -30,36 +31,59 @@ def read_heads(c: Config, h: Dim, *, num: int, num_kv: int | None = None) -> Hea
     heads = c.dim("num_attention_heads", "a", "n_head", default=num)
     kv = c.dim("num_key_value_heads", "g", default=int(heads) if num_kv is None else num_kv)
     exact_division(heads, kv, f"{c.where}: num_attention_heads by num_key_value_heads")
-    if isinstance(c.data.get("head_dim"), int):  # said for one tensor-parallel rank, which has fewer heads
+    if isinstance(c.data.get("head_dim"), int):  # of one tensor-parallel rank, with fewer heads
         return Heads(num=heads, num_kv=kv, width=c.dim("head_dim", "d"))
     width = exact_division(h, heads, f"{c.where}: hidden_size by num_attention_heads")
     return Heads(num=heads, num_kv=kv, width=Dim(int(width), "d"))
 
 
-def read_shape(c: Config, *, h: int, f: int, num: int, num_kv: int | None = None, act: str = "gelu") -> Shape:
+def read_shape(
+    c: Config, *, h: int, f: int, num: int, num_kv: int | None = None, act: str = "gelu"
+) -> Shape:
     hidden = c.dim("hidden_size", "h", default=h)
     return Shape(
-        h=hidden, f=c.dim("intermediate_size", "f", default=f), heads=read_heads(c, hidden, num=num, num_kv=num_kv),
+        h=hidden,
+        f=c.dim("intermediate_size", "f", default=f),
+        heads=read_heads(c, hidden, num=num, num_kv=num_kv),
         act=c.word("hidden_act", act),
-    )  # fmt: skip
+    )
 
 
 def frame(
-    t: Tape, c: Config, h: Dim, *, base: str, table: str, norm: str, depth: int, vocab: int, tied: bool,
-    layers: str = "layers", embedded: Callable[[Value], Value] = lambda x: x, head_bias: bool = False,
-    token_head: str = "classifier", token_dropout: float = 0.1,
-) -> Frame:  # fmt: skip
+    t: Tape,
+    c: Config,
+    h: Dim,
+    *,
+    base: str,
+    table: str,
+    norm: str,
+    depth: int,
+    vocab: int,
+    tied: bool,
+    layers: str = "layers",
+    embedded: Callable[[Value], Value] = lambda x: x,
+    head_bias: bool = False,
+    token_head: str = "classifier",
+    token_dropout: float = 0.1,
+) -> Frame:
     rows = c.dim("vocab_size", "V", default=vocab)
 
     def embed(ids: Value) -> tuple[Value, Value]:
-        weight = t.table(table, rows, h)
-        return embedded(t.lookup(weight, ids)), weight
+        weight = t.embedding_weight(table, rows, h)
+        return embedded(t.embed(weight, ids)), weight
 
     return Frame(
-        base=base, layers=layers, depth=c.dim("num_hidden_layers", "L", "n_layer", default=depth), vocab=rows,
-        embed=embed, finish=lambda x: t.layer_norm(norm, x), tied=c.flag("tie_word_embeddings", tied),
-        head_bias=head_bias, token_head=token_head, token_dropout=c.number("classifier_dropout", token_dropout),
-    )  # fmt: skip
+        base=base,
+        layers=layers,
+        depth=c.dim("num_hidden_layers", "L", "n_layer", default=depth),
+        vocab=rows,
+        embed=embed,
+        finish=lambda x: t.layer_norm(norm, x),
+        tied=c.flag("tie_word_embeddings", tied),
+        head_bias=head_bias,
+        token_head=token_head,
+        token_dropout=c.number("classifier_dropout", token_dropout),
+    )
 
 
 def gpt_neox(t: Tape, c: Config, sizes: Sizes) -> Program:
@@ -69,12 +93,13 @@ def gpt_neox(t: Tape, c: Config, sizes: Sizes) -> Program:
 
     def attention(y: Value, positions: Value) -> Value:
         with t.scope("attention"):
-            qkv = by_head(
-                t, t.linear("query_key_value", y, 3 * heads.num * heads.width, bias=bias, label="qkv"), heads.num
+            width = 3 * heads.num * heads.width
+            qkv = t.linear("query_key_value", y, width, bias=bias, label="qkv")
+            q, k, v = split(t, split_heads(t, qkv, heads.num), (heads.width,) * 3)
+            q, k = rope_both(t, q, k, positions, partial=True)
+            y = attend(
+                t, q, k, v, heads, dropout=c.number("attention_dropout", 0.0), heads_first=True
             )
-            q, k, v = split(t, qkv, (heads.width,) * 3)
-            q, k = ropes(t, q, k, positions, partial=True)
-            y = attend(t, q, k, v, heads, dropout=c.number("attention_dropout", 0.0), heads_first=True)
             return t.dropout(t.linear("dense", y, shape.h, bias=bias), p)
 
     def feed_forward(x: Value) -> Value:
@@ -95,14 +120,22 @@ def gpt_neox(t: Tape, c: Config, sizes: Sizes) -> Program:
         return block
 
     around = frame(
-        t, c, shape.h, base="gpt_neox", table="embed_in", norm="final_layer_norm", depth=44, vocab=50432, tied=False,
+        t,
+        c,
+        shape.h,
+        base="gpt_neox",
+        table="embed_in",
+        norm="final_layer_norm",
+        depth=44,
+        vocab=50432,
+        tied=False,
         embedded=lambda x: t.dropout(x, p),
-    )  # fmt: skip
+    )
     return decoder(t, c, sizes, around, make_block)
 
 
 def phi(t: Tape, c: Config, sizes: Sizes) -> Program:
-    """Phi-1, 1.5 and 2: attention and MLP side by side behind one norm, biases everywhere."""
+    """Phi-1, 1.5 and 2: attention and MLP side by side after one norm, biases everywhere."""
     shape = read_shape(c, h=2048, f=8192, num=32, act="gelu_new")
     heads, p, qk_norm = shape.heads, c.number("resid_pdrop", 0.0), c.flag("qk_layernorm", False)
 
@@ -112,11 +145,13 @@ def phi(t: Tape, c: Config, sizes: Sizes) -> Program:
         def block(x: Value, kind: Any) -> Value:
             y = t.layer_norm("input_layernorm", x)
             with t.scope("self_attn"):
-                q, k, v = project(t, y, heads, bias=True)
+                q, k, v = project_qkv(t, y, heads, bias=True)
                 if qk_norm:
                     q, k = t.layer_norm("q_layernorm", q), t.layer_norm("k_layernorm", k)
-                q, k = ropes(t, q, k, positions, partial=True)
-                a = attend(t, q, k, v, heads, dropout=c.number("attention_dropout", 0.0), heads_first=True)
+                q, k = rope_both(t, q, k, positions, partial=True)
+                a = attend(
+                    t, q, k, v, heads, dropout=c.number("attention_dropout", 0.0), heads_first=True
+                )
                 a = t.dropout(t.linear("dense", a, shape.h, bias=True), p)
             with t.scope("mlp"):
                 m = t.dropout(mlp(t, y, shape.f, shape.act, ("fc1", "fc2")), p)
@@ -125,17 +160,20 @@ def phi(t: Tape, c: Config, sizes: Sizes) -> Program:
         return block
 
     around = frame(
-        t, c, shape.h, base="model", table="embed_tokens", norm="final_layernorm", depth=24, vocab=51200, tied=False,
-        embedded=lambda x: t.dropout(x, c.number("embd_pdrop", 0.0)), head_bias=True, token_head="score",
-    )  # fmt: skip
+        t,
+        c,
+        shape.h,
+        base="model",
+        table="embed_tokens",
+        norm="final_layernorm",
+        depth=24,
+        vocab=51200,
+        tied=False,
+        embedded=lambda x: t.dropout(x, c.number("embd_pdrop", 0.0)),
+        head_bias=True,
+        token_head="score",
+    )
     return decoder(t, c, sizes, around, make_block)
-
-
-def project(t: Tape, y: Value, heads: Heads, *, bias: bool) -> tuple[Value, Value, Value]:
-    q = t.linear("q_proj", y, heads.num * heads.width, bias=bias, label="q")
-    k = t.linear("k_proj", y, heads.num_kv * heads.width, bias=bias, label="k")
-    v = t.linear("v_proj", y, heads.num_kv * heads.width, bias=bias, label="v")
-    return by_head(t, q, heads.num), by_head(t, k, heads.num_kv), by_head(t, v, heads.num_kv)
 
 
 def stablelm(t: Tape, c: Config, sizes: Sizes) -> Program:
@@ -146,11 +184,13 @@ def stablelm(t: Tape, c: Config, sizes: Sizes) -> Program:
 
     def attention(y: Value, positions: Value) -> Value:
         with t.scope("self_attn"):
-            q, k, v = project(t, y, heads, bias=bias)
+            q, k, v = project_qkv(t, y, heads, bias=bias)
             if qk_norm:
                 q, k = norm_per_head(t, "q_layernorm", q), norm_per_head(t, "k_layernorm", k)
-            q, k = ropes(t, q, k, positions, partial=True)
-            y = attend(t, q, k, v, heads, dropout=c.number("attention_dropout", 0.0), heads_first=True)
+            q, k = rope_both(t, q, k, positions, partial=True)
+            y = attend(
+                t, q, k, v, heads, dropout=c.number("attention_dropout", 0.0), heads_first=True
+            )
             return t.linear("o_proj", y, shape.h)
 
     def feed_forward(y: Value) -> Value:
@@ -169,20 +209,31 @@ def stablelm(t: Tape, c: Config, sizes: Sizes) -> Program:
         return block
 
     around = frame(
-        t, c, shape.h, base="model", table="embed_tokens", norm="norm", depth=32, vocab=50304, tied=False,
-        token_head="score", token_dropout=p,
-    )  # fmt: skip
+        t,
+        c,
+        shape.h,
+        base="model",
+        table="embed_tokens",
+        norm="norm",
+        depth=32,
+        vocab=50304,
+        tied=False,
+        token_head="score",
+        token_dropout=p,
+    )
     return decoder(t, c, sizes, around, make_block)
 
 
 def norm_per_head(t: Tape, name: str, x: Value) -> Value:
     """A LayerNorm without bias for every head, their outputs joined again."""
-    x = t.raised(x)
+    x = t.autocast_fp32(x)
     with t.scope(name):
         weights = [t.param(f"norms.{i}.weight", (x.shape[-1],), "norm") for i in range(x.shape[2])]
         dtype = F32 if t.regime.cuda else t.regime.weights
         statistics = Value((*x.shape[:-1], 2), dtype, label=f"{name} mean, rstd")
-        normed = t.op("layer_norm", (x, *weights), x.shape, x.dtype, saves=(x, statistics), label=name)
+        normed = t.op(
+            "layer_norm", (x, *weights), x.shape, x.dtype, saves=(x, statistics), label=name
+        )
         return t.copy(normed)
 
 
@@ -196,8 +247,8 @@ def starcoder2(t: Tape, c: Config, sizes: Sizes) -> Program:
         def block(x: Value, kind: Any) -> Value:
             y = t.layer_norm("input_layernorm", x)
             with t.scope("self_attn"):
-                q, k, v = project(t, y, heads, bias=bias)
-                q, k = ropes(t, q, k, positions)
+                q, k, v = project_qkv(t, y, heads, bias=bias)
+                q, k = rope_both(t, q, k, positions)
                 y = attend(t, q, k, v, heads, dropout=c.number("attention_dropout", 0.0))
                 y = t.dropout(t.linear("o_proj", y, shape.h, bias=bias), p)
             x = t.add(x, y, "residual stream")
@@ -209,9 +260,18 @@ def starcoder2(t: Tape, c: Config, sizes: Sizes) -> Program:
         return block
 
     around = frame(
-        t, c, shape.h, base="model", table="embed_tokens", norm="norm", depth=30, vocab=49152, tied=True,
-        embedded=lambda x: t.dropout(x, c.number("embedding_dropout", 0.0)), token_head="score",
-    )  # fmt: skip
+        t,
+        c,
+        shape.h,
+        base="model",
+        table="embed_tokens",
+        norm="norm",
+        depth=30,
+        vocab=49152,
+        tied=True,
+        embedded=lambda x: t.dropout(x, c.number("embedding_dropout", 0.0)),
+        token_head="score",
+    )
     return decoder(t, c, sizes, around, make_block)
 
 
@@ -225,10 +285,11 @@ def bloom(t: Tape, c: Config, sizes: Sizes) -> Program:
         y = t.layer_norm("input_layernorm", x)
         residual = y if after_norm else x
         with t.scope("self_attention"):
-            qkv = by_head(t, t.linear("query_key_value", y, 3 * h, bias=True, label="qkv"), heads.num)
-            q, k, v = split(t, qkv, (heads.width,) * 3)
+            qkv = t.linear("query_key_value", y, 3 * h, bias=True, label="qkv")
+            q, k, v = split(t, split_heads(t, qkv, heads.num), (heads.width,) * 3)
             y = attend(t, q, k, v, heads, dropout=attn, kernel="eager")
-            x = t.add(residual, t.dropout(t.linear("dense", y, h, bias=True), p), "residual stream")
+            y = t.dropout(t.linear("dense", y, h, bias=True), p)
+            x = t.add(residual, y, "residual stream")
         y = t.layer_norm("post_attention_layernorm", x)
         residual = y if after_norm else x
         with t.scope("mlp"):
@@ -236,11 +297,26 @@ def bloom(t: Tape, c: Config, sizes: Sizes) -> Program:
             return t.add(residual, y, "residual stream")
 
     around = frame(
-        t, c, h, base="transformer", table="word_embeddings", norm="ln_f", depth=2, vocab=250880, tied=True,
-        layers="h", embedded=lambda x: t.layer_norm("word_embeddings_layernorm", x),
+        t,
+        c,
+        h,
+        base="transformer",
+        table="word_embeddings",
+        norm="ln_f",
+        depth=2,
+        vocab=250880,
+        tied=True,
+        layers="h",
+        embedded=lambda x: t.layer_norm("word_embeddings_layernorm", x),
         token_dropout=c.number("hidden_dropout", 0.1),
-    )  # fmt: skip
+    )
     return decoder(t, c, sizes, replace(around, mask=causal_mask), lambda x: block)
 
 
-FAMILIES = {"gpt_neox": gpt_neox, "phi": phi, "stablelm": stablelm, "starcoder2": starcoder2, "bloom": bloom}
+FAMILIES = {
+    "gpt_neox": gpt_neox,
+    "phi": phi,
+    "stablelm": stablelm,
+    "starcoder2": starcoder2,
+    "bloom": bloom,
+}

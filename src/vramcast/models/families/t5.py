@@ -14,8 +14,9 @@ from typing import Any
 from vramcast.errors import InputError
 from vramcast.models.read.config import Config
 from vramcast.models.read.tasks import num_labels, task_of
+from vramcast.models.record.attention import Eager, Heads, attend
 from vramcast.models.record.dims import Dim, Number
-from vramcast.models.record.layers import Eager, Heads, attend, by_head
+from vramcast.models.record.layers import split_heads
 from vramcast.models.record.program import Program, Sizes
 from vramcast.models.record.tape import BOOL, F16, F32, I64, Tape, Value
 
@@ -37,16 +38,22 @@ def read_shape(c: Config) -> Shape:
     t5 = c.model_type == "t5"
     words = c.word("feed_forward_proj", "relu" if t5 else "gated-gelu").split("-")
     if len(words) > 2 or (len(words) == 2 and words[0] != "gated"):
-        raise InputError(f"{c.where}: feed_forward_proj must be ACT or gated-ACT, not {'-'.join(words)!r}")
+        raise InputError(
+            f"{c.where}: feed_forward_proj must be ACT or gated-ACT, not {'-'.join(words)!r}"
+        )
     num = c.dim("num_heads", "a", "num_attention_heads", default=8 if t5 else 6)
     width = c.dim("d_kv", "d", "head_dim", default=64)
     return Shape(
-        h=c.dim("d_model", "h", "hidden_size", default=512), f=c.dim("d_ff", "f", default=2048 if t5 else 1024),
-        heads=Heads(num=num, num_kv=num, width=width), vocab=c.dim("vocab_size", "V", default=32128 if t5 else 250112),
-        buckets=c.dim("relative_attention_num_buckets", "buckets", default=32), gated=len(words) == 2,
-        act="gelu_new" if words == ["gated", "gelu"] else words[-1], dropout=c.number("dropout_rate", 0.1),
+        h=c.dim("d_model", "h", "hidden_size", default=512),
+        f=c.dim("d_ff", "f", default=2048 if t5 else 1024),
+        heads=Heads(num=num, num_kv=num, width=width),
+        vocab=c.dim("vocab_size", "V", default=32128 if t5 else 250112),
+        buckets=c.dim("relative_attention_num_buckets", "buckets", default=32),
+        gated=len(words) == 2,
+        act="gelu_new" if words == ["gated", "gelu"] else words[-1],
+        dropout=c.number("dropout_rate", 0.1),
         own_bias=c.model_type == "umt5",
-    )  # fmt: skip
+    )
 
 
 class Stack:
@@ -83,8 +90,10 @@ class Stack:
     def _relative_bias(self) -> Value:
         t, s = self.t, self.length
         buckets = t.op("bucket", (), (s, s), I64, label="relative position buckets")
-        table = t.table("relative_attention_bias", self.shape.buckets, self.shape.heads.num)
-        return t.view(t.lookup(table, buckets, "position bias"), (1, self.shape.heads.num, s, s))
+        table = t.embedding_weight(
+            "relative_attention_bias", self.shape.buckets, self.shape.heads.num
+        )
+        return t.view(t.embed(table, buckets, "position bias"), (1, self.shape.heads.num, s, s))
 
     def _prepared(self, bias: Value) -> Value:
         """SDPA takes the bias as a mask, laid out anew for every call (transformers' create_position_bias_mask)."""
@@ -93,7 +102,14 @@ class Stack:
             return bias
         if self.source is not None:
             allowed = Value((1, 1, self.length, self.length), BOOL, label="causal mask")
-            bias = t.op("where", (bias,), bias.shape, bias.dtype, saves=(allowed,), label="position bias, masked")
+            bias = t.op(
+                "where",
+                (bias,),
+                bias.shape,
+                bias.dtype,
+                saves=(allowed,),
+                label="position bias, masked",
+            )
         return t.copy(bias, label="position bias as mask")
 
     def _cross_attention(self, y: Value, first: bool) -> Value:
@@ -108,9 +124,21 @@ class Stack:
 
     def _attention(self, y: Value, states: Value, bias: Value, *, causal: bool) -> Value:
         t, heads, p = self.t, self.shape.heads, self.shape.dropout
-        q = by_head(t, t.linear("q", y, heads.num * heads.width, label="q"), heads.num)
-        k, v = (by_head(t, t.linear(n, states, heads.num * heads.width, label=n), heads.num) for n in "kv")
-        y = attend(t, q, k, v, heads, dropout=p, bias=bias, eager=Eager(upcast=False, recast=False, mask=causal))
+        q = split_heads(t, t.linear("q", y, heads.num * heads.width, label="q"), heads.num)
+        k, v = (
+            split_heads(t, t.linear(n, states, heads.num * heads.width, label=n), heads.num)
+            for n in "kv"
+        )
+        y = attend(
+            t,
+            q,
+            k,
+            v,
+            heads,
+            dropout=p,
+            bias=bias,
+            eager=Eager(upcast=False, recast=False, mask=causal),
+        )
         return t.linear("o", y, self.shape.h)
 
     def _feed_forward(self, y: Value) -> Value:
@@ -131,7 +159,9 @@ def t5_norm(t: Tape, name: str, x: Value) -> Value:
     with t.scope(name):
         weight = t.param("weight", (x.shape[-1],), "norm")
         x32 = t.cast(x, F32, f"{name} input fp32")
-        variance = t.op("pow mean", (x32,), (*x.shape[:-1], 1), F32, saves=(x32,), forward_temp_bytes=x32.nbytes)
+        variance = t.op(
+            "pow mean", (x32,), (*x.shape[:-1], 1), F32, saves=(x32,), forward_temp_bytes=x32.nbytes
+        )
         rstd = t.op("rsqrt", (variance,), variance.shape, F32, saves_output=True, label="rstd")
         normed = t.mul(x, rstd, f"{name} normalised")
         return t.mul(t.cast(normed, weight.dtype), weight, name)
@@ -145,33 +175,46 @@ def t5(t: Tape, c: Config, sizes: Sizes) -> Program:
         t.regime = replace(t.regime, upcast=lambda name, kind: asked(name, kind) or ".wo." in name)
     with t.scope("transformer" if task in ("sequence", "token") else ""):
         ids = t.input("input ids", (b, s), I64)
-        depth = c.dim("num_layers", "L", "num_hidden_layers", default=6 if c.model_type == "t5" else 8)
+        depth = c.dim(
+            "num_layers", "L", "num_hidden_layers", default=6 if c.model_type == "t5" else 8
+        )
         source, shared = _encode(t, shape, ids, depth)
         if task in ("encoder", "token"):
             x = source
         else:
             targets = t.input("decoder input ids", (b, sizes.target_seq), I64)
-            x = _decode(t, shape, targets, c.dim("num_decoder_layers", "L_dec", default=int(depth)), source, shared)
-    with t.part("head", x) as part:
+            x = _decode(
+                t,
+                shape,
+                targets,
+                c.dim("num_decoder_layers", "L_dec", default=int(depth)),
+                source,
+                shared,
+            )
+    with t.section("head", x) as section:
         x, labels, loss = _head(t, c, shape, task, x, shared)
-        part.outputs = (x,)
+        section.outputs = (x,)
     apart = ("lm_head.weight",) if task == "lm" and not c.flag("tie_word_embeddings", True) else ()
     return Program(
-        tape=t, output=x, labels=t.input("labels", labels, I64) if labels else None, loss=loss, stored_apart=apart
+        tape=t,
+        output=x,
+        labels=t.input("labels", labels, I64) if labels else None,
+        loss=loss,
+        stored_apart=apart,
     )
 
 
 def _encode(t: Tape, shape: Shape, ids: Value, depth: Dim) -> tuple[Value, Value]:
-    with t.part("embedding", ids) as part:
-        shared = t.table("shared", shape.vocab, shape.h)
-        x = t.dropout(t.lookup(t.tie("encoder.embed_tokens.weight", shared), ids), shape.dropout)
-        part.outputs = (x,)
+    with t.section("embedding", ids) as section:
+        shared = t.embedding_weight("shared", shape.vocab, shape.h)
+        x = t.dropout(t.embed(t.tie("encoder.embed_tokens.weight", shared), ids), shape.dropout)
+        section.outputs = (x,)
     layers = Stack(t, shape, length=ids.shape[1], source=None)
     with t.scope("encoder"):
-        x = t.stack("block", _kinds(depth), layers.block, x)
-        with t.part("encoder end", x) as part:
+        x = t.layers("block", _kinds(depth), layers.block, x)
+        with t.section("encoder end", x) as section:
             x = t.dropout(t5_norm(t, "final_layer_norm", x), shape.dropout)
-            part.outputs = (x,)
+            section.outputs = (x,)
     return x, shared
 
 
@@ -180,20 +223,22 @@ def _kinds(depth: Dim) -> list[Any]:
 
 
 def _decode(t: Tape, shape: Shape, ids: Value, depth: Dim, source: Value, shared: Value) -> Value:
-    with t.part("decoder embedding", ids) as part:
-        x = t.dropout(t.lookup(t.tie("decoder.embed_tokens.weight", shared), ids), shape.dropout)
-        part.outputs = (x,)
+    with t.section("decoder embedding", ids) as section:
+        x = t.dropout(t.embed(t.tie("decoder.embed_tokens.weight", shared), ids), shape.dropout)
+        section.outputs = (x,)
     layers = Stack(t, shape, length=ids.shape[1], source=source)
     with t.scope("decoder"):
         with t.decoding():
-            x = t.stack("block", _kinds(depth), layers.block, x)
-        with t.part("decoder end", x) as part:
+            x = t.layers("block", _kinds(depth), layers.block, x)
+        with t.section("decoder end", x) as section:
             x = t.dropout(t5_norm(t, "final_layer_norm", x), shape.dropout)
-            part.outputs = (x,)
+            section.outputs = (x,)
     return x
 
 
-def _head(t: Tape, c: Config, shape: Shape, task: str, x: Value, shared: Value) -> tuple[Value, tuple[Any, ...], str]:
+def _head(
+    t: Tape, c: Config, shape: Shape, task: str, x: Value, shared: Value
+) -> tuple[Value, tuple[Any, ...], str]:
     """Logits, the shape of their labels, and the loss."""
     b, p = x.shape[0], c.number("classifier_dropout", 0.0)
     if task == "lm":
@@ -206,7 +251,11 @@ def _head(t: Tape, c: Config, shape: Shape, task: str, x: Value, shared: Value) 
         with t.scope("classification_head"):
             x = t.dropout(t.copy(x, (b, shape.h), "last token"), p)
             x = t.dropout(t.activation(t.linear("dense", x, shape.h, bias=True), "tanh"), p)
-            return t.linear("out_proj", x, num_labels(c), bias=True, kind="classifier"), (b,), "classify"
+            return (
+                t.linear("out_proj", x, num_labels(c), bias=True, kind="classifier"),
+                (b,),
+                "classify",
+            )
     if task == "token":
         return (
             t.linear("classifier", t.dropout(x, p), num_labels(c), bias=True, kind="classifier"),
@@ -214,7 +263,11 @@ def _head(t: Tape, c: Config, shape: Shape, task: str, x: Value, shared: Value) 
             "classify",
         )
     if task == "question":
-        return t.linear("qa_outputs", x, num_labels(c), bias=True, kind="classifier"), (b, 2), "classify"
+        return (
+            t.linear("qa_outputs", x, num_labels(c), bias=True, kind="classifier"),
+            (b, 2),
+            "classify",
+        )
     return t.view(x, x.shape), (), "none"
 
 

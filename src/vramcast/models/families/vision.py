@@ -8,35 +8,66 @@ from typing import Any
 from vramcast.errors import UnsupportedError
 from vramcast.models.read.config import Config, exact_division
 from vramcast.models.read.tasks import num_labels
+from vramcast.models.record.attention import Eager, Heads, attend
 from vramcast.models.record.dims import Dim, Number
 from vramcast.models.record.images import grid, patches, pixels
-from vramcast.models.record.layers import Eager, Heads, attend, by_head, gated_mlp, mlp
+from vramcast.models.record.layers import gated_mlp, mlp, split_heads
 from vramcast.models.record.program import Program, Sizes
 from vramcast.models.record.tape import I64, Tape, Value
 
 # ---- towers that CLIP, SigLIP and models built on them share
 
-VISION = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+VISION = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+}
 CLIP_TEXT = {
-    "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 8,
-    "vocab_size": 49408, "max_position_embeddings": 77, "projection_dim": 512, "hidden_act": "quick_gelu",
-}  # fmt: skip
+    "hidden_size": 512,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 8,
+    "vocab_size": 49408,
+    "max_position_embeddings": 77,
+    "projection_dim": 512,
+    "hidden_act": "quick_gelu",
+}
 SIGLIP_TEXT = {
-    **VISION, "vocab_size": 32000, "max_position_embeddings": 64, "hidden_act": "gelu_pytorch_tanh",
-}  # fmt: skip
+    **VISION,
+    "vocab_size": 32000,
+    "max_position_embeddings": 64,
+    "hidden_act": "gelu_pytorch_tanh",
+}
 CLIP_VISION = {**VISION, "patch_size": 32, "projection_dim": 512, "hidden_act": "quick_gelu"}
 SIGLIP_VISION = {**VISION, "patch_size": 16, "hidden_act": "gelu_pytorch_tanh"}
 
 
 def self_attention(
-    t: Tape, c: Config, y: Value, *, names: str, dropout: str, qkv_bias: bool = True, upcast: bool = True,
+    t: Tape,
+    c: Config,
+    y: Value,
+    *,
+    names: str,
+    dropout: str,
+    qkv_bias: bool = True,
+    upcast: bool = True,
     causal: bool = False,
-) -> Value:  # fmt: skip
+) -> Value:
     """Full heads with biases; `names` gives q, k, v and the output projection."""
     h, num = c.dim("hidden_size", "h"), c.dim("num_attention_heads", "a")
-    heads = Heads(num=num, num_kv=num, width=exact_division(h, num, f"{c.where}: hidden_size by num_attention_heads"))
-    q, k, v = (by_head(t, t.linear(name, y, h, bias=qkv_bias, label=name[0]), num) for name in names.split()[:3])
-    y = attend(t, q, k, v, heads, dropout=c.number(dropout, 0.0), eager=Eager(upcast=upcast, mask=causal))
+    heads = Heads(
+        num=num,
+        num_kv=num,
+        width=exact_division(h, num, f"{c.where}: hidden_size by num_attention_heads"),
+    )
+    q, k, v = (
+        split_heads(t, t.linear(name, y, h, bias=qkv_bias, label=name[0]), num)
+        for name in names.split()[:3]
+    )
+    y = attend(
+        t, q, k, v, heads, dropout=c.number(dropout, 0.0), eager=Eager(upcast=upcast, mask=causal)
+    )
     return t.linear(names.split()[3], y, h, bias=True)
 
 
@@ -62,7 +93,7 @@ def without_result(t: Tape, layer: Callable[[Value, Any], Value]) -> Callable[[V
     def either(x: Value, kind: Any) -> Value:
         if kind != "unused":
             return layer(x, kind)
-        with t.without_grad():
+        with t.no_grad():
             layer(x, kind)
         return x
 
@@ -79,14 +110,14 @@ def vision_tower(t: Tape, c: Config, images: Number, *, unused: int = 0) -> Valu
     clip, h = c.model_type != "siglip_vision_model", c.dim("hidden_size", "h")
     patch, num = grid(c, default_side=224, default_patch=16)
     image = pixels(t, c, images, default_side=224)
-    with t.part(t.path("embeddings"), image) as part:
+    with t.section(t.path("embeddings"), image) as section:
         with t.scope("embeddings"):
-            x = t.entered(patches(t, "patch_embedding", image, h, patch, bias=not clip))
+            x = t.require_input_grads(patches(t, "patch_embedding", image, h, patch, bias=not clip))
             x = embedded(t, x, h, num, first=clip)
         x = t.layer_norm("pre_layrnorm", x) if clip else x
-        part.outputs = (x,)
+        section.outputs = (x,)
     kinds = ["layer"] * (depth(c) - unused) + ["unused"] * unused
-    return t.stack("encoder.layers", kinds, without_result(t, encoder_layer(t, c)), x)
+    return t.layers("encoder.layers", kinds, without_result(t, encoder_layer(t, c)), x)
 
 
 def embedded(t: Tape, x: Value, h: Dim, num: Dim, *, first: bool) -> Value:
@@ -94,9 +125,13 @@ def embedded(t: Tape, x: Value, h: Dim, num: Dim, *, first: bool) -> Value:
     rows = num + 1 if first else num
     if first:
         token = t.param("class_embedding", (int(h),), "table")
-        x = t.op("copy", (token, x), (x.shape[0], rows, h), x.dtype, label="class token and patches")
-    table = t.table("position_embedding", int(rows), int(h))
-    return plus_positions(t, x, t.op("embedding", (table,), (1, rows, h), table.dtype, label="positions"))
+        x = t.op(
+            "copy", (token, x), (x.shape[0], rows, h), x.dtype, label="class token and patches"
+        )
+    table = t.embedding_weight("position_embedding", int(rows), int(h))
+    return plus_positions(
+        t, x, t.op("embedding", (table,), (1, rows, h), table.dtype, label="positions")
+    )
 
 
 def plus_positions(t: Tape, x: Value, positions: Value) -> Value:
@@ -117,13 +152,17 @@ def picked_row(t: Tape, x: Value) -> Value:
 def text_tower(t: Tape, c: Config, sizes: Sizes) -> Value:
     h = c.dim("hidden_size", "h")
     ids = t.input("text ids", (sizes.batch, sizes.seq), I64)
-    with t.part(t.path("embeddings"), ids) as part:
+    with t.section(t.path("embeddings"), ids) as section:
         with t.scope("embeddings"):
-            x = t.lookup(t.table("token_embedding", c.dim("vocab_size", "V"), h), ids)
-            table = t.table("position_embedding", c.dim("max_position_embeddings", "s_max"), h)
-            x = plus_positions(t, x, t.op("embedding", (table,), (1, sizes.seq, h), table.dtype, label="positions"))
-        part.outputs = (x,)
-    return t.stack("encoder.layers", ["layer"] * depth(c), encoder_layer(t, c), x)
+            x = t.embed(t.embedding_weight("token_embedding", c.dim("vocab_size", "V"), h), ids)
+            table = t.embedding_weight(
+                "position_embedding", c.dim("max_position_embeddings", "s_max"), h
+            )
+            x = plus_positions(
+                t, x, t.op("embedding", (table,), (1, sizes.seq, h), table.dtype, label="positions")
+            )
+        section.outputs = (x,)
+    return t.layers("encoder.layers", ["layer"] * depth(c), encoder_layer(t, c), x)
 
 
 # ---- CLIP and SigLIP
@@ -138,18 +177,18 @@ def sub(c: Config, name: str, defaults: dict[str, Any], model_type: str) -> Conf
 
 def clip_text(t: Tape, c: Config, sizes: Sizes) -> Value:
     x = text_tower(t, c, sizes)
-    with t.part(t.path("final norm"), x) as part:
+    with t.section(t.path("final norm"), x) as section:
         x = t.layer_norm("final_layer_norm", x)
-        part.outputs = (x,)
+        section.outputs = (x,)
     return x
 
 
 def clip_vision(t: Tape, c: Config, images: Number) -> Value:
     """The class token, normed."""
     x = vision_tower(t, c, images)
-    with t.part(t.path("pooler"), x) as part:
+    with t.section(t.path("pooler"), x) as section:
         x = t.layer_norm("post_layernorm", first_row(t, x))
-        part.outputs = (x,)
+        section.outputs = (x,)
     return x
 
 
@@ -163,7 +202,9 @@ def clip(t: Tape, c: Config, sizes: Sizes) -> Program:
     if name == "CLIPForImageClassification":
         return classified(t, c, vision, sizes)
     if name != "CLIPModel":
-        raise UnsupportedError(f"{c.where}: {name} is not described. Known: CLIPModel, CLIPForImageClassification")
+        raise UnsupportedError(
+            f"{c.where}: {name} is not described. Known: CLIPModel, CLIPForImageClassification"
+        )
     with t.scope("vision_model"):
         image = clip_vision(t, vision, sizes.batch * sizes.images)
     with t.scope("text_model"):
@@ -172,8 +213,10 @@ def clip(t: Tape, c: Config, sizes: Sizes) -> Program:
     return contrasted(t, image, words, width=width)
 
 
-def contrasted(t: Tape, image: Value, words: Value, *, width: Dim | None, bias: bool = False) -> Program:
-    with t.part("head", image, words) as part:
+def contrasted(
+    t: Tape, image: Value, words: Value, *, width: Dim | None, bias: bool = False
+) -> Program:
+    with t.section("head", image, words) as section:
         words = picked_row(t, words) if len(words.shape) == 3 else words
         if width is not None:
             image = t.linear("visual_projection", image, width, label="image embedding")
@@ -183,13 +226,17 @@ def contrasted(t: Tape, image: Value, words: Value, *, width: Dim | None, bias: 
             t.param("logit_bias", (1,), "bias")
         image, words = unit_length(t, image), unit_length(t, words)
         logits = t.matmul(words, image, (words.shape[0], image.shape[0]), "similarity")
-        logits = t.op("mul", (logits, scale), logits.shape, logits.dtype, saves=(logits,), label="logits")
-        part.outputs = (logits,)
+        logits = t.op(
+            "mul", (logits, scale), logits.shape, logits.dtype, saves=(logits,), label="logits"
+        )
+        section.outputs = (logits,)
     return Program(tape=t, output=logits, labels=None, loss="contrastive")
 
 
 def unit_length(t: Tape, x: Value) -> Value:
-    length = t.op("norm", (x,), (*x.shape[:-1], 1), x.dtype, saves=(x,), saves_output=True, label="length")
+    length = t.op(
+        "norm", (x,), (*x.shape[:-1], 1), x.dtype, saves=(x,), saves_output=True, label="length"
+    )
     return t.op("div", (x, length), x.shape, x.dtype, saves=(x, length), label="unit vector")
 
 
@@ -198,14 +245,16 @@ def classified(t: Tape, c: Config, vision: Config, sizes: Sizes) -> Program:
     images = sizes.batch * sizes.images
     with t.scope("vision_model"):
         x = vision_tower(t, vision, images)
-        with t.part(t.path("pooler"), x) as part:
-            with t.without_grad():
+        with t.section(t.path("pooler"), x) as section:
+            with t.no_grad():
                 t.layer_norm("post_layernorm", x)
-            part.outputs = (x,)
-    with t.part("head", x) as part:
+            section.outputs = (x,)
+    with t.section("head", x) as section:
         pooled = t.op("mean", (x,), (images, x.shape[-1]), x.dtype, label="mean of patches")
-        logits = t.linear("classifier", pooled, num_labels(c), bias=True, label="logits", kind="head")
-        part.outputs = (logits,)
+        logits = t.linear(
+            "classifier", pooled, num_labels(c), bias=True, label="logits", kind="head"
+        )
+        section.outputs = (logits,)
     labels = t.input("labels", (images,), I64)
     return Program(tape=t, output=logits, labels=labels, loss="classify")
 
@@ -218,29 +267,31 @@ def clip_one(t: Tape, c: Config, sizes: Sizes) -> Program:
     with t.scope(("text_model" if text else "vision_model") if projected else ""):
         x = clip_text(t, c, sizes) if text else clip_vision(t, c, sizes.batch * sizes.images)
     if projected:
-        with t.part("head", x) as part:
+        with t.section("head", x) as section:
             x = picked_row(t, x) if text else x
-            x = t.linear("text_projection" if text else "visual_projection", x, c.dim("projection_dim", "d"))
-            part.outputs = (x,)
+            x = t.linear(
+                "text_projection" if text else "visual_projection", x, c.dim("projection_dim", "d")
+            )
+            section.outputs = (x,)
     return Program(tape=t, output=x, labels=None, loss="none")
 
 
 def siglip_text(t: Tape, c: Config, sizes: Sizes) -> Value:
     x = clip_text(t, c, sizes)
-    with t.part(t.path("pooler"), x) as part:
+    with t.section(t.path("pooler"), x) as section:
         width = c.dim("projection_size", "d", default=int(c.dim("hidden_size", "h")))
         x = t.linear("head", first_row(t, x), width, bias=True, label="text embedding")
-        part.outputs = (x,)
+        section.outputs = (x,)
     return x
 
 
 def siglip_vision(t: Tape, c: Config, images: Number) -> Value:
     x = vision_tower(t, c, images)
-    with t.part(t.path("pooler"), x) as part:
+    with t.section(t.path("pooler"), x) as section:
         x = t.layer_norm("post_layernorm", x)
         with t.scope("head"):
             x = attention_pooled(t, c, x) if c.flag("vision_use_head", True) else x
-        part.outputs = (x,)
+        section.outputs = (x,)
     return x
 
 
@@ -251,12 +302,17 @@ def attention_pooled(t: Tape, c: Config, x: Value) -> Value:
     probe = t.param("probe", (1, 1, int(h)), "table")
     probe = t.op("copy", (probe,), (n, 1, h), probe.dtype, label="probe")
     with t.scope("attention"):
-        w, b = t.param("in_proj_weight", (3 * int(h), int(h)), "linear"), t.param("in_proj_bias", (3 * int(h),), "bias")
-        x, probe, copy = t.autocasted(x), t.autocasted(probe), t.autocasted(w)
+        w, b = (
+            t.param("in_proj_weight", (3 * int(h), int(h)), "linear"),
+            t.param("in_proj_bias", (3 * int(h),), "bias"),
+        )
+        x, probe, copy = t.autocast(x), t.autocast(probe), t.autocast(w)
         q = t.op("linear", (probe, copy, b), (n, 1, h), x.dtype, saves=(probe, copy), label="q")
         kv = t.op("linear", (x, copy, b), (n, rows, 2 * h), x.dtype, saves=(x, copy), label="k, v")
         kv = t.copy(kv, label="k, v apart")
-        weights = t.softmax(t.matmul(t.scale(q), kv, (n, num, 1, rows), "scores"), label="attention weights")
+        weights = t.softmax(
+            t.matmul(t.scale(q), kv, (n, num, 1, rows), "scores"), label="attention weights"
+        )
         y = t.copy(t.matmul(weights, kv, (n, 1, h), "attention output"))
         y = t.linear("out_proj", y, h, bias=True)
     z = t.layer_norm("layernorm", y)
@@ -297,29 +353,33 @@ def vit(t: Tape, c: Config, sizes: Sizes) -> Program:
     name, images = c.architecture, sizes.batch * sizes.images
     whole = name.endswith("Model")
     if not whole and not name.endswith("ForImageClassification") and name:
-        raise UnsupportedError(f"{c.where}: {name} is not described. Known endings: Model, ForImageClassification.")
+        raise UnsupportedError(
+            f"{c.where}: {name} is not described. Known endings: Model, ForImageClassification."
+        )
     with t.scope("" if whole else c.model_type):
         x = vit_embeddings(t, c, images, tokens=2 if deit else 1, masked=dino)
         layer = dino_layer(t, c) if dino else vit_layer(t, c)
-        x = t.stack("encoder.layer" if dino else "layers", ["layer"] * depth(c), layer, x)
-        with t.part(t.path("norm"), x) as part:
+        x = t.layers("encoder.layer" if dino else "layers", ["layer"] * depth(c), layer, x)
+        with t.section(t.path("norm"), x) as section:
             x = t.layer_norm("layernorm", x)
-            part.outputs = (x,)
+            section.outputs = (x,)
             if whole and not dino:
-                part.outputs = (pooled(t, c, x),)
+                section.outputs = (pooled(t, c, x),)
     if whole:
         return Program(tape=t, output=x, labels=None, loss="none")
-    with t.part("head", x) as part:
+    with t.section("head", x) as section:
         rows = joined_mean(t, x) if dino else first_row(t, x)
         logits = t.linear("classifier", rows, num_labels(c), bias=True, label="logits", kind="head")
-        part.outputs = (logits,)
+        section.outputs = (logits,)
     return Program(tape=t, output=logits, labels=t.input("labels", (images,), I64), loss="classify")
 
 
 def pooled(t: Tape, c: Config, x: Value) -> Value:
     width = c.dim("pooler_output_size", "h", default=int(c.dim("hidden_size", "h")))
     with t.scope("pooler"):
-        return t.activation(t.linear("dense", first_row(t, x), width, bias=True), c.word("pooler_act", "tanh"))
+        return t.activation(
+            t.linear("dense", first_row(t, x), width, bias=True), c.word("pooler_act", "tanh")
+        )
 
 
 def joined_mean(t: Tape, x: Value) -> Value:
@@ -331,17 +391,26 @@ def vit_embeddings(t: Tape, c: Config, images: Number, *, tokens: int, masked: b
     h = c.dim("hidden_size", "h")
     patch, num = grid(c, default_side=224, default_patch=16)
     image = pixels(t, c, images, default_side=224)
-    with t.part(t.path("embeddings"), image) as part, t.scope("embeddings"):
-        extra = [t.param(name, (1, 1, int(h)), "table") for name in ("cls_token", "distillation_token")[:tokens]]
+    with t.section(t.path("embeddings"), image) as section, t.scope("embeddings"):
+        extra = [
+            t.param(name, (1, 1, int(h)), "table")
+            for name in ("cls_token", "distillation_token")[:tokens]
+        ]
         if masked and c.flag("use_mask_token", True):
             t.param("mask_token", (1, int(h)), "table")
         with t.scope("patch_embeddings"):
             x = patches(t, "projection", image, h, patch, bias=True)
-        x = t.op("copy", (*extra, x), (images, num + tokens, h), t.regime.weights, label="tokens and patches")
+        x = t.op(
+            "copy",
+            (*extra, x),
+            (images, num + tokens, h),
+            t.regime.weights,
+            label="tokens and patches",
+        )
         positions = t.param("position_embeddings", (1, int(num) + tokens, int(h)), "table")
         x = plus_positions(t, x, positions)
         x = t.dropout(x, c.number("hidden_dropout_prob", 0.0))
-        part.outputs = (x,)
+        section.outputs = (x,)
     return x
 
 
@@ -355,7 +424,9 @@ def vit_layer(t: Tape, c: Config) -> Callable[[Value, Any], Value]:
         y = t.layer_norm("layernorm_before", x)
         with t.scope("attention"):
             bias = c.flag("qkv_bias", True)
-            y = self_attention(t, c, y, names=ATTENTION, qkv_bias=bias, dropout="attention_probs_dropout_prob")
+            y = self_attention(
+                t, c, y, names=ATTENTION, qkv_bias=bias, dropout="attention_probs_dropout_prob"
+            )
         x = t.add(t.dropout(y, p), x, "residual stream")
         y = t.layer_norm("layernorm_after", x)
         with t.scope("mlp"):
@@ -389,7 +460,13 @@ def dino_layer(t: Tape, c: Config) -> Callable[[Value, Any], Value]:
         with t.scope("attention"):
             bias = c.flag("qkv_bias", True)
             y = self_attention(
-                t, c, y, names=ATTENTION, qkv_bias=bias, dropout="attention_probs_dropout_prob", upcast=False
+                t,
+                c,
+                y,
+                names=ATTENTION,
+                qkv_bias=bias,
+                dropout="attention_probs_dropout_prob",
+                upcast=False,
             )
         x = t.add(scaled(y, "layer_scale1"), x, "residual stream")
         y = t.layer_norm("norm2", x)
@@ -401,6 +478,13 @@ def dino_layer(t: Tape, c: Config) -> Callable[[Value, Any], Value]:
 
 
 FAMILIES = {
-    "clip": clip, "clip_text_model": clip_one, "clip_vision_model": clip_one, "siglip": siglip,
-    "siglip_text_model": siglip_one, "siglip_vision_model": siglip_one, "vit": vit, "deit": vit, "dinov2": vit,
-}  # fmt: skip
+    "clip": clip,
+    "clip_text_model": clip_one,
+    "clip_vision_model": clip_one,
+    "siglip": siglip,
+    "siglip_text_model": siglip_one,
+    "siglip_vision_model": siglip_one,
+    "vit": vit,
+    "deit": vit,
+    "dinov2": vit,
+}

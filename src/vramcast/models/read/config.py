@@ -13,7 +13,9 @@ from vramcast.files import read_text
 from vramcast.models.record.dims import Dim
 
 MAX_CONFIG_BYTES = 16 * 1024 * 1024
-LARGEST_DIM = 2**40  # no width, depth or vocabulary is near this; beyond it a config is hostile or broken
+# No width, depth or vocabulary is near this; beyond it a config is hostile or broken.
+LARGEST_DIM = 2**40
+LARGEST_NUMBER = 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +25,26 @@ class Config:
     data: Mapping[str, Any]
     where: str = "config"
 
-    def dim(self, name: str, text: str, *others: str, default: int | None = None, least: int = 1) -> Dim:
+    def dim(
+        self, name: str, text: str, *others: str, default: int | None = None, least: int = 1
+    ) -> Dim:
         """A size under its name or one of the other names it goes by; `text` is its symbol in formulas."""
         for key in (name, *others):
             value = self.data.get(key)
             if value is not None:
-                return Dim(_checked(value, f"{self.where}: {key}", least), text)
+                return Dim(_check_size(value, f"{self.where}: {key}", least), text)
         if default is None:
-            raise InputError(f"{self.where}: {name} is missing. A {self.model_type} config must have it.")
+            raise InputError(
+                f"{self.where}: {name} is missing. A {self.model_type} config must have it."
+            )
         return Dim(default, text)
 
     def number(self, name: str, default: float) -> float:
         value = self.data.get(name)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 <= value < LARGEST_NUMBER:
             raise InputError(f"{self.where}: {name} must be a non-negative number, not {value!r}")
         return float(value)
 
@@ -92,7 +99,9 @@ class Config:
         return Config(value, f"{self.where}: {name}")
 
     def with_defaults(self, **defaults: Any) -> Config:
-        return Config({**defaults, **{k: v for k, v in self.data.items() if v is not None}}, self.where)
+        """The config, with values for keys that are absent or null."""
+        given = {key: value for key, value in self.data.items() if value is not None}
+        return Config({**defaults, **given}, self.where)
 
     @property
     def model_type(self) -> str:
@@ -104,10 +113,11 @@ class Config:
         return names[0] if names and isinstance(names[0], str) else ""
 
 
-def _checked(value: Any, what: str, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST_DIM:
+def _check_size(value: Any, what: str, least: int) -> int:
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if not is_integer or not least <= value <= LARGEST_DIM:
         raise InputError(f"{what} must be an integer of at least {least}, not {value!r}")
-    return value
+    return int(value)
 
 
 def exact_division(whole: int, parts: int, what: str) -> int:

@@ -16,9 +16,15 @@ from vramcast.models.record.tape import BF16, BOOL, F16, F32, I32, I64, Dtype, P
 NAMES = {"float32": F32, "bfloat16": BF16, "float16": F16, "int64": I64, "int32": I32, "bool": BOOL}
 # The class of the module that holds a parameter, or of one of its bases → the kind of its `weight`.
 KINDS = {
-    "Embedding": "embedding", "Linear": "linear", "Conv1D": "linear", "_ConvNd": "conv", "LayerNorm": "norm",
-    "_NormBase": "norm", "GroupNorm": "norm", "RMSNorm": "norm",
-}  # fmt: skip
+    "Embedding": "embedding",
+    "Linear": "linear",
+    "Conv1D": "linear",
+    "_ConvNd": "conv",
+    "LayerNorm": "norm",
+    "_NormBase": "norm",
+    "GroupNorm": "norm",
+    "RMSNorm": "norm",
+}
 
 
 def read_module(module: Any, name: str = "") -> ModelSource:
@@ -33,11 +39,15 @@ def module_params(module: Any) -> Iterator[Param]:
     owners = dict(module.named_modules(remove_duplicate=False))
     first: dict[tuple[Any, ...], str] = {}
     for name, tensor in module.named_parameters(remove_duplicate=False):
-        known = first.setdefault(_identity(tensor), name)
+        first_name = first.setdefault(_identity(tensor), name)
         yield Param(
-            name=name, shape=tuple(tensor.shape), kind=_kind(name, tensor, owners), dtype=_dtype(tensor),
-            trainable=bool(tensor.requires_grad), tied_to=None if known == name else known,
-        )  # fmt: skip
+            name=name,
+            shape=tuple(tensor.shape),
+            kind=_kind(name, tensor, owners),
+            dtype=_dtype(tensor),
+            trainable=bool(tensor.requires_grad),
+            tied_to=None if first_name == name else first_name,
+        )
 
 
 def _identity(tensor: Any) -> tuple[Any, ...]:
@@ -52,9 +62,11 @@ def _dtype(tensor: Any) -> Dtype:
 
 
 def _kind(name: str, tensor: Any, owners: dict[str, Any]) -> str:
+    """By the class of the module that owns the parameter, else by its name."""
     owner, _, last = name.rpartition(".")
     if last != "bias" and owner in owners:
-        for base in type(owners[owner]).__mro__:
-            if base.__name__ in KINDS:
-                return KINDS[base.__name__]
+        bases = [base.__name__ for base in type(owners[owner]).__mro__]
+        known = [KINDS[base] for base in bases if base in KINDS]
+        if known:
+            return known[0]
     return kind_of(name, tensor.dim())

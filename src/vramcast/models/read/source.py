@@ -8,7 +8,7 @@ from vramcast.errors import InvariantError
 from vramcast.models.families import record
 from vramcast.models.read.config import Config
 from vramcast.models.record.program import Sizes
-from vramcast.models.record.tape import Param, Placed, Regime, Section
+from vramcast.models.record.tape import Param, PlacedSection, Regime, Section
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,31 +25,41 @@ class ModelSource:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
-    def sections(self) -> tuple[Placed, ...]:
+    def sections(self) -> tuple[PlacedSection, ...]:
         """The parameters by section: as the family places them, or by the names' common beginnings."""
         if self.params is not None:
-            return _by_name(self.params)
+            return _group_by_name(self.params)
         if self.config is None:
             raise InvariantError(f"{self.name}: neither a config nor a table")
-        return tuple(record(self.config, Regime(), Sizes()).placed)
+        return tuple(record(self.config, Regime(), Sizes()).sections)
 
     def table(self) -> tuple[Param, ...]:
         """Every tensor under its full name; a tied one appears again with `tied_to`."""
         return tuple(param for placed in self.sections() for param in placed.params())
 
 
-def _by_name(params: tuple[Param, ...]) -> tuple[Placed, ...]:
+def _group_by_name(params: tuple[Param, ...]) -> tuple[PlacedSection, ...]:
     """Sections from names alone: everything up to the first number is a stack, the number is the layer."""
     sections: dict[tuple[str, int | None], Section] = {}
     for param in params:
         words = param.name.split(".")
-        at = next((i for i, word in enumerate(words) if word.isdecimal() and len(word) < 6), None)
-        if at is None:
-            name, index, generic = ".".join(words[:-1]) or param.name, None, param
+        position = _layer_position(words)
+        if position is None:
+            index = None
+            section_name = ".".join(words[:-1]) or param.name
+            template = param
         else:
-            name, index = ".".join((*words[:at], "{i}")), int(words[at])
-            generic = replace(param, name=".".join((*words[:at], "{i}", *words[at + 1 :])))
-        sections.setdefault((name, index), Section(name=name, inputs=(), is_block=at is not None)).params.append(
-            generic
-        )
-    return tuple(Placed(section, index) for (_, index), section in sections.items())
+            index = int(words[position])
+            words[position] = "{i}"
+            section_name = ".".join(words[: position + 1])
+            template = replace(param, name=".".join(words))
+        new = Section(name=section_name, inputs=(), is_block=index is not None)
+        section = sections.setdefault((section_name, index), new)
+        section.params.append(template)
+    return tuple(PlacedSection(section, index) for (_, index), section in sections.items())
+
+
+def _layer_position(words: list[str]) -> int | None:
+    """Where the layer's number is among the words of a name: the first number of at most five digits."""
+    numbers = (at for at, word in enumerate(words) if word.isdecimal() and len(word) < 6)
+    return next(numbers, None)

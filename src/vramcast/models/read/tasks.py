@@ -1,4 +1,4 @@
-"""What sits on a backbone, by the class name a config gives in `architectures`."""
+"""Which head a model has on its backbone, by the class name that a config gives in `architectures`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,21 @@ from vramcast.models.read.config import Config
 from vramcast.models.record.dims import Dim
 
 TASK_OF_SUFFIX = {
-    "ForCausalLM": "lm", "ForMaskedLM": "lm", "ForConditionalGeneration": "lm", "LMHeadModel": "lm",
-    "ForPreTraining": "pretraining", "ForSequenceClassification": "sequence", "ForTokenClassification": "token",
-    "ForQuestionAnswering": "question", "ForMultipleChoice": "choice", "ForNextSentencePrediction": "next sentence",
-    "DoubleHeadsModel": "two heads", "EncoderModel": "encoder", "MTModel": "lm", "Model": "none",
-}  # fmt: skip
+    "ForCausalLM": "lm",
+    "ForMaskedLM": "lm",
+    "ForConditionalGeneration": "lm",
+    "LMHeadModel": "lm",
+    "ForPreTraining": "pretraining",
+    "ForSequenceClassification": "sequence",
+    "ForTokenClassification": "token",
+    "ForQuestionAnswering": "question",
+    "ForMultipleChoice": "choice",
+    "ForNextSentencePrediction": "next sentence",
+    "DoubleHeadsModel": "two heads",
+    "EncoderModel": "encoder",
+    "MTModel": "lm",
+    "Model": "none",
+}
 
 
 def task_of(c: Config, known: tuple[str, ...]) -> str:
@@ -32,4 +42,6 @@ def task_of(c: Config, known: tuple[str, ...]) -> str:
 def num_labels(c: Config, default: int = 2) -> Dim:
     """As transformers counts them: `num_labels`, or the entries of `id2label`, or the default."""
     labels = c.data.get("id2label")
-    return c.dim("num_labels", "labels", default=len(labels) if isinstance(labels, dict) and labels else default)
+    if isinstance(labels, dict) and labels:
+        default = len(labels)
+    return c.dim("num_labels", "labels", default=default)

@@ -7,69 +7,88 @@ learns parameters of its own (prelu, xielu) is not described.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from vramcast.errors import unknown
+from vramcast.models.record.ops import Ops
+from vramcast.models.record.values import Value
 
-if TYPE_CHECKING:
-    from vramcast.models.record.tape import Tape, Value
-
-KEEP_INPUT = frozenset({
-    "gelu", "gelu_pytorch_tanh", "silu", "swish", "mish", "hardswish", "leaky_relu", "relu6", "bloom_gelu",
-})  # fmt: skip
+KEEP_INPUT = frozenset(
+    {
+        "gelu",
+        "gelu_pytorch_tanh",
+        "silu",
+        "swish",
+        "mish",
+        "hardswish",
+        "leaky_relu",
+        "relu6",
+        "bloom_gelu",
+    }
+)
 KEEP_OUTPUT = frozenset({"relu", "tanh", "sigmoid"})
 
 
-def activate(t: Tape, x: Value, kind: str, label: str) -> Value:
+def activate(t: Ops, x: Value, kind: str, label: str) -> Value:
     if kind in KEEP_OUTPUT:
         return t.op(kind, (x,), x.shape, x.dtype, saves_output=True, label=label)
     if kind in KEEP_INPUT:
         return t.op(kind, (x,), x.shape, x.dtype, saves=(x,), label=label)
     if kind not in EXPRESSIONS:
-        raise unknown("activation", kind, {*KEEP_INPUT, *KEEP_OUTPUT, *EXPRESSIONS}, "Trace the model instead.")
+        raise unknown(
+            "activation",
+            kind,
+            {*KEEP_INPUT, *KEEP_OUTPUT, *EXPRESSIONS},
+            "Trace the model instead.",
+        )
     return EXPRESSIONS[kind](t, x, label)
 
 
-def _gelu_new(t: Tape, x: Value, label: str) -> Value:
+def _gelu_new(t: Ops, x: Value, label: str) -> Value:
     """0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))"""
     half = t.scale(x, "0.5·x")
-    base = t.raised(x)
+    base = t.autocast_fp32(x)
     cube = t.op("pow", (base,), x.shape, base.dtype, saves=(base,), label="x³")
     inner = t.scale(t.add(x, t.scale(cube)), "inner")
     return t.mul(half, t.scale(activate(t, inner, "tanh", "tanh"), "1+tanh"), label)
 
 
-def _gelu_fast(t: Tape, x: Value, label: str) -> Value:
+def _gelu_fast(t: Ops, x: Value, label: str) -> Value:
     """0.5·x·(1 + tanh(0.7979·x·(1 + 0.044715·x·x)))"""
     square = t.scale(t.mul(t.scale(x, "0.044715·x"), x), "1+0.044715·x²")
     inner = t.mul(t.scale(x, "0.7979·x"), square, "inner")
     return t.mul(t.scale(x, "0.5·x"), t.scale(activate(t, inner, "tanh", "tanh"), "1+tanh"), label)
 
 
-def _gelu_python(t: Tape, x: Value, label: str) -> Value:
+def _gelu_python(t: Ops, x: Value, label: str) -> Value:
     """x·0.5·(1 + erf(x/√2))"""
     root = t.scale(x, "x/√2")
     bent = t.scale(t.op("erf", (root,), x.shape, x.dtype, saves=(root,)), "1+erf")
     return t.mul(t.scale(x, "0.5·x"), bent, label)
 
 
-def _clipped_gelu(t: Tape, x: Value, label: str) -> Value:
+def _clipped_gelu(t: Ops, x: Value, label: str) -> Value:
     gelu = activate(t, x, "gelu", "gelu")
     return t.op("clamp", (gelu,), x.shape, x.dtype, saves=(gelu,), label=label)
 
 
-def _quick_gelu(t: Tape, x: Value, label: str) -> Value:
+def _quick_gelu(t: Ops, x: Value, label: str) -> Value:
     """x·sigmoid(1.702·x)"""
     return t.mul(x, activate(t, t.scale(x), "sigmoid", "sigmoid"), label)
 
 
-def _squared_relu(t: Tape, x: Value, label: str) -> Value:
-    relu = t.raised(activate(t, x, "relu", "relu"))
+def _squared_relu(t: Ops, x: Value, label: str) -> Value:
+    relu = t.autocast_fp32(activate(t, x, "relu", "relu"))
     return t.op("pow", (relu,), x.shape, relu.dtype, saves=(relu,), label=label)
 
 
-EXPRESSIONS: dict[str, Callable[[Tape, Value, str], Value]] = {
-    "gelu_new": _gelu_new, "gelu_accurate": _gelu_new, "gelu_python_tanh": _gelu_new, "gelu_fast": _gelu_fast,
-    "gelu_python": _gelu_python, "gelu_10": _clipped_gelu, "quick_gelu": _quick_gelu, "relu2": _squared_relu,
+EXPRESSIONS: dict[str, Callable[[Ops, Value, str], Value]] = {
+    "gelu_new": _gelu_new,
+    "gelu_accurate": _gelu_new,
+    "gelu_python_tanh": _gelu_new,
+    "gelu_fast": _gelu_fast,
+    "gelu_python": _gelu_python,
+    "gelu_10": _clipped_gelu,
+    "quick_gelu": _quick_gelu,
+    "relu2": _squared_relu,
     "linear": lambda t, x, label: x,
-}  # fmt: skip
+}

@@ -1,7 +1,13 @@
-"""Number-like dimensions: a family written once gives bytes, grids and text.
+"""Number-like dimensions: a family that is written once gives bytes, bytes for a grid of jobs, and formulas as text.
 
-`Dim` is an int that remembers how it was named, so a size computed with it can also be shown as a formula. NumPy
-arrays may stand wherever a batch or a length stands; the helpers here work on both.
+`Dim` is an int that remembers its name, so that a size computed with it also prints as a formula:
+
+    b, s, h = Dim(2, "b"), Dim(256, "s"), Dim(3072, "h")
+    b * s * h * 2             3,145,728, whose `text` is "b·s·h·2" and whose `symbols` are {"b": 2, "s": 256, "h": 3072}
+    (s + 1) * h               789,504, "(s+1)·h"
+
+A NumPy array may stand wherever a batch or a length stands (`numpy.array([1, 2, 4]) * s` is three sizes at once); names
+end there. The functions here work on both.
 """
 
 from __future__ import annotations
@@ -34,7 +40,9 @@ class Dim(int):
         return _combine(self, other, int(self) + other, "+")
 
     def __radd__(self, other: Any) -> Any:
-        return self if type(other) is int and other == 0 else _combine(other, self, other + int(self), "+")
+        if type(other) is int and other == 0:
+            return self  # sum() starts from 0
+        return _combine(other, self, other + int(self), "+")
 
     def __sub__(self, other: Any) -> Any:
         return _combine(self, other, int(self) - other, "-")
@@ -46,9 +54,9 @@ class Dim(int):
 def _combine(left: Any, right: Any, value: Any, sign: str) -> Any:
     if not isinstance(value, int):
         return value  # a NumPy array: names end here
-    if sign == "·" and right == 1 and type(right) is int:
+    if sign == "·" and _is_plain_one(right):
         return left
-    if sign == "·" and left == 1 and type(left) is int:
+    if sign == "·" and _is_plain_one(left):
         return right
     in_product = sign != "+"
     text = f"{_text(left, in_product)}{sign}{_text(right, in_product)}"
@@ -70,7 +78,7 @@ def _text(term: Any, in_product: bool) -> str:
 
 
 def _is_sum(text: str) -> bool:
-    """Does the text hold a sum, difference or quotient outside of brackets?"""
+    """Does the text have a sum, difference or quotient outside of brackets?"""
     depth = 0
     for sign in text:
         depth += (sign == "(") - (sign == ")")
@@ -80,12 +88,20 @@ def _is_sum(text: str) -> bool:
 
 
 def text_of(number: Any) -> str:
-    return number.text if isinstance(number, Dim) else str(number) if isinstance(number, int) else "…"  # of a grid
+    if isinstance(number, Dim):
+        return number.text
+    return str(number) if isinstance(number, int) else "…"  # a grid has no single text
 
 
 def product_text(dims: Iterable[Any], *factors: int) -> str:
     """`2·256·3072·4` with names where there are names: `b·s·h·4`."""
-    return "·".join(_text(dim, True) for dim in (*dims, *factors) if not (type(dim) is int and dim == 1)) or "1"
+    texts = [_text(dim, True) for dim in (*dims, *factors) if not _is_plain_one(dim)]
+    return "·".join(texts) or "1"
+
+
+def _is_plain_one(number: Any) -> bool:
+    """1 without a name: left out of products."""
+    return type(number) is int and number == 1
 
 
 def maximum(a: Number, b: Number) -> Number:
@@ -105,7 +121,7 @@ def minimum(a: Number, b: Number) -> Number:
 
 
 def choose(which: Any, first: Number, second: Number) -> Number:
-    """Of two grids, the first where `which` is true."""
+    """Element by element of two grids: the first where `which` is true, else the second."""
     import numpy
 
     return numpy.where(which, first, second)

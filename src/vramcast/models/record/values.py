@@ -1,6 +1,19 @@
 """What a recorded model is made of: dtypes, parameters, tensors, the ops between them, and sections of ops.
 
-Plain records without rules: what autograd keeps is decided where an op is recorded (see `tape`).
+Plain records without rules: what autograd saves is decided where an op is recorded (see `ops`).
+
+    Dtype           a name, bytes per element, floating or not
+    Param           one parameter tensor under its Hugging Face name
+    Value           one tensor: shape and dtype, no data. A view shares the storage of the value it looks at
+    Op              one forward op: its inputs, its output, and what its backward needs
+    Section         ops and parameters that belong together: the embedding, one layer, the head
+    PlacedSection   a section at its position in the model
+
+A section is a template. A model of 32 identical layers has one Section named `model.layers.{i}`, whose parameters are
+`model.layers.{i}.mlp.up_proj.weight` and so on, and 32 PlacedSections that point to it with index 0 … 31.
+
+Bytes, by example: a Value of shape (2, 5, 4) in bf16 has 2 · 5 · 4 · 2 = 80 bytes; a view of it as (10, 4) has the same
+storage, so that the two together are 80 bytes as well.
 """
 
 from __future__ import annotations
@@ -19,8 +32,12 @@ class Dtype:
     floating: bool = True
 
 
-F32, BF16, F16 = Dtype("fp32", 4), Dtype("bf16", 2), Dtype("fp16", 2)
-I64, I32, BOOL = Dtype("int64", 8, False), Dtype("int32", 4, False), Dtype("bool", 1, False)
+F32 = Dtype("fp32", 4)
+BF16 = Dtype("bf16", 2)
+F16 = Dtype("fp16", 2)
+I64 = Dtype("int64", 8, False)
+I32 = Dtype("int32", 4, False)
+BOOL = Dtype("bool", 1, False)
 DTYPES = {dtype.name: dtype for dtype in (F32, BF16, F16, I64, I32, BOOL)}
 
 
@@ -31,7 +48,8 @@ def promote(a: Dtype, b: Dtype) -> Dtype:
     return F32 if a.floating else b
 
 
-@dataclass(slots=True, kw_only=True, unsafe_hash=True)  # nobody changes one; to have that checked takes thrice as long
+# Never changed once made. Not frozen: checking that would make construction three times as slow.
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class Param:
     """One parameter tensor under its Hugging Face name (with `{i}` for the layer while it is a template)."""
 
@@ -42,7 +60,7 @@ class Param:
     trainable: bool = True
     tied_to: str | None = None
     stored_bytes: int | None = None  # where quantisation stores it in other than numel × dtype
-    _numel: int = field(default=-1, init=False, repr=False, compare=False)  # once it was asked for
+    _numel: int = field(default=-1, init=False, repr=False, compare=False)  # computed on first use
 
     @property
     def numel(self) -> int:
@@ -54,19 +72,31 @@ class Param:
     def nbytes(self) -> int:
         return self.numel * self.dtype.nbytes if self.stored_bytes is None else self.stored_bytes
 
-    def named(self, name: str) -> Param:
-        """`replace`, written out here and below: a model has hundreds, and a search asks for them hundreds of times."""
+    # Written out instead of dataclasses.replace, which is slow: a model has hundreds of parameters, and a search
+    # renames them hundreds of times.
+
+    def renamed(self, name: str) -> Param:
         return Param(
-            name=name, shape=self.shape, kind=self.kind, dtype=self.dtype, trainable=self.trainable,
-            tied_to=self.tied_to, stored_bytes=self.stored_bytes,
-        )  # fmt: skip
+            name=name,
+            shape=self.shape,
+            kind=self.kind,
+            dtype=self.dtype,
+            trainable=self.trainable,
+            tied_to=self.tied_to,
+            stored_bytes=self.stored_bytes,
+        )
 
     def stored(self, dtype: Dtype, shape: tuple[int, ...], stored_bytes: int | None) -> Param:
-        """The same parameter in another dtype, cut, or packed."""
+        """The same parameter in another dtype, sharded, or packed."""
         return Param(
-            name=self.name, shape=shape, kind=self.kind, dtype=dtype, trainable=self.trainable, tied_to=self.tied_to,
+            name=self.name,
+            shape=shape,
+            kind=self.kind,
+            dtype=dtype,
+            trainable=self.trainable,
+            tied_to=self.tied_to,
             stored_bytes=stored_bytes,
-        )  # fmt: skip
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -81,10 +111,11 @@ class Value:
     param: Param | None = None
     copy_of: Param | None = None  # a low-precision copy of a weight
     is_slice: bool = False  # a view of part of its storage
-    is_cache: bool = False  # held by past_key_values as well
-    scattered: bool = False  # split along the sequence over the tensor-parallel ranks
-    is_pinned: bool = False  # an attribute of a custom autograd Function: lives as long as the graph, backward or not
-    _nbytes: Number = field(default=None, init=False, repr=False)  # once it was asked for: a shape never changes
+    is_cache: bool = False  # past_key_values holds it too
+    sequence_sharded: bool = False  # split along the sequence over the tensor-parallel ranks
+    # An attribute of a custom autograd Function: lives as long as the graph, whether or not backward runs.
+    kept_by_graph: bool = False
+    _nbytes: Number = field(default=None, init=False, repr=False)  # computed on first use
 
     @property
     def storage(self) -> Value:
@@ -99,55 +130,65 @@ class Value:
 
 @dataclass(slots=True, eq=False)
 class Op:
-    """One forward op, with what its backward needs."""
+    """One forward op, with what its backward needs. `temp` bytes live only while the kernel runs."""
 
     name: str
     module: str
     inputs: tuple[Value, ...]
     output: Value
-    saved: tuple[Value, ...] = ()
+    saved: tuple[Value, ...] = ()  # for backward: torch's saved tensors
     forward_temp_bytes: Number = 0
     backward_temp_bytes: Number = 0
-    forward_temps: tuple[Number, ...] = ()  # the same as separate tensors, where it is more than one
+    forward_temps: tuple[Number, ...] = ()  # the same as separate tensors, if more than one
     backward_temps: tuple[Number, ...] = ()
-    grad_in_place_of_saved: bool = False  # chunk by chunk: what is saved goes as the gradient of the input comes
-    passes_grad: bool = False  # the gradient of each input is the gradient of the output, or a view of it
-    borrowed: tuple[Value, ...] = ()  # needed in backward and not kept: made again, or fetched from the host
-    returning: tuple[Value, ...] = ()  # those that come back when backward reaches this op
-    away: tuple[Value, ...] = ()  # of those, what is on the host
-    held: tuple[Value, ...] = ()  # by local variables of the code, until this op at least
-    adds_weight_grad: bool = False  # the weight's gradient is summed into a buffer by the product, never on its own
+    # Each saved tensor is freed as the gradient of the input is written, chunk by chunk.
+    grad_in_place_of_saved: bool = False
+    # The gradient of each input is the gradient of the output, or a view of it.
+    passes_grad: bool = False
+    # Needed in backward and not saved: recomputed, or fetched from the host.
+    restored: tuple[Value, ...] = ()
+    restored_here: tuple[Value, ...] = ()  # of those, what comes back when backward reaches this op
+    offloaded: tuple[Value, ...] = ()  # of those, what is on the host meanwhile
+    held_by_locals: tuple[Value, ...] = ()  # by local variables of the code, at least until this op
+    # The product adds the weight's gradient to a buffer; it never exists on its own.
+    adds_weight_grad: bool = False
     flops: Number = 0
-    selected: bool | None = None  # selective checkpointing keeps the output; None: if it is a matrix product
+    # Selective checkpointing saves the output; None: if it is a matrix product.
+    saved_by_selective: bool | None = None
 
 
 @dataclass(slots=True, eq=False)
 class Section:
-    """A run of ops that belongs together: the embedding, one layer, the head. Layers of one kind are recorded once."""
+    """Ops that belong together: the embedding, one layer, the head. Identical layers share one Section."""
 
     name: str  # with {i} where the layer's number goes
     inputs: tuple[Value, ...]
-    is_block: bool = False  # a unit of checkpointing and of sharding
+    is_block: bool = False  # a layer: a unit of checkpointing and of sharding
     ops: list[Op] = field(default_factory=list)
     params: list[Param] = field(default_factory=list)
     outputs: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """A section at its place in the model."""
+class PlacedSection:
+    """A section at its position in the model; `index` is the layer's number in its stack."""
 
     section: Section
     index: int | None = None
 
     @property
     def name(self) -> str:
-        return numbered(self.section.name, self.index)
+        return name_in_layer(self.section.name, self.index)
 
     def params(self) -> Iterator[Param]:
+        """The section's parameters under their full names."""
+        if self.index is None:
+            yield from self.section.params
+            return
         for param in self.section.params:
-            yield param if self.index is None else param.named(numbered(param.name, self.index))
+            yield param.renamed(name_in_layer(param.name, self.index))
 
 
-def numbered(name: str, index: int | None) -> str:
+def name_in_layer(name: str, index: int | None) -> str:
+    """`layers.{i}.mlp` → `layers.7.mlp`"""
     return name if index is None else name.replace("{i}", str(index))

@@ -6,8 +6,6 @@ Names in braces are the values of a finding; those ending in _bytes arrive as fo
 
 from __future__ import annotations
 
-LANGUAGES = ("en", "zh")
-
 FINDINGS: dict[str, tuple[str, str]] = {
     "request_larger_than_card": (
         "One request of {requested_bytes} is larger than the {limit_bytes} the process can have at all. No allocator "
@@ -69,6 +67,15 @@ FINDINGS: dict[str, tuple[str, str]] = {
         "本进程有 {outside_bytes} 不归 PyTorch 分配器管，多于上下文与通信缓冲的常见用量：同进程内还有别的库"
         "（vLLM 的分配器、CuPy、TensorFlow、过多的 NCCL 通信组）。",
     ),
+    "listed_is_this_process": (
+        "Process {pid} with {process_bytes} is this very process: it holds all of the card that is in use, so there is no room "
+        "for another one.",
+        "进程 {pid}（{process_bytes}）就是本进程：显卡上已用的显存全部由它占用，没有别的进程的余地。",
+    ),
+    "this_process_is_listed": (
+        "The {count} listed processes hold all of the card that is in use: one of them is this very process.",
+        "列出的 {count} 个进程占用了显卡上全部已用显存：其中一个就是本进程。",
+    ),
     "other_processes": (
         "Other processes held {others_bytes} on this card (pid {pids}).",
         "其他进程在这张卡上占用 {others_bytes}（pid {pids}）。",
@@ -79,7 +86,7 @@ FINDINGS: dict[str, tuple[str, str]] = {
     ),
     "unlisted_processes": (
         "{unlisted_bytes} of the card is held by neither this process ({process_bytes}) nor a listed one: another "
-        "container, another user, or a process that died without letting go.",
+        "container, another user, or a process that died without freeing its memory.",
         "显卡上有 {unlisted_bytes} 既不属于本进程（{process_bytes}）也不属于列出的进程：另一个容器、另一个用户，"
         "或未释放显存的残留进程。",
     ),
@@ -89,7 +96,7 @@ FINDINGS: dict[str, tuple[str, str]] = {
         "共 {capacity_bytes}，这里的 PyTorch 保留 {reserved_bytes}，另有 {rest_bytes} 被占用：同一张卡上的其他进程或其他库。",
     ),
     "nobody_listed": (
-        "{used_bytes} is in use on {place} and nvidia-smi lists no process: one that died without letting go, another "
+        "{used_bytes} is in use on {place} and nvidia-smi lists no process: one that died without freeing its memory, another "
         "user's, or, inside a container, any process of this machine.",
         "{place} 上有 {used_bytes} 被占用，而 nvidia-smi 没有列出任何进程：未释放显存的残留进程、其他用户的进程，"
         "或（在容器内）本机的任何进程。",
@@ -120,7 +127,7 @@ FINDINGS: dict[str, tuple[str, str]] = {
     ),
     "free_yet_refused": (
         "{free_bytes} was free when {requested_bytes} was refused: capacity is not the problem. Look at the driver, a "
-        "container or WSL limit, a limit on the number of mappings, or a neighbour that let go meanwhile.",
+        "container or WSL limit, a limit on the number of mappings, or another process that freed memory meanwhile.",
         "拒绝 {requested_bytes} 时仍有 {free_bytes} 空闲：问题不在容量。请检查驱动、容器或 WSL 限制、映射数量上限，"
         "或恰好释放了显存的邻居进程。",
     ),
@@ -144,7 +151,7 @@ FINDINGS: dict[str, tuple[str, str]] = {
         "报错建议设置 {hint}：或许能满足这一次 {requested_bytes}，但只剩 {left_bytes}，下一次仍会失败。",
     ),
     "hint_beside_the_point": (
-        "The message advises {hint}. It is beside the point: {free_bytes} was free outside PyTorch's cache.",
+        "The message advises {hint}. It does not matter here: {free_bytes} was free outside PyTorch's cache.",
         "报错建议设置 {hint}，但文不对题：PyTorch 缓存之外就有 {free_bytes} 空闲。",
     ),
     "watermark_hint": (
@@ -169,7 +176,7 @@ FINDINGS: dict[str, tuple[str, str]] = {
         "{requested_bytes} 是一个段的大小，不是张量的大小：压垮它的只是不超过 {tensor_bytes} 的小张量，并不说明显存被什么占满。",
     ),
     "private_pools": (
-        "{pools_bytes} sits in private pools (CUDA graphs): kept for replay, counted as allocated, not reusable by others.",
+        "{pools_bytes} is in private pools (CUDA graphs): kept for replay, counted as allocated, not reusable by others.",
         "私有池（CUDA Graphs）中有 {pools_bytes}：为重放保留，计入已分配，别处无法复用。",
     ),
     "truncated": (
@@ -215,6 +222,15 @@ FINDINGS: dict[str, tuple[str, str]] = {
         "The host, not the GPU, was out of memory.",
         "内存不足的是主机，不是 GPU。",
     ),
+    "open_files": (
+        "The limit of open files was reached: DataLoader workers hold one for every tensor they pass on. Memory did not run out.",
+        "达到了打开文件数上限：DataLoader 工作进程每传递一个张量就占用一个文件。并非内存不足。",
+    ),
+    "shared_file_gone": (
+        "A shared file was gone before another process opened it: its owner had ended, or something cleared it away. Memory did "
+        "not run out.",
+        "共享文件在另一进程打开之前就已消失：其所有者已退出，或文件被清理。并非内存不足。",
+    ),
     "shared_memory": (
         "/dev/shm was too small: DataLoader workers and NCCL pass data through it. Docker gives 64 MB unless told otherwise.",
         "/dev/shm 太小：DataLoader 工作进程与 NCCL 通过它传递数据。Docker 默认只给 64 MB。",
@@ -229,7 +245,7 @@ FINDINGS: dict[str, tuple[str, str]] = {
         "{name} 常常是显存不足的伪装（满卡上建不出句柄），但也可能由先前的内核错误引起：请用 CUDA_LAUNCH_BLOCKING=1 再跑一次。",
     ),
     "masked_nccl": (
-        "NCCL could not get its buffers: they lie outside PyTorch's allocator, on a card that PyTorch had filled.",
+        "NCCL could not get its buffers: they are allocated outside PyTorch's allocator, on a card that PyTorch had filled.",
         "NCCL 拿不到缓冲区：它们在 PyTorch 分配器之外，而显卡已被 PyTorch 占满。",
     ),
     "runtime_error": (
@@ -260,7 +276,7 @@ FINDINGS: dict[str, tuple[str, str]] = {
     ),
     "vllm_no_room": (
         "The engine's share of the card was used up by weights and activations before the key-value cache it needs.",
-        "推理引擎分到的份额已被权重和激活用尽，放不下所需的 KV 缓存。",
+        "推理引擎分到的份额已被权重和激活值用尽，放不下所需的 KV 缓存。",
     ),
     "snapshot": (
         "This is an allocator snapshot: `vramcast snapshot FILE` reads it in full.",
@@ -320,20 +336,25 @@ NOTES: dict[str, tuple[str, str]] = {
     "mb_is_mib": ("MB and MiB both mean 2^20 bytes here", "此处 MB 与 MiB 都是 2^20 字节"),
     "bare_number_is_mib": ("printed without a unit, in MiB", "未打印单位，实为 MiB"),
     "bare_number_is_gib": ("printed without a unit, in GiB", "未打印单位，实为 GiB"),
-    "nonsense_is_unknown": ("a printed value that no memory can have counts as unknown", "不可能的数值按未知处理"),
+    "nonsense_is_unknown": (
+        "a printed value that no memory can have counts as unknown",
+        "不可能的数值按未知处理",
+    ),
     "mps_limit_is_not_the_machine": (
         "capacity is the limit PyTorch sets on MPS; the machine's memory is not printed",
         "容量取 PyTorch 在 MPS 上的上限；机器内存未打印",
     ),
     "unit_as_printed": ("unit taken as printed by the script", "单位按脚本所打印"),
-    "unit_assumed_gib": ("no unit printed; GiB as torchtune now has it", "未打印单位；按 torchtune 现行的 GiB"),
+    "unit_assumed_gib": (
+        "no unit printed; GiB as torchtune now has it",
+        "未打印单位；按 torchtune 现行的 GiB",
+    ),
     "unit_by_version": (
         "GB taken as 10^9; early mlx-examples divided by 2^30",
         "GB 按 10^9；早期 mlx-examples 按 2^30",
     ),
-    "whole_device": ("what the whole device holds, not this process alone", "整个设备的占用，不只本进程"),
+    "whole_device": (
+        "what the whole device holds, not this process alone",
+        "整个设备的占用，不只本进程",
+    ),
 }
-
-
-def word(table: dict[str, tuple[str, str]], name: str, lang: str) -> str:
-    return table[name][LANGUAGES.index(lang)]

@@ -8,12 +8,25 @@ CAUSES: dict[str, tuple[str, str]] = {
     "fragmentation": ("PyTorch's cache is fragmented.", "PyTorch 缓存碎片化。"),
     "cap_by_fraction": ("A memory fraction caps this process.", "本进程被显存比例上限限制。"),
     "one_tensor_larger_than_card": ("One tensor is larger than the card.", "单个张量就大于显卡。"),
-    "one_large_tensor": ("One large tensor does not fit beside the rest.", "一个大张量与其余部分放不下。"),
-    "windows_spill": ("The card was full long before: memory spilled to the host.", "显存早已占满：已溢出到主机内存。"),
+    "one_large_tensor": (
+        "One large tensor does not fit in addition to the rest.",
+        "一个大张量与其余部分放不下。",
+    ),
+    "windows_spill": (
+        "The card was full long before: memory spilled to the host.",
+        "显存早已占满：已溢出到主机内存。",
+    ),
     "all_ranks_on_one_card": ("Several ranks use the same card.", "多个 rank 用了同一张卡。"),
-    "driver_or_runtime_limit": ("A driver or runtime limit, not capacity.", "驱动或运行时限制，而非容量。"),
+    "driver_or_runtime_limit": (
+        "A driver or runtime limit, not capacity.",
+        "驱动或运行时限制，而非容量。",
+    ),
     "host_memory": ("Host memory ran out, not the GPU's.", "耗尽的是主机内存，不是显存。"),
     "shared_memory": ("/dev/shm is too small.", "/dev/shm 太小。"),
+    "open_files": (
+        "Not memory: files through which processes share tensors.",
+        "不是内存问题：进程间共享张量所用的文件。",
+    ),
     "card_full_elsewhere": (
         "The card was full when a library outside PyTorch's allocator needed a little.",
         "PyTorch 之外的库需要少量显存时卡已满。",
@@ -29,9 +42,15 @@ CAUSES: dict[str, tuple[str, str]] = {
         "foreach 优化器在 step 中临时多出一份全部参数大小的张量。",
     ),
     "optimizer_temporary": ("A temporary of the optimizer step.", "优化器 step 的临时张量。"),
-    "optimizer_states": ("Optimizer states, created in the first step.", "第一步创建的优化器状态。"),
+    "optimizer_states": (
+        "Optimizer states, created in the first step.",
+        "第一步创建的优化器状态。",
+    ),
     "gradients": ("Gradients of all parameters.", "全部参数的梯度。"),
-    "companion_models": ("Other models beside the trained one.", "训练模型之外的其他模型。"),
+    "companion_models": (
+        "Other models in addition to the trained one.",
+        "训练模型之外的其他模型。",
+    ),
     "logits": (
         "Logits and their loss (tokens × vocabulary, often fp32).",
         "logits 及其损失（词元数 × 词表，常为 fp32）。",
@@ -40,13 +59,22 @@ CAUSES: dict[str, tuple[str, str]] = {
         "Attention scores are materialised (sequence squared).",
         "注意力分数被完整展开（序列长度的平方）。",
     ),
-    "evaluation_gathers": ("Evaluation gathers all predictions on the GPU.", "评估时把全部预测汇总在 GPU 上。"),
+    "evaluation_gathers": (
+        "Evaluation gathers all predictions on the GPU.",
+        "评估时把全部预测汇总在 GPU 上。",
+    ),
     "evaluation_keeps_graph": (
         "Evaluation keeps its graph: gradients are not turned off.",
         "评估时保留了计算图：未关闭梯度。",
     ),
-    "saving_gathers": ("Saving gathers the full state on one GPU.", "保存时把完整状态汇总到一张 GPU。"),
-    "resuming_loads_twice": ("Loading a checkpoint holds two copies.", "加载检查点时同时存在两份。"),
+    "saving_gathers": (
+        "Saving gathers the full state on one GPU.",
+        "保存时把完整状态汇总到一张 GPU。",
+    ),
+    "resuming_loads_twice": (
+        "Loading a checkpoint holds two copies.",
+        "加载检查点时同时存在两份。",
+    ),
     "allocator_warmup": (
         "transformers' allocator warm-up reserves the model's size at once.",
         "transformers 的分配器预热一次性申请模型大小的显存。",
@@ -94,6 +122,12 @@ STEPS: dict[str, tuple[str, str]] = {
         "Raise the memory limit of the job or container, or need less: fewer workers, no full-precision load on every rank, "
         "less offloading.",
         "提高作业或容器的内存上限，或减少需求：更少的 worker、不要每个 rank 都以全精度加载、减少卸载。",
+    ),
+    "share_through_files": (
+        "Raise the limit (ulimit -n 65535), or share tensors by name: torch.multiprocessing.set_sharing_strategy('file_system'); "
+        "do not keep batches of the DataLoader in a list.",
+        "提高上限（ulimit -n 65535），或按名称共享张量：torch.multiprocessing.set_sharing_strategy('file_system')；"
+        "不要把 DataLoader 的批次保存在列表里。",
     ),
     "more_shm": (
         "Give the container shared memory (docker --shm-size=8g or --ipc=host; in Kubernetes an emptyDir of medium Memory "
@@ -174,12 +208,12 @@ STEPS: dict[str, tuple[str, str]] = {
         "缩短生成长度或减小其批次，减少同时生成的数量。",
     ),
     "checkpointing": (
-        "Turn on activation checkpointing.",
-        "开启激活检查点。",
+        "Turn on gradient checkpointing.",
+        "开启梯度检查点。",
     ),
     "smaller_batch": (
         "Make the micro-batch smaller and accumulate gradients instead.",
-        "减小微批次，改用梯度累积。",
+        "减小微批大小，改用梯度累积。",
     ),
     "fewer_image_tokens": (
         "Limit image resolution (max_pixels) or the number of images per sample.",
@@ -190,10 +224,14 @@ STEPS: dict[str, tuple[str, str]] = {
 HEADINGS: dict[str, tuple[str, str]] = {
     "what": ("What happened", "发生了什么"),
     "facts": ("What the numbers say", "数字说明了什么"),
-    "causes": ("Why, most plausible first", "原因（按可能性排序）"),
+    "causes": ("Why, most likely first", "原因（按可能性排序）"),
     "steps": ("What to do", "怎么办"),
     "where": ("Where", "位置"),
-    "omitted": ("{count} more of kind {kind} read and left out", "另有 {count} 条 {kind} 已读取但未列出"),
+    "omitted": (
+        "{count} more not shown: {kind}",
+        "另有 {count} 条未列出：{kind}",
+    ),
+    "seen_in": ("seen in the log: {evidence}", "日志中可见：{evidence}"),
     "times": ("{count} times", "共 {count} 次"),
     "line": ("line {line}", "第 {line} 行"),
     "nothing": (
@@ -212,7 +250,7 @@ FIELDS: dict[str, tuple[str, str]] = {
     "reserved_bytes": ("reserved", "已保留"),
     "unallocated_bytes": ("cached", "缓存未用"),
     "process_bytes": ("process", "进程"),
-    "used_bytes": ("used by all", "总占用"),
+    "used_bytes": ("used by all processes", "所有进程占用"),
     "peak_allocated_bytes": ("peak allocated", "分配峰值"),
     "peak_reserved_bytes": ("peak reserved", "保留峰值"),
 }

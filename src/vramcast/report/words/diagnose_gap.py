@@ -17,7 +17,7 @@ DEVIATIONS: dict[str, tuple[str, str]] = {
     "plain_adamw": ("the optimizer is really plain AdamW", "优化器实际是普通 AdamW"),
     "eager_attention": ("attention is really eager and keeps its scores", "注意力实际为 eager，会保留注意力分数"),
     "math_attention": ("SDPA fell back to its math kernel and keeps its scores", "SDPA 退回 math 内核，会保留注意力分数"),
-    "no_checkpointing": ("activation checkpointing is not active", "激活检查点未生效"),
+    "no_checkpointing": ("gradient checkpointing is not active", "梯度检查点未生效"),
     "twice_the_tokens": ("the failing batch had about twice the tokens (a longer sequence or a larger batch)", "出错批次的词元约为两倍（序列更长或批次更大）"),
     "four_times_the_tokens": ("the failing batch had about four times the tokens (a longer sequence or a larger batch)", "出错批次的词元约为四倍（序列更长或批次更大）"),
     "other_length": ("the failing batch had about {seq} tokens per sample, as the size of the request says", "从申请大小看，出错批次每个样本约有 {seq} 个词元"),
@@ -29,7 +29,7 @@ DEVIATIONS: dict[str, tuple[str, str]] = {
     "not_quantised": ("the weights are not quantised", "权重并未量化"),
     "evaluation": ("it happened in an evaluation", "发生在评估阶段"),
     "not_sharded": ("nothing is sharded: every rank holds the whole model", "并未分片：每个 rank 都持有整个模型"),
-    "stays_gathered": ("gathered parameters stay until backward (SHARD_GRAD_OP, no reshard after forward)", "汇聚的参数一直保留到反向（SHARD_GRAD_OP，前向后不再分片）"),
+    "stays_gathered": ("gathered parameters stay allocated until backward (SHARD_GRAD_OP, no reshard after forward)", "汇聚的参数一直保留到反向（SHARD_GRAD_OP，前向后不再分片）"),
     "not_offloaded": ("offloading is not active", "卸载未生效"),
     "residuals_on_every_rank": ("sequence parallelism is not active: every rank holds all norms and residuals", "序列并行未生效：每个 rank 都持有全部 norm 与残差"),
     "logits_on_every_rank": ("every rank holds the logits of the whole vocabulary", "每个 rank 都持有整个词表的 logits"),
@@ -38,12 +38,18 @@ DEVIATIONS: dict[str, tuple[str, str]] = {
 # The best explanation with one ingredient taken away.
 CONTRASTS: dict[str, tuple[str, str]] = {
     "weights in 16 bit": ("everything in bf16", "全部为 bf16"),
-    "textbook": ("as textbooks count (16-bit weights and gradients, fp32 states)", "按教科书算法（16 位权重和梯度，fp32 优化器状态）"),
-    "reference on the CPU": ("the same with the reference model on the CPU", "其他不变，参考模型放在 CPU"),
+    "textbook": (
+        "as textbooks count (16-bit weights and gradients, fp32 states)",
+        "按教科书算法（16 位权重和梯度，fp32 优化器状态）",
+    ),
+    "reference on the CPU": (
+        "the same with the reference model on the CPU",
+        "其他不变，参考模型放在 CPU",
+    ),
     "fused optimizer": ("the same with a fused optimizer", "其他不变，使用 fused 优化器"),
     "fused attention": ("the same with fused attention", "其他不变，使用融合注意力"),
-    "checkpointing": ("the same with activation checkpointing", "其他不变，开启激活检查点"),
-}  # fmt: skip
+    "checkpointing": ("the same with gradient checkpointing", "其他不变，开启梯度检查点"),
+}
 
 # What to look at, by what it decides.
 MEASURES: dict[str, tuple[str, str]] = {
@@ -59,7 +65,7 @@ MEASURES: dict[str, tuple[str, str]] = {
     "version": ("the versions of torch and transformers the job ran with", "任务所用 torch 与 transformers 的版本"),
     "loss": ("whether the loss function that runs is the fused one (a breakpoint in it)", "实际运行的是否是融合损失（在其中设断点）"),
     "adapter": ("model.print_trainable_parameters(), and {p.dtype for p in model.parameters()}", "model.print_trainable_parameters() 以及 {p.dtype for p in model.parameters()}"),
-    "sharding": ("torch.cuda.memory_allocated() on every rank after wrapping, beside the bytes of all parameters", "包装之后在每个 rank 打印 torch.cuda.memory_allocated()，与全部参数的字节数对照"),
+    "sharding": ("torch.cuda.memory_allocated() on every rank after wrapping, compared with the bytes of all parameters", "包装之后在每个 rank 打印 torch.cuda.memory_allocated()，与全部参数的字节数对照"),
     "offload": ("{p.device for p in model.parameters()} and the devices of the optimizer's states", "打印 {p.device for p in model.parameters()} 以及优化器状态所在设备"),
     "tensor parallel": ("the shapes of a layer's input and of the logits on one rank", "打印单个 rank 上某层输入与 logits 的形状"),
     "phases": ("the traceback: did it fail in an evaluation?", "回溯：是否在评估时失败？"),
@@ -68,30 +74,30 @@ MEASURES: dict[str, tuple[str, str]] = {
 
 FINDINGS: dict[str, tuple[str, str]] = {
     "job_need": (
-        "The job as described needs at least {need_bytes} of allocated memory, in its {phase} phase.",
-        "按描述，该任务至少需要 {need_bytes} 已分配显存（{phase} 阶段）。",
+        "The job as described needs at least {need_bytes} of allocated memory {phase}.",
+        "按描述，该任务至少需要 {need_bytes} 已分配显存（{phase}）。",
     ),
     "card_unknown": (
         "Neither the text nor the job says how large the card is: give --gpu.",
         "文本和任务都没有说明显卡大小：请给出 --gpu。",
     ),
     "job_too_large": (
-        "The job as described needs at least {need_bytes} of allocated memory in its {phase} phase; PyTorch can have {card_bytes} on this card.",
-        "按描述，该任务在 {phase} 阶段至少需要 {need_bytes} 已分配显存；这张卡上 PyTorch 最多可用 {card_bytes}。",
+        "The job as described needs at least {need_bytes} of allocated memory {phase}; PyTorch can use {card_bytes} of this card.",
+        "按描述，该任务至少需要 {need_bytes} 已分配显存（{phase}）；这张卡上 PyTorch 最多可用 {card_bytes}。",
     ),
     "job_would_fit": (
-        "The job as described needs {need_bytes} of allocated memory at most, in its {phase} phase, and would not have run out: PyTorch can have {card_bytes} on this card. Something was different.",
-        "按描述，该任务最多需要 {need_bytes} 已分配显存（{phase} 阶段），不会耗尽：这张卡上 PyTorch 可用 {card_bytes}。一定有什么与描述不同。",
+        "The job as described needs at most {need_bytes} of allocated memory ({phase}) and would not have run out: PyTorch can use {card_bytes} of this card. Something was different.",
+        "按描述，该任务最多需要 {need_bytes} 已分配显存（{phase}），不会耗尽：这张卡上 PyTorch 可用 {card_bytes}。一定有什么与描述不同。",
     ),
     "more_than_described": (
         "{allocated_bytes} was allocated, more than the job as described ever needs ({need_bytes}).",
         "已分配 {allocated_bytes}，超过任务按描述的最大需求（{need_bytes}）。",
     ),
     "no_explanation": (
-        "None of the {count} variants of the job that were priced agrees with these numbers: something outside this list, or the job is not the one that failed.",
+        "None of the {count} variants of the job that were evaluated agrees with these numbers: the cause is something else, or this is not the job that failed.",
         "已计算的 {count} 种任务变体都与这些数字不符：原因不在列表之内，或失败的不是这个任务。",
     ),
-    "job_not_priced": ("The job cannot be priced: {error}", "无法为该任务计价：{error}"),
+    "job_not_priced": ("The job cannot be estimated: {error}", "无法估算该任务：{error}"),
     "job_without_failure": (
         "The text holds neither a failure of a CUDA device nor a peak to compare the job with.",
         "文本中既没有 CUDA 设备的失败，也没有可与任务对照的峰值。",
@@ -101,15 +107,15 @@ FINDINGS: dict[str, tuple[str, str]] = {
         "按描述，该任务的峰值为：已分配 {allocated_bytes}，连同 PyTorch 缓存 {reserved_bytes}，nvidia-smi 计入的全部 {process_bytes}。",
     ),
     "peak_as_described": (
-        "{seen_bytes} ({level}) was seen; the job as described comes to {need_bytes}: nothing is unexplained.",
+        "{seen_bytes} ({level}) was seen; the job as described needs {need_bytes}: nothing is unexplained.",
         "观察到 {seen_bytes}（{level}）；按描述的任务为 {need_bytes}：没有无法解释的部分。",
     ),
     "peak_above": (
-        "{seen_bytes} ({level}) was seen, {difference_bytes} more than the job as described comes to ({need_bytes}).",
+        "{seen_bytes} ({level}) was seen, {difference_bytes} more than the job as described needs ({need_bytes}).",
         "观察到 {seen_bytes}（{level}），比按描述的任务（{need_bytes}）多 {difference_bytes}。",
     ),
     "peak_below": (
-        "{seen_bytes} ({level}) was seen, {difference_bytes} less than the job as described comes to ({need_bytes}).",
+        "{seen_bytes} ({level}) was seen, {difference_bytes} less than the job as described needs ({need_bytes}).",
         "观察到 {seen_bytes}（{level}），比按描述的任务（{need_bytes}）少 {difference_bytes}。",
     ),
     "expected_exceeded": (
@@ -129,7 +135,7 @@ FINDINGS: dict[str, tuple[str, str]] = {
         "从已分配量看，预期的 {expected_bytes} 并未被否定。",
     ),
     "expected_fits": (
-        "A job of {expected_bytes} would not have run out: PyTorch can have {card_bytes} on this card.",
+        "A job of {expected_bytes} would not have run out: PyTorch can use {card_bytes} of this card.",
         "需要 {expected_bytes} 的任务不会耗尽显存：这张卡上 PyTorch 可用 {card_bytes}。",
     ),
     "script_runs_out": (
@@ -145,9 +151,9 @@ FINDINGS: dict[str, tuple[str, str]] = {
 HEADINGS: dict[str, tuple[str, str]] = {
     "as_described": ("the job as described", "与描述一致"),
     "different": ("different from the description", "与描述不同"),
-    "needs": ("needs at least {need}; fails in: {phase}, which begins with {start} allocated and goes up to {peak}", "至少需要 {need}；失败阶段：{phase}，开始时已分配 {start}，最高 {peak}"),
-    "peaks": ("peaks at {need} allocated in: {phase}", "在 {phase} 阶段达到 {need} 已分配的峰值"),
-    "or_in": ("if it survived that: {phases}", "若该阶段未失败：{phases}"),
+    "needs": ("needs at least {need}; fails {phase}, which starts with {start} allocated and peaks at {peak}", "至少需要 {need}；失败于{phase}，开始时已分配 {start}，最高 {peak}"),
+    "peaks": ("peaks at {need} allocated {phase}", "峰值为已分配 {need}（{phase}）"),
+    "or_in": ("or fails {phases}", "或失败于{phases}"),
     "because_fragmentation": ("only together with fragmentation", "仅在有碎片的情况下成立"),
     "because_another_process": ("only because somebody else holds part of the card", "仅因其他进程占用了部分显存"),
     "made_of": ("made of", "组成"),
@@ -159,13 +165,13 @@ HEADINGS: dict[str, tuple[str, str]] = {
     "would_not_fit": ("{name}: needs {need} and would have run out as well", "{name}：需要 {need}，同样会耗尽"),
     "would_need": ("{name}: needs {need}", "{name}：需要 {need}"),
     "decide": ("To decide between these: {measure}.", "用一次测量区分以上解释：{measure}。"),
-    "first_step": ("first optimizer step", "第一次优化器更新"),
+    "first_step": ("in the first optimizer step", "第一次优化器更新"),
     "weights": ("{dtype} weights", "{dtype} 权重"),
     "autocast": ("{dtype} weights under {compute} autocast", "{dtype} 权重（{compute} autocast）"),
     "adapters": ("LoRA adapters", "LoRA 适配器"),
     "reference": ("{dtype} reference model on the same GPU", "{dtype} 参考模型在同一 GPU 上"),
     "optimizer": ("{impl} {optimizer}", "{impl} {optimizer}"),
     "attention": ("{kernel} attention", "{kernel} 注意力"),
-    "holders": ("Who held it at the peak", "峰值时由谁持有"),
+    "holders": ("What held memory at the peak", "峰值时占用显存的代码"),
     "plan": ("{moves}: {process} of {capacity}", "{moves}：{process} / {capacity}"),
 }  # fmt: skip

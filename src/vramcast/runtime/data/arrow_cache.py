@@ -26,7 +26,7 @@ from typing import Any
 import pyarrow as pa
 
 from vramcast.errors import InputError
-from vramcast.host.parquet import CACHE_CHUNK_BYTES, OPEN_CHUNKS, SLICE_BYTES, ParquetFacts
+from vramcast.host.parquet_facts import CACHE_CHUNK_BYTES, OPEN_CHUNKS, SLICE_BYTES, ParquetFacts
 from vramcast.runtime.data.rows import Rows
 from vramcast.runtime.data.stores import SliceStore
 from vramcast.runtime.writing import whole_file
@@ -41,10 +41,15 @@ def default_folder() -> Path:
 
 
 def cache_path(facts: ParquetFacts, folder: Path) -> Path:
-    files = [(os.path.abspath(file.path), file.size_bytes, file.modified_ns) for file in facts.files]
+    files = [
+        (os.path.abspath(file.path), file.size_bytes, file.modified_ns) for file in facts.files
+    ]
     partitions = [file.partition for file in facts.files]
     key = json.dumps([VERSION, files, partitions, facts.schema_text])
-    return folder / f"{Path(facts.files[0].path).stem}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.arrow"
+    return (
+        folder
+        / f"{Path(facts.files[0].path).stem}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.arrow"
+    )
 
 
 def ensure_cache(facts: ParquetFacts, folder: Path) -> Path:
@@ -85,7 +90,9 @@ def _digest(body: dict[str, Any]) -> str:
 
 
 def _damaged(path: Path, what: str) -> InputError:
-    return InputError(f"{path}: {what} is damaged. Delete {path.with_suffix('')}.* and it will be built again.")
+    return InputError(
+        f"{path}: {what} is damaged. Delete {path.with_suffix('')}.* and it will be built again."
+    )
 
 
 @contextmanager
@@ -106,7 +113,12 @@ def _build(facts: ParquetFacts, path: Path) -> None:
     # One name each, used under the lock: what a killed build left is overwritten by the next.
     with whole_file(path, advice=advice, partial=path.with_suffix(".partial")) as partial:
         rows, spans = _write_chunks(facts, partial)
-        body = {"version": VERSION, "file_bytes": partial.stat().st_size, "rows": rows, "spans": spans}
+        body = {
+            "version": VERSION,
+            "file_bytes": partial.stat().st_size,
+            "rows": rows,
+            "spans": spans,
+        }
         body["crc32"] = _checksums(partial, spans)
         pa.default_memory_pool().release_unused()  # a cache is built once: its decoding buffers need not stay
     manifest = _manifest_path(path)
@@ -171,7 +183,9 @@ class MappedStore:
         manifest = _read_manifest(self.path)
         self.ends = tuple(accumulate(manifest["rows"]))
         if self.ends[-1] != facts.num_rows:
-            raise _damaged(self.path, f"a cache of {self.ends[-1]} rows where the source has {facts.num_rows}")
+            raise _damaged(
+                self.path, f"a cache of {self.ends[-1]} rows where the source has {facts.num_rows}"
+            )
         self._spans: list[tuple[int, int]] = manifest["spans"]
         self._crc32: list[int | None] = manifest["crc32"]
         self._file = os.open(self.path, os.O_RDONLY)
@@ -208,7 +222,10 @@ class MappedStore:
         """Whole pages of the chunk leave this process; its neighbours keep those they share."""
         start, length = self._spans[chunk]
         self.mapped_bytes -= length
-        first, last = round_up(start, mmap.PAGESIZE), (start + length) // mmap.PAGESIZE * mmap.PAGESIZE
+        first, last = (
+            round_up(start, mmap.PAGESIZE),
+            (start + length) // mmap.PAGESIZE * mmap.PAGESIZE,
+        )
         if last > first and hasattr(mmap, "MADV_DONTNEED"):
             self._mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
 

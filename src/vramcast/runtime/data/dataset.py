@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from vramcast.errors import InputError, InvariantError, unknown
-from vramcast.host.parquet import ParquetFacts, Source, read_facts
+from vramcast.host.data_files import Source
+from vramcast.host.parquet import read_facts
+from vramcast.host.parquet_facts import ParquetFacts
 from vramcast.runtime.data.stores import GroupStore, SliceStore, Store, TableStore, check_groups_fit
 from vramcast.units import MiB
 
@@ -35,10 +37,15 @@ class LowMemDataset(Generic[Item]):
     """
 
     def __init__(
-        self, source: Source, *, columns: Sequence[str] | None = None, mode: str = "row-groups",
-        budget_bytes: int = 256 * MiB, cache_dir: str | os.PathLike[str] | None = None,
+        self,
+        source: Source,
+        *,
+        columns: Sequence[str] | None = None,
+        mode: str = "row-groups",
+        budget_bytes: int = 256 * MiB,
+        cache_dir: str | os.PathLike[str] | None = None,
         transform: Callable[[dict[str, Any]], Item] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if mode not in MODES:
             raise unknown("dataset mode", mode, MODES)
         if budget_bytes <= 0:

@@ -15,7 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vramcast.errors import InputError
-from vramcast.host.parquet import ParquetFacts, Source, read_facts
+from vramcast.host.data_files import Source
+from vramcast.host.parquet import read_facts
+from vramcast.host.parquet_facts import ParquetFacts
 from vramcast.runtime.data.stores import SliceStore
 from vramcast.runtime.writing import whole_file
 from vramcast.units import MiB
@@ -24,17 +26,26 @@ GROUP_BYTES = MiB  # decodes in a few milliseconds, and compresses about as well
 
 
 def rewrite_row_groups(
-    source: Source, target: str | os.PathLike[str], *, group_bytes: int = GROUP_BYTES, compression: str = "snappy"
+    source: Source,
+    target: str | os.PathLike[str],
+    *,
+    group_bytes: int = GROUP_BYTES,
+    compression: str = "snappy",
 ) -> ParquetFacts:
     """Write `target`, whole or not at all, and return its facts."""
     facts = read_facts(source)
     path = Path(target)
     if path.exists():
-        raise InputError(f"{path}: exists already. Name a new file; the source is not replaced in place.")
+        raise InputError(
+            f"{path}: exists already. Name a new file; the source is not replaced in place."
+        )
     groups = _row_groups(facts, group_bytes)
     table = next(groups)
     advice = "Free some space there, or name a target on another disk; nothing was left behind."
-    with whole_file(path, advice=advice) as partial, _writer(partial, table.schema, compression) as writer:
+    with (
+        whole_file(path, advice=advice) as partial,
+        _writer(partial, table.schema, compression) as writer,
+    ):
         while table is not None:
             if table.num_rows:
                 writer.write_table(table, row_group_size=table.num_rows)

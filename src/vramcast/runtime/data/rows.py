@@ -15,7 +15,9 @@ import pyarrow as pa
 import pyarrow.types as types
 
 Getter = Callable[[int], Any]
-Places = Sequence[tuple[dict[str, Any], int]]  # rows to be filled, and where in the table theirs are
+Places = Sequence[
+    tuple[dict[str, Any], int]
+]  # rows to be filled, and where in the table theirs are
 Filler = Callable[[Places], None]
 _NUMBERS = {
     pa.int8(): "b", pa.int16(): "h", pa.int32(): "i", pa.int64(): "q", pa.uint8(): "B", pa.uint16(): "H",
@@ -32,7 +34,10 @@ class Rows:
         self.num_rows: int = table.num_rows
         self.nbytes: int = table.nbytes  # a store adds the objects around the data
         self.memory = memory
-        self._fillers = [_filler(name, column) for name, column in zip(table.column_names, table.columns, strict=True)]
+        self._fillers = [
+            _filler(name, column)
+            for name, column in zip(table.column_names, table.columns, strict=True)
+        ]
 
     def fill(self, rows: Places) -> None:
         """Put the values of all columns into the given rows, column by column: a call for each value costs more."""
@@ -118,4 +123,6 @@ def _list_of_numbers(array: pa.ListArray) -> Getter:
 
 def _or_none(array: pa.Array, get: Getter) -> Getter:
     bits, first = _view(array.buffers()[0], "B"), array.offset
-    return lambda index: get(index) if bits[(first + index) >> 3] >> ((first + index) & 7) & 1 else None
+    return lambda index: (
+        get(index) if bits[(first + index) >> 3] >> ((first + index) & 7) & 1 else None
+    )

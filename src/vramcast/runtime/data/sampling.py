@@ -17,13 +17,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from vramcast.errors import InputError, unknown
-from vramcast.host.parquet import SLICE_BYTES, ParquetFacts, RowGroup
+from vramcast.host.parquet_facts import SLICE_BYTES, ParquetFacts, RowGroup
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SHUFFLES = ("groups", "full", "none")
-_GROUP_ORDER, _ROW_ORDER = 2**63, 2**63 + 1  # streams of random words; windows use their number and their lane
+_GROUP_ORDER, _ROW_ORDER = (
+    2**63,
+    2**63 + 1,
+)  # streams of random words; windows use their number and their lane
 _LANE_STREAMS = 2**32
 LANES = (4, 2)  # offered where each lane keeps so many row groups to shuffle
 LANE_GROUPS = {"row-groups": 8, "ultra": 2}
@@ -83,22 +86,35 @@ class RowGroupSampler:
     """
 
     def __init__(
-        self, dataset: HasFacts, *, batch_size: int, shuffle: str = "groups", seed: int = 0, rank: int | None = None,
-        world_size: int | None = None, window_bytes: int | None = None, lanes: int | None = None,
-        drop_last: bool = False, allow_uneven: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        dataset: HasFacts,
+        *,
+        batch_size: int,
+        shuffle: str = "groups",
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        window_bytes: int | None = None,
+        lanes: int | None = None,
+        drop_last: bool = False,
+        allow_uneven: bool = False,
+    ) -> None:
         if shuffle not in SHUFFLES:
             raise unknown("shuffle", shuffle, SHUFFLES)
         if batch_size < 1:
             raise InputError(f"batch_size={batch_size}: a batch has at least one row")
         if lanes is not None and (lanes < 1 or (shuffle != "groups" and lanes > 1)):
-            raise InputError(f"lanes={lanes} with shuffle={shuffle!r}: at least 1, and more than 1 only for 'groups'")
+            raise InputError(
+                f"lanes={lanes} with shuffle={shuffle!r}: at least 1, and more than 1 only for 'groups'"
+            )
         self.facts = dataset.facts
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.seed = seed
         self.rank, self.world_size = _place(rank, world_size)
-        self._cuts_groups = dataset.mode == "ultra" and self.facts.largest_group.decoded_bytes > SLICE_BYTES
+        self._cuts_groups = (
+            dataset.mode == "ultra" and self.facts.largest_group.decoded_bytes > SLICE_BYTES
+        )
         self.window_bytes = _default_window(dataset) if window_bytes is None else window_bytes
         self.lanes = self._default_lanes(dataset.mode) if lanes is None else lanes
         self.drop_last = drop_last
@@ -132,7 +148,11 @@ class RowGroupSampler:
         With prefetching workers the sampler runs ahead of the training loop, so a loop over a plain DataLoader passes
         `batches`; torchdata's StatefulDataLoader does this accounting itself.
         """
-        return {"epoch": self.epoch, "batches": self._drawn if batches is None else batches, "order": self._order()}
+        return {
+            "epoch": self.epoch,
+            "batches": self._drawn if batches is None else batches,
+            "order": self._order(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         order = self._order()
@@ -144,7 +164,9 @@ class RowGroupSampler:
         if differing:
             raise InputError(f"this state belongs to another order of rows: {'; '.join(differing)}")
         if not 0 <= state["batches"] <= len(self):
-            raise InputError(f"state says {state['batches']} batches are done, an epoch has {len(self)}")
+            raise InputError(
+                f"state says {state['batches']} batches are done, an epoch has {len(self)}"
+            )
         self.epoch, self._resume_at = state["epoch"], state["batches"]
         self._drawn = self._resume_at
 
@@ -152,13 +174,21 @@ class RowGroupSampler:
         """Everything the order follows from. The window is part of it: another budget gives another order."""
         rows = ",".join(str(group.num_rows) for group in self.facts.row_groups)
         return {
-            "seed": self.seed, "shuffle": self.shuffle, "batch_size": self.batch_size, "rank": self.rank,
-            "world_size": self.world_size, "window_bytes": self.window_bytes, "lanes": self.lanes,
-            "drop_last": self.drop_last, "num_rows": self.facts.num_rows,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "batch_size": self.batch_size,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "window_bytes": self.window_bytes,
+            "lanes": self.lanes,
+            "drop_last": self.drop_last,
+            "num_rows": self.facts.num_rows,
             "row_groups": hashlib.sha256(rows.encode()).hexdigest()[:16],
             **({"slice_bytes": SLICE_BYTES} if self._cuts_groups else {}),
-            **({"cuts": "at row groups"} if self.lanes > 1 else {}),  # states from before they were are refused
-        }  # fmt: skip
+            **(
+                {"cuts": "at row groups"} if self.lanes > 1 else {}
+            ),  # states from before they were are refused
+        }
 
     def _check_enough_rows(self) -> None:
         if self._rows_of(self.world_size - 1) < len(self) and not self.allow_uneven:
@@ -211,10 +241,14 @@ class RowGroupSampler:
             yield self._permutation(self.facts.num_rows, 0, _ROW_ORDER)[first + skip : stop]
             return
         windows = list(self._windows())
-        for number, (window, cuts) in enumerate(zip(windows, self._lane_cuts(windows, sizes), strict=True)):
+        for number, (window, cuts) in enumerate(
+            zip(windows, self._lane_cuts(windows, sizes), strict=True)
+        ):
             count = cuts[lane + 1] - cuts[lane]
             if count > skip:  # else not even shuffled
-                rows = np.concatenate([np.arange(part.start, part.stop, dtype=np.int64) for part in window])
+                rows = np.concatenate(
+                    [np.arange(part.start, part.stop, dtype=np.int64) for part in window]
+                )
                 rows = rows[cuts[lane] : cuts[lane + 1]]
                 if self.shuffle != "none":
                     rows = rows[self._permutation(count, self.rank, number + lane * _LANE_STREAMS)]
@@ -234,16 +268,26 @@ class RowGroupSampler:
             cuts = [num_rows * before // total for before in (0, *accumulate(left))]
             if num_rows < total:  # the last window has to come out even
                 cuts = self._at_edges(cuts, window, left)
-            left = [rows - (stop - start) for rows, start, stop in zip(left, cuts, cuts[1:], strict=False)]
+            left = [
+                rows - (stop - start)
+                for rows, start, stop in zip(left, cuts, cuts[1:], strict=False)
+            ]
             yield cuts
 
     def _at_edges(self, cuts: list[int], window: list[_Segment], left: list[int]) -> list[int]:
         """The cuts moved to edges of row groups that are near, where no lane then gets more than it needs."""
         edges = [0, *accumulate(part.stop - part.start for part in window)]
         nearest = [min(edges, key=lambda edge: abs(edge - cut)) for cut in cuts]
-        moved = [edge if abs(edge - cut) < self.batch_size else cut for edge, cut in zip(nearest, cuts, strict=True)]
+        moved = [
+            edge if abs(edge - cut) < self.batch_size else cut
+            for edge, cut in zip(nearest, cuts, strict=True)
+        ]
         counts = [stop - start for start, stop in pairwise(moved)]
-        return moved if all(0 <= count <= rows for count, rows in zip(counts, left, strict=True)) else cuts
+        return (
+            moved
+            if all(0 <= count <= rows for count, rows in zip(counts, left, strict=True))
+            else cuts
+        )
 
     def _windows(self) -> Iterator[list[_Segment]]:
         """Segments gathered until the next would exceed the window."""
@@ -277,20 +321,25 @@ class RowGroupSampler:
         size = group.slice_rows(SLICE_BYTES)
         for start in range(first // size * size, last, size):
             yield _Segment(
-                start=base + max(start, first), stop=base + min(start + size, last),
+                start=base + max(start, first),
+                stop=base + min(start + size, last),
                 held_bytes=group.held_bytes * size // group.num_rows,
-            )  # fmt: skip
+            )
 
     def _default_lanes(self, mode: str) -> int:
         """One where rows are at hand without decoding, or where too few row groups are held to be divided."""
         if mode not in LANE_GROUPS or self.shuffle != "groups":
             return 1
-        groups = self.window_bytes // max(self.facts.most_held_bytes, 1)
+        groups = self.window_bytes // max(self.facts.max_held_bytes, 1)
         return next((lanes for lanes in LANES if groups >= lanes * LANE_GROUPS[mode]), 1)
 
     def _group_order(self) -> list[int]:
         count = len(self.facts.row_groups)
-        return list(range(count)) if self.shuffle == "none" else self._permutation(count, 0, _GROUP_ORDER).tolist()
+        return (
+            list(range(count))
+            if self.shuffle == "none"
+            else self._permutation(count, 0, _GROUP_ORDER).tolist()
+        )
 
     def _permutation(self, count: int, rank: int, stream: int) -> NDArray[np.int64]:
         """By sorting raw random words: numpy promises those for all versions, which it does not for `permutation`."""
@@ -320,5 +369,7 @@ def _distributed_place() -> tuple[int, int]:
 def _default_window(dataset: HasFacts) -> int:
     """As many row groups as the dataset holds at once, less one for the batch that reaches into the next window."""
     facts = dataset.facts
-    room = SLICE_BYTES if dataset.mode == "ultra" else facts.room_for_tables_bytes(dataset.budget_bytes)
-    return max(room - facts.most_held_bytes, 0)
+    room = (
+        SLICE_BYTES if dataset.mode == "ultra" else facts.table_budget_bytes(dataset.budget_bytes)
+    )
+    return max(room - facts.max_held_bytes, 0)

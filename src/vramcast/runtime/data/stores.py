@@ -21,17 +21,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vramcast.errors import InputError
-from vramcast.host.parquet import (
-    POOL_SEGMENT_BYTES,
-    READ_BUFFER_BYTES,
-    SLICE_BYTES,
-    ParquetFacts,
-    RowGroup,
-)
+from vramcast.host.parquet import READ_BUFFER_BYTES
+from vramcast.host.parquet_facts import POOL_SEGMENT_BYTES, SLICE_BYTES, ParquetFacts, RowGroup
 from vramcast.runtime.data.rows import Rows, is_text
 from vramcast.units import KiB, format_bytes, round_up
 
-SMALL_TABLE_BYTES = 256 * KiB  # not worth a mapping of its own: a process may have 65,530 of them (vm.max_map_count)
+SMALL_TABLE_BYTES = (
+    256 * KiB
+)  # not worth a mapping of its own: a process may have 65,530 of them (vm.max_map_count)
 _MADV_NOHUGEPAGE = 15  # mman.h
 
 
@@ -53,7 +50,9 @@ class GroupReader:
 
     def __init__(self, facts: ParquetFacts, *, reads_text: bool = False) -> None:
         self.facts = facts
-        self.reads_text = reads_text  # every text is turned into a `str` later, which finds what is not UTF-8
+        self.reads_text = (
+            reads_text  # every text is turned into a `str` later, which finds what is not UTF-8
+        )
         self.names = facts.column_names()
         self._partition_types = _partition_types(facts)
         self._open_file: int | None = None
@@ -64,12 +63,16 @@ class GroupReader:
         group = self.facts.row_groups[index]
         try:
             # One thread: a worker must not start a thread pool of its own, and what is held stays one group.
-            table = self._file(group.file).read_row_group(group.group, columns=list(self.names), use_threads=False)
+            table = self._file(group.file).read_row_group(
+                group.group, columns=list(self.names), use_threads=False
+            )
             _validate(table, self.reads_text)
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(index, error) from error
         if table.num_rows != group.num_rows:
-            raise self._damaged(index, f"{table.num_rows} rows where the footer promises {group.num_rows}")
+            raise self._damaged(
+                index, f"{table.num_rows} rows where the footer promises {group.num_rows}"
+            )
         return self._complete(table, index)
 
     def slices(self, index: int, rows: int) -> Iterator[pa.Table]:
@@ -91,10 +94,15 @@ class GroupReader:
             facts = self.facts.files[number]
             try:
                 if facts.changed():
-                    raise InputError(f"{facts.path}: changed since its footer was read. Open the dataset again.")
+                    raise InputError(
+                        f"{facts.path}: changed since its footer was read. Open the dataset again."
+                    )
                 # A page buffer instead of whole column chunks keeps what is read beside what is decoded small.
                 self._parquet = pq.ParquetFile(
-                    facts.path, pre_buffer=False, buffer_size=READ_BUFFER_BYTES, page_checksum_verification=True
+                    facts.path,
+                    pre_buffer=False,
+                    buffer_size=READ_BUFFER_BYTES,
+                    page_checksum_verification=True,
                 )
             except (pa.ArrowException, OSError) as error:
                 raise InputError(f"{facts.path}: cannot be opened any more: {error}") from error
@@ -105,7 +113,9 @@ class GroupReader:
         """Put columns in the asked order (pyarrow uses the file's) and add the partition's constants."""
         table = table.select(list(self.names))
         for key, value in self.facts.files[self.facts.row_groups[index].file].partition:
-            table = table.append_column(key, _constant(value, self._partition_types[key], table.num_rows))
+            table = table.append_column(
+                key, _constant(value, self._partition_types[key], table.num_rows)
+            )
         return table
 
     def _damaged(self, index: int, why: object) -> InputError:
@@ -145,7 +155,9 @@ class Held:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
-        self._rows: OrderedDict[int, Rows] = OrderedDict()  # in the order in which they will make room
+        self._rows: OrderedDict[int, Rows] = (
+            OrderedDict()
+        )  # in the order in which they will make room
         self._unread: dict[int, int] = {}
 
     def get(self, chunk: int) -> Rows | None:
@@ -181,7 +193,7 @@ class GroupStore:
     def __init__(self, facts: ParquetFacts, budget_bytes: int) -> None:
         self.ends = facts.ends
         self.budget_bytes = budget_bytes
-        self.held = Held(facts.room_for_tables_bytes(budget_bytes))
+        self.held = Held(facts.table_budget_bytes(budget_bytes))
         self._facts = facts
         self._reader = GroupReader(facts, reads_text=True)
         self._keeps_pool = facts.keeps_pool(budget_bytes)
@@ -195,7 +207,9 @@ class GroupStore:
         return self._facts.describe(chunk)
 
     def _decode(self, chunk: int) -> Rows:
-        spare = self.held.make_room(self._facts.row_groups[chunk].held_bytes)  # first, so that the sum never exceeds
+        spare = self.held.make_room(
+            self._facts.row_groups[chunk].held_bytes
+        )  # first, so that the sum never exceeds
         rows = compacted(self._reader.read(chunk), spare)
         self._give_back(chunk)
         if rows.nbytes > self.budget_bytes:
@@ -209,7 +223,10 @@ class GroupStore:
 
         Returning it after every small row group would cost half the decoding again.
         """
-        if not self._keeps_pool or self._facts.row_groups[chunk].decoding_bytes() > POOL_SEGMENT_BYTES:
+        if (
+            not self._keeps_pool
+            or self._facts.row_groups[chunk].decoding_bytes() > POOL_SEGMENT_BYTES
+        ):
             pa.default_memory_pool().release_unused()
 
 
@@ -218,19 +235,29 @@ class SliceStore:
 
     survives_fork = False
 
-    def __init__(self, facts: ParquetFacts, slice_bytes: int = SLICE_BYTES, *, reads_text: bool = False) -> None:
+    def __init__(
+        self, facts: ParquetFacts, slice_bytes: int = SLICE_BYTES, *, reads_text: bool = False
+    ) -> None:
         self._reader = GroupReader(facts, reads_text=reads_text)
-        self._plan = [piece for index in range(len(facts.row_groups)) for piece in _pieces(facts, index, slice_bytes)]
+        self._plan = [
+            piece
+            for index in range(len(facts.row_groups))
+            for piece in _pieces(facts, index, slice_bytes)
+        ]
         self.ends = tuple(accumulate(rows for _, _, rows in self._plan))
         self.held = Held(slice_bytes)
-        self._stream: tuple[int, Iterator[pa.Table]] | None = None  # the next chunk a running decode will give
+        self._stream: tuple[int, Iterator[pa.Table]] | None = (
+            None  # the next chunk a running decode will give
+        )
 
     def load(self, chunk: int, wanted: int = 1) -> Rows:
         rows = self.held.get(chunk)
         if rows is None:
             group, _, num_rows = self._plan[chunk]
             facts = self._reader.facts.row_groups[group]
-            spare = self.held.make_room(facts.decoded_bytes * num_rows // facts.num_rows + facts.objects_bytes)
+            spare = self.held.make_room(
+                facts.decoded_bytes * num_rows // facts.num_rows + facts.objects_bytes
+            )
             rows = compacted(self.table(chunk), spare)
             rows.nbytes += facts.objects_bytes
             self.held.make_room(rows.nbytes)
@@ -270,7 +297,9 @@ class SliceStore:
                 if table.num_rows != rows:
                     break
                 return table
-        raise InputError(f"{self._reader.facts.describe(group)}: ended before slice {piece} of {rows} rows")
+        raise InputError(
+            f"{self._reader.facts.describe(group)}: ended before slice {piece} of {rows} rows"
+        )
 
 
 def damaged(facts: ParquetFacts, index: int, why: object) -> InputError:
@@ -298,7 +327,9 @@ def _constant(value: str | int | None, kind: pa.DataType, rows: int) -> pa.Array
         return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(array("q", [value]) * rows)])
     text = value.encode()
     offsets = array("i", [row * len(text) for row in range(rows + 1)])
-    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(offsets), pa.py_buffer(text * rows)])
+    return pa.Array.from_buffers(
+        kind, rows, [None, pa.py_buffer(offsets), pa.py_buffer(text * rows)]
+    )
 
 
 def _pieces(facts: ParquetFacts, index: int, slice_bytes: int) -> Iterator[tuple[int, int, int]]:
@@ -312,12 +343,12 @@ def _pieces(facts: ParquetFacts, index: int, slice_bytes: int) -> Iterator[tuple
 def check_groups_fit(facts: ParquetFacts, budget_bytes: int) -> None:
     """Refuse a budget below one row group; warn of one that does not cover what decoding takes besides."""
     facts.check_budget(budget_bytes)
-    if budget_bytes < facts.least_budget_bytes:
+    if budget_bytes < facts.min_budget_bytes:
         warnings.warn(
             f"{facts.files[0].path}: a budget of {format_bytes(budget_bytes)} holds the largest row group, "
             f"{format_bytes(facts.largest_group.decoded_bytes)}, but not what decoding takes beside it, "
             f"{format_bytes(facts.scratch_bytes(budget_bytes))}. Raise budget_bytes to "
-            f"{format_bytes(facts.least_budget_bytes)}, or rewrite the file with smaller row groups "
+            f"{format_bytes(facts.min_budget_bytes)}, or rewrite the file with smaller row groups "
             "(vramcast.runtime.rewrite_row_groups).",
             stacklevel=3,
         )
@@ -365,7 +396,9 @@ def _use_small_pages() -> None:
         span = _mapping_around(pa.allocate_buffer(1).address)
         if span is not None:
             start, end = span
-            ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_NOHUGEPAGE)
+            ctypes.CDLL(None).madvise(
+                ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_NOHUGEPAGE
+            )
 
 
 def _mapping_around(address: int) -> tuple[int, int] | None:
@@ -384,7 +417,9 @@ def _mapping_around(address: int) -> tuple[int, int] | None:
 def _own_memory(nbytes: int) -> mmap.mmap:
     """Anonymous memory of this process; on Linux all pages at once, which is cheaper than a fault for each."""
     if sys.platform == "linux":
-        return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+        return mmap.mmap(
+            -1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+        )
     return mmap.mmap(-1, nbytes)
 
 

@@ -26,7 +26,9 @@ class PromptResponse:
 
     def __post_init__(self) -> None:
         if self.max_chars is not None and self.max_chars <= len(self.eos):
-            raise InputError(f"max_chars={self.max_chars} leaves no room for text before {self.eos!r}")
+            raise InputError(
+                f"max_chars={self.max_chars} leaves no room for text before {self.eos!r}"
+            )
 
     def __call__(self, row: Mapping[str, Any]) -> tuple[str, str]:
         return self._ended(row, self.prompt), self._ended(row, self.response)
@@ -53,15 +55,25 @@ class TokenizeCollate:
     pad_to_max: bool = False
 
     def __call__(self, pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
-        prompts, responses = self._encode([pair[0] for pair in pairs]), self._encode([pair[1] for pair in pairs])
+        prompts, responses = (
+            self._encode([pair[0] for pair in pairs]),
+            self._encode([pair[1] for pair in pairs]),
+        )
         labels = responses["input_ids"].masked_fill(responses["attention_mask"] == 0, IGNORED_LABEL)
-        return {"input_ids": prompts["input_ids"], "attention_mask": prompts["attention_mask"], "labels": labels}
+        return {
+            "input_ids": prompts["input_ids"],
+            "attention_mask": prompts["attention_mask"],
+            "labels": labels,
+        }
 
     def _encode(self, texts: list[str]) -> Mapping[str, Any]:
         encoded: Mapping[str, Any] = self.tokenizer(
-            texts, padding="max_length" if self.pad_to_max else True, truncation=True, max_length=self.max_length,
+            texts,
+            padding="max_length" if self.pad_to_max else True,
+            truncation=True,
+            max_length=self.max_length,
             return_tensors="pt",
-        )  # fmt: skip
+        )
         eos = getattr(self.tokenizer, "eos_token_id", None)
         if eos is not None and encoded["input_ids"].shape[1] == self.max_length:
             full = encoded["attention_mask"][:, -1] == 1

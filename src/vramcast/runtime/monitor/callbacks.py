@@ -50,7 +50,9 @@ def lightning_callback(monitor: MemoryMonitor) -> Any:
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             monitor.__enter__()
 
-        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        def on_train_batch_start(
+            self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+        ) -> None:
             monitor.mark(FORWARD)
 
         def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
@@ -59,7 +61,9 @@ def lightning_callback(monitor: MemoryMonitor) -> Any:
         def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
             monitor.mark(STEP)
 
-        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        def on_train_batch_end(
+            self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+        ) -> None:
             monitor.mark(BETWEEN)
             monitor.end_step()
             # Already the maximum over ranks, so Lightning must not average it.

@@ -1,10 +1,10 @@
-"""Per-device, per-phase and per-step memory peaks of a running job, beside what was predicted.
+"""Measure the memory peaks of a running job per device, phase and step, and compare them with a prediction.
 
-In: the devices to watch, and calls at step and phase borders. Out: one StepPeaks per step, metrics under fixed names,
-and a comparison with a Ledger. Devices are always named, counters are reset at every border, and ranks are combined
-by maximum: an average of peaks is nobody's peak. A failure of the monitor is reported once, and the run goes on
-without it. The host's peak comes from the kernel's high-water mark, which is reset per step (Linux); elsewhere only
-the current RSS is known. What is unknown is left out of the metrics. Does not know what holds the bytes.
+In: the devices to watch, and calls where steps and phases begin and end. Out: one StepPeaks per step, metrics under
+fixed names, and a comparison with a Ledger. Devices are always named, counters are reset whenever the phase changes,
+and ranks are combined by maximum: an average of peaks is no rank's peak. A failure of the monitor is reported once, and
+the run goes on without it. The host's peak comes from the kernel's high-water mark, which is reset per step (Linux);
+elsewhere only the current RSS is known. What is unknown is left out of the metrics. Does not know what holds the bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ import torch.distributed as dist
 
 from vramcast.ledger import BACKWARD, FORWARD, STEP, Ledger
 from vramcast.runtime.monitor.comparison import Comparison, Observed, Peak, compare
-from vramcast.runtime.monitor.process_memory import HostUse, host_use, process_bytes, reset_host_peak
+from vramcast.runtime.monitor.process_memory import (
+    HostUse,
+    host_use,
+    process_bytes,
+    reset_host_peak,
+)
 from vramcast.runtime.ranks import largest, world_size
 from vramcast.runtime.training.placement import normalise_device
 
@@ -63,14 +68,17 @@ class StepPeaks:
 
     def of(self, device: str, phase: str | None = None) -> Peak | None:
         """The device's peak in a phase, or over the whole step."""
-        seen = [peak for peak in self.peaks if peak.device == device and phase in (None, peak.phase)]
+        seen = [
+            peak for peak in self.peaks if peak.device == device and phase in (None, peak.phase)
+        ]
         if not seen:
             return None
         return Peak(
-            device=device, phase=phase or "step total",
+            device=device,
+            phase=phase or "step total",
             allocated_bytes=max(peak.allocated_bytes for peak in seen),
             reserved_bytes=max(peak.reserved_bytes for peak in seen),
-        )  # fmt: skip
+        )
 
 
 class MemoryMonitor:
@@ -112,14 +120,16 @@ class MemoryMonitor:
         self._peaks: dict[tuple[str, str], Peak] = {}
         self._window: list[int] = []
         self._observed = Observed()
-        self._predicted = {} if ledger is None else {place: _most_allocated(ledger, place) for place in ledger.places()}
+        self._predicted: dict[str, int] = {}
+        if ledger is not None:
+            self._predicted = {place: _max_allocated(ledger, place) for place in ledger.places()}
 
     def __enter__(self) -> MemoryMonitor:
         self._guarded(self._restart)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._guarded(lambda: [getattr(writer, "close", lambda: None)() for writer in self._writers])
+        self._guarded(self._close_writers)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -146,10 +156,17 @@ class MemoryMonitor:
         return done
 
     def compare(self) -> Comparison:
-        """Predicted beside observed, on every device for the phases of the first step, for those of later steps and for
-        whole steps. Prints as lines.
+        """Predicted and observed bytes, on every device, for the phases of the first step, for those of later steps and
+        for whole steps. Prints as lines.
         """
-        return compare(self.ledger, self._observed, [str(device) for device in self.devices], self._phases)
+        return compare(
+            self.ledger, self._observed, [str(device) for device in self.devices], self._phases
+        )
+
+    def _close_writers(self) -> None:
+        for writer in self._writers:
+            if hasattr(writer, "close"):
+                writer.close()
 
     def _restart(self) -> None:
         for device in self.devices:
@@ -161,20 +178,21 @@ class MemoryMonitor:
         self._phase = name
 
     def _collect(self) -> None:
-        """Book what was seen since the last border to the phase that just ended."""
+        """Add what was seen since the last change of phase to the phase that just ended."""
         for device in self.devices:
             seen = self._counters.peak(device)
             if seen is not None:
-                self._book(str(device), *seen)
+                self._record(str(device), *seen)
             self._counters.reset(device)
 
-    def _book(self, device: str, allocated_bytes: int, reserved_bytes: int) -> None:
+    def _record(self, device: str, allocated_bytes: int, reserved_bytes: int) -> None:
         known = self._peaks.get((device, self._phase))
         self._peaks[device, self._phase] = Peak(
-            device=device, phase=self._phase,
+            device=device,
+            phase=self._phase,
             allocated_bytes=max(allocated_bytes, known.allocated_bytes if known else 0),
             reserved_bytes=max(reserved_bytes, known.reserved_bytes if known else 0),
-        )  # fmt: skip
+        )
 
     def _close(self) -> StepPeaks:
         self._collect()
@@ -182,10 +200,11 @@ class MemoryMonitor:
         if slow:
             self._slow_at = self._clock()
         done = StepPeaks(
-            step=self._number, peaks=tuple(self._peaks.values()),
+            step=self._number,
+            peaks=tuple(self._peaks.values()),
             host=host_use(with_pss=slow),
             process_bytes=process_bytes(self.devices) if slow else {},
-        )  # fmt: skip
+        )
         self.steps.append(done)
         self._observed.add(done.peaks)
         self._peaks.clear()
@@ -215,29 +234,34 @@ class MemoryMonitor:
 
     def _publish(self) -> None:
         row, self._window = largest(self._window, self._group), []
-        self.metrics = {name: value for name, value in zip(self._names(), row, strict=True) if value != _UNKNOWN}
+        self.metrics = {
+            name: value for name, value in zip(self._names(), row, strict=True) if value != _UNKNOWN
+        }
         for index, device in enumerate(self.devices[:2]):
             suffix = ("", "_sub")[index]
-            predicted, seen = self._predicted.get(str(device)), self.metrics.get(f"memory/alloc_max{suffix}")
+            predicted = self._predicted.get(str(device))
+            seen = self.metrics.get(f"memory/alloc_max{suffix}")
             if predicted and seen is not None:
                 self.metrics[f"memory/alloc_over_predicted{suffix}"] = seen / predicted
         if world_size(self._group) == 1 or dist.get_rank(self._group) == 0:
             for writer in self._writers:
                 writer(self._number, self.metrics)
 
-    def _guarded(self, action: Callable[[], StepPeaks | list[None] | None]) -> StepPeaks | None:
+    def _guarded(self, action: Callable[[], StepPeaks | None]) -> StepPeaks | None:
         if self.failure is not None:
             return None
         return self._guarded_always(action)
 
-    def _guarded_always(self, action: Callable[[], StepPeaks | list[None] | None]) -> StepPeaks | None:
+    def _guarded_always(self, action: Callable[[], StepPeaks | None]) -> StepPeaks | None:
         """The one place that catches broadly: watching must not end what is watched."""
         try:
             result = action()
         except Exception as error:
             if self.failure is None:
                 self.failure = f"{type(error).__name__}: {error}"
-                warnings.warn(f"memory monitor stopped: {self.failure}", RuntimeWarning, stacklevel=3)
+                warnings.warn(
+                    f"memory monitor stopped: {self.failure}", RuntimeWarning, stacklevel=3
+                )
             return None
         return result if isinstance(result, StepPeaks) else None
 
@@ -246,7 +270,7 @@ def _current() -> tuple[torch.device, ...]:
     return (torch.device("cuda", torch.cuda.current_device()),) if torch.cuda.is_available() else ()
 
 
-def _most_allocated(ledger: Ledger, place: str) -> int:
+def _max_allocated(ledger: Ledger, place: str) -> int:
     return max(ledger.moment(phase, place).allocated_bytes for phase in ledger.phases(place))
 
 

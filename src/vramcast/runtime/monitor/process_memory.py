@@ -1,6 +1,6 @@
-"""What this process holds, as the kernel and the NVIDIA driver book it.
+"""What this process holds, as the kernel and the NVIDIA driver report it.
 
-In: nothing, or the devices to ask about. Out: bytes, None where nobody knows. The high-water mark is the kernel's own
+In: nothing, or the devices to ask about. Out: bytes, None if unknown. The high-water mark is the kernel's own
 and can be reset, so a peak between two readings is not missed. Linux; elsewhere only the RSS, through psutil.
 """
 
@@ -31,7 +31,11 @@ def host_use(*, with_pss: bool) -> HostUse:
     except OSError:
         return HostUse(rss_bytes=_psutil_rss(), rss_max_bytes=None, pss_bytes=None)
     pss_bytes = _pss() if with_pss else None
-    return HostUse(rss_bytes=_field(text, b"VmRSS:"), rss_max_bytes=_field(text, b"VmHWM:"), pss_bytes=pss_bytes)
+    return HostUse(
+        rss_bytes=_field(text, b"VmRSS:"),
+        rss_max_bytes=_field(text, b"VmHWM:"),
+        pss_bytes=pss_bytes,
+    )
 
 
 def _field(status: bytes, name: bytes) -> int | None:
@@ -67,7 +71,7 @@ def _pss() -> int | None:
 
 
 def process_bytes(devices: Sequence[torch.device]) -> dict[str, int]:
-    """What the driver books to this process, by CUDA UUID, so CUDA_VISIBLE_DEVICES does not matter."""
+    """What the driver reports for this process, by CUDA UUID, so CUDA_VISIBLE_DEVICES does not matter."""
     wanted = [device for device in devices if device.type == "cuda"]
     if not wanted:
         return {}
@@ -78,12 +82,13 @@ def process_bytes(devices: Sequence[torch.device]) -> dict[str, int]:
     except Exception:  # no driver, or a machine that only looks like it has one
         return {}
     try:
-        return {str(device): found for device in wanted if (found := _nvml(pynvml, device)) is not None}
+        found = {str(device): _driver_bytes(pynvml, device) for device in wanted}
+        return {device: nbytes for device, nbytes in found.items() if nbytes is not None}
     finally:
         pynvml.nvmlShutdown()
 
 
-def _nvml(pynvml: object, device: torch.device) -> int | None:
+def _driver_bytes(pynvml: object, device: torch.device) -> int | None:
     uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
     handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)  # type: ignore[attr-defined]  # a module passed as a value
     processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)  # type: ignore[attr-defined]

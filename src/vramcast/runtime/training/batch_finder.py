@@ -1,10 +1,14 @@
-"""The batch that fits: predicted, confirmed by one real trial, agreed by all ranks.
+"""Find the largest batch that fits: predicted, confirmed by one real trial, agreed by all ranks.
 
 In: a function that runs one training step at a batch size, the job, a prediction in bytes per batch size, and the
-budget. Out: the batch, the job with that batch, and what was tried. An out-of-memory error in a probe is an answer,
-not an end. The prediction is corrected by what a probe measured, so a wrong prediction costs probes, never the run.
+budget. Out: the batch, the job with that batch, and what was tried. An out-of-memory error in a probe is caught and
+counts as a result. The prediction is corrected by what a probe measured: a wrong one costs probes, never the run.
 With several ranks the step must not communicate while probing (DDP: model.no_sync()): a rank that runs out would
 leave the others waiting. Does not know how the prediction is made.
+
+Example: a budget of 10 GiB and a prediction of 1 GiB per sample. Batch 10 is tried first. If it fits, that is the
+answer. If it ran with a peak of 12.5 GiB, a sample takes 1.25 times the prediction, and 10 / 1.25 = 8 is tried next. If
+it ran out of memory, nothing was measured, and the middle between 0 and 10 is.
 """
 
 from __future__ import annotations
@@ -54,38 +58,43 @@ def find_batch_size(
     counters: Counters | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> BatchChoice:
-    """Predict and confirm with one real trial; where that fails, search below it, to an eighth, by more trials.
+    """Predict and confirm with one real trial; if that fails, search below it by more trials, to an eighth.
 
-    A prediction that was too high is not undone: the probe's peak beside the budget shows the room that is left.
+    A prediction that was too high is not corrected: compare the probe's peak with the budget to see what is left.
     """
     where, read = normalise_device(device), counters or TorchCounters()
     probes: list[Probe] = []
     batch: int | None = _agreed(_largest_fitting(predict, budget_bytes, max_batch), group)
     while batch:
         probes.append(_probe(step_fn, batch, predict(batch), budget_bytes, where, read, group))
-        batch = _next(probes, predict, budget_bytes)
+        batch = _next_batch(probes, predict, budget_bytes)
     fitting = [probe.batch for probe in probes if probe.fits]
     if not fitting:
         raise InputError(_nothing_fits(probes, predict(1), budget_bytes))
     return BatchChoice(batch=max(fitting), job=_with_batch(job, max(fitting)), probes=tuple(probes))
 
 
-def _next(probes: list[Probe], predict: Callable[[int], int], budget_bytes: int) -> int | None:
-    """None when the last probe settles it. All ranks see the same probes, so all go the same way."""
-    last = probes[-1]
-    fitting = max((probe.batch for probe in probes if probe.fits), default=0)
-    failing = min((probe.batch for probe in probes if not probe.fits), default=None)
-    if (
-        failing is None
-        or failing - fitting <= max(1, fitting // 8)
-        or (last.fits and probes[-2].peak_bytes is not None)
-    ):
+def _next_batch(
+    probes: list[Probe], predict: Callable[[int], int], budget_bytes: int
+) -> int | None:
+    """None if no further probe is needed. All ranks see the same probes, so all decide the same."""
+    failed = [probe.batch for probe in probes if not probe.fits]
+    if not failed:
         return None
-    if last.peak_bytes is not None and not last.fits:
-        # It ran, but above the budget: believe the measured ratio to the prediction.
-        scaled = int(budget_bytes * last.predicted_bytes / last.peak_bytes)
-        return min(max(_largest_fitting(predict, scaled, failing - 1), fitting + 1), failing - 1)
-    return (fitting + failing) // 2
+    failing = min(failed)
+    fitting = max([probe.batch for probe in probes if probe.fits], default=0)
+    last = probes[-1]
+    if failing - fitting <= max(1, fitting // 8):
+        return None
+    if last.fits:
+        was_measured = probes[-2].peak_bytes is not None
+        return None if was_measured else (fitting + failing) // 2
+    if last.peak_bytes is None:
+        return (fitting + failing) // 2
+    # It ran, but above the budget: believe the measured ratio to the prediction.
+    scaled = int(budget_bytes * last.predicted_bytes / last.peak_bytes)
+    predicted = _largest_fitting(predict, scaled, failing - 1)
+    return min(max(predicted, fitting + 1), failing - 1)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -93,7 +102,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(
-        words in str(error) for words in ("not enough memory", "can't allocate memory", "out of memory")
+        words in str(error)
+        for words in ("not enough memory", "can't allocate memory", "out of memory")
     )
 
 
@@ -107,15 +117,20 @@ def _largest_fitting(predict: Callable[[int], int], budget_bytes: int, limit: in
 
 
 def _probe(
-    step_fn: Callable[[int], object], batch: int, predicted_bytes: int, budget_bytes: int,
-    device: torch.device, counters: Counters, group: dist.ProcessGroup | None,
-) -> Probe:  # fmt: skip
+    step_fn: Callable[[int], object],
+    batch: int,
+    predicted_bytes: int,
+    budget_bytes: int,
+    device: torch.device,
+    counters: Counters,
+    group: dist.ProcessGroup | None,
+) -> Probe:
     counters.reset(device)
     ran_out = _ran_out(step_fn, batch)
     seen = counters.peak(device)
     _release(device)
-    known = seen is not None and not ran_out
-    failed, peak = largest([int(ran_out), seen[1] if known and seen else -1], group)
+    reserved = seen[1] if seen is not None and not ran_out else -1
+    failed, peak = largest([int(ran_out), reserved], group)
     peak_bytes = peak if peak >= 0 and not failed else None
     fits = not failed and (peak_bytes is None or peak_bytes <= budget_bytes)
     return Probe(batch=batch, predicted_bytes=predicted_bytes, fits=fits, peak_bytes=peak_bytes)
@@ -125,7 +140,8 @@ def _ran_out(step_fn: Callable[[int], object], batch: int) -> bool:
     """Nothing of the failed step survives this function: its traceback would keep the tensors alive."""
     try:
         step_fn(batch)
-        step_fn(batch)  # the first optimizer step makes the states, so only the second has them beside activations
+        # The first optimizer step makes the states, so only the second step has them together with activations.
+        step_fn(batch)
     except Exception as error:
         if is_out_of_memory(error):
             return True

@@ -1,10 +1,13 @@
-"""Edited forwards of a frozen model: some weights replaced, on a second device, differentiable to whatever made them.
+"""Forwards of a frozen model with some weights replaced, on a second device, differentiable with respect to them.
 
 In: a model, the names of the weights to edit, and where to run. Out: the gradient factors an editor starts from,
-logits of the edited model on the main device, and the bill of both devices. Nothing of the model is copied on one
-device; on two, only the layers from the first edited one on, the last norm and the head are. Gradients exist for the
-edited weights only: factors come from activations, so not even the edited weights' own gradients are made. The base
-model runs in eval mode. Does not know the editor: see mend.py for one.
+logits of the edited model on the main device, and the ledger of both devices. On one device nothing of the model is
+copied; on two, only the layers from the first edited one on, the last norm and the head are. Gradients exist for the
+edited weights only: factors come from activations, so the gradient of a base weight is never made. The base model runs
+in eval mode. Does not know the editor: see mend.py for one.
+
+Example: a weight of 4,096 × 14,336 in bfloat16 takes 112 MiB, and so does its gradient. Its two factors for 256 tokens
+in float32 take 256 · (4,096 + 14,336) · 4 = 18 MiB, and only these move between the devices.
 """
 
 from __future__ import annotations
@@ -17,7 +20,12 @@ from torch import Tensor, nn
 
 from vramcast.errors import InputError, UnsupportedError
 from vramcast.ledger import BACKWARD, EDIT, LOAD, STEP, Category, Entry, Ledger, Origin
-from vramcast.runtime.training.placement import module_bytes, move, normalise_device, require_available
+from vramcast.runtime.training.placement import (
+    module_bytes,
+    move,
+    normalise_device,
+    require_available,
+)
 from vramcast.runtime.training.preference import IGNORED
 from vramcast.runtime.training.tail import Prefix, Tail, find_layers
 
@@ -43,9 +51,9 @@ class FunctionalEdit:
         self.names = tuple(inner_parameters)
         self.layers = find_layers(model, self.names)
         self._tail = Tail(model, self.layers, from_layer=self.layers.indices[0], device=None)
-        self.device = self.sub_device = _device(model)
+        self.device = self.sub_device = _device_of(model)
         for name in self.names:
-            _transposed(name, self._module(name))
+            _is_transposed(name, self._module(name))
 
     def place(
         self,
@@ -60,7 +68,7 @@ class FunctionalEdit:
         edit(edit.prefix(batch)).
         """
         self.device = normalise_device(device)
-        self.sub_device = _second(self.device, sub_device)
+        self.sub_device = _choose_second(self.device, sub_device)
         require_available(self.device)
         require_available(self.sub_device)
         cut = self.layers.indices[0] if from_layer is None else from_layer
@@ -75,10 +83,15 @@ class FunctionalEdit:
     def prefix(self, batch: Mapping[str, Any]) -> Prefix:
         """The frozen lower layers, once per batch; base and edited forwards of the batch share it."""
         prefix = self._tail.prefix(move(batch, self.device))
-        return Prefix(hidden=prefix.hidden.to(self.sub_device), inputs=move(prefix.inputs, self.sub_device))
+        return Prefix(
+            hidden=prefix.hidden.to(self.sub_device), inputs=move(prefix.inputs, self.sub_device)
+        )
 
     def __call__(
-        self, prefix: Prefix, weights: Mapping[str, Tensor] | None = None, positions: Tensor | None = None
+        self,
+        prefix: Prefix,
+        weights: Mapping[str, Tensor] | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Logits on the main device. With `positions`, a (batch, sequence) mask, only those rows ever become logits.
 
@@ -94,7 +107,10 @@ class FunctionalEdit:
         """Inputs and output gradients of every inner weight for one loss, on the main device."""
         inputs: dict[str, Tensor] = {}
         outputs: dict[str, Tensor] = {}
-        handles = [self._module(name).register_forward_hook(_tap(name, inputs, outputs)) for name in self.names]
+        handles = [
+            self._module(name).register_forward_hook(_tap(name, inputs, outputs))
+            for name in self.names
+        ]
         try:
             loss = loss_of(self(prefix, positions=positions))
             deltas = torch.autograd.grad(loss, [outputs[name] for name in self.names])
@@ -111,18 +127,20 @@ class FunctionalEdit:
         return {name: self._edited(name, step.to(self.sub_device)) for name, step in steps.items()}
 
     def kept_bytes(self, prefix: Prefix, positions: Tensor | None = None) -> int:
-        """What one edited forward keeps for its backward beside weights, found by running it once."""
+        """What one edited forward saves for its backward in addition to weights, measured by running it once."""
         weights = {name: self.weight(name).detach().requires_grad_() for name in self.names}
-        known = {p.untyped_storage()._cdata for p in (*self._tail.module.parameters(), *weights.values())}
+        known = {
+            p.untyped_storage()._cdata for p in (*self._tail.module.parameters(), *weights.values())
+        }
         kept: dict[int, torch.UntypedStorage] = {}
 
-        def look(tensor: Tensor) -> None:
+        def remember(tensor: Tensor) -> None:
             storage = tensor.untyped_storage()
             if storage._cdata not in known:
                 kept[storage._cdata] = storage
 
         # Storages, not tensors: a node that held its own output would keep itself alive.
-        with torch.autograd.graph.saved_tensors_hooks(look, lambda _: None):
+        with torch.autograd.graph.saved_tensors_hooks(remember, lambda _: None):
             logits = self(prefix, weights, positions)
         del logits
         return sum(storage.nbytes() for storage in kept.values())
@@ -132,31 +150,42 @@ class FunctionalEdit:
         (edit, with `kept_bytes` for the largest of them), and while it is replayed into the editor (backward).
         """
         main, sub = str(self.device), str(self.sub_device)
-        weights = [self.weight(name) for name in self.names]
-        elements, size = sum(weight.numel() for weight in weights), weights[0].element_size()
-        largest = max(weight.numel() for weight in weights)
-        pairs = [self.factor_widths(name) for name in self.names]
-        rows = sum(inputs + outputs for inputs, outputs in pairs)
         always, both = (LOAD, EDIT, BACKWARD, STEP), (EDIT, BACKWARD)
-        lines = [
-            (Category.WEIGHTS, "base model", main, always, self._tail.prefix_bytes(), ""),
-            (Category.COPIES, "edited layers", sub, always, module_bytes(self._tail.module), ""),
-            (Category.COMPANION, "edited weights", sub, both, size * elements, f"Σ out·in·{size} = {elements}·{size}"),
-            (Category.GRADIENTS, "edited weights", sub, both, size * elements, f"Σ out·in·{size} = {elements}·{size}"),
-            (Category.TEMPORARY, "next gradient", sub, (EDIT,), size * largest, f"out·in·{size} = {largest}·{size}"),
-            (Category.TEMPORARY, "gradient in float32", sub, (BACKWARD,), 4 * largest, f"out·in·4 = {largest}·4"),
-            (Category.ACTIVATIONS, "factors", sub, both, 4 * tokens * rows, f"T·Σ(in+out)·4 = {tokens}·{rows}·4"),
-            (Category.ACTIVATIONS, "edited forward", sub, (EDIT,), kept_bytes, ""),
+        sizes = [self.weight(name).numel() for name in self.names]
+        elements, largest = sum(sizes), max(sizes)
+        size = self.weight(self.names[0]).element_size()
+        edited, formula = size * elements, f"Σ out·in·{size} = {elements}·{size}"
+        width = sum(sum(self.factor_widths(name)) for name in self.names)
+
+        entries = [_entry(Category.WEIGHTS, "base model", main, always, self._tail.prefix_bytes())]
+        if sub != main:
+            copied = module_bytes(self._tail.module)
+            entries.append(_entry(Category.COPIES, "edited layers", sub, always, copied))
+        entries += [
+            _entry(Category.COMPANION, "edited weights", sub, both, edited, formula),
+            _entry(Category.GRADIENTS, "edited weights", sub, both, edited, formula),
+            _entry(
+                Category.TEMPORARY,
+                "next gradient",
+                sub,
+                (EDIT,),
+                size * largest,
+                f"out·in·{size} = {largest}·{size}",
+            ),
         ]
-        if sub == main:
-            lines = [line for line in lines if line[1] != "edited layers"]
-        if size == 4:
-            lines = [line for line in lines if line[1] != "gradient in float32"]
-        return Ledger(entries=tuple(
-            Entry(category=category, component=name, place=place, phases=phases, nbytes=nbytes, formula=formula,
-                  origin=Origin.FORMULA if formula else Origin.MEASURED)
-            for category, name, place, phases, nbytes, formula in lines
-        ))  # fmt: skip
+        if size != 4:
+            in_float32, formula = 4 * largest, f"out·in·4 = {largest}·4"
+            entries.append(
+                _entry(
+                    Category.TEMPORARY, "gradient in float32", sub, (BACKWARD,), in_float32, formula
+                )
+            )
+        factors, formula = 4 * tokens * width, f"T·Σ(in+out)·4 = {tokens}·{width}·4"
+        entries += [
+            _entry(Category.ACTIVATIONS, "factors", sub, both, factors, formula),
+            _entry(Category.ACTIVATIONS, "edited forward", sub, (EDIT,), kept_bytes),
+        ]
+        return Ledger(entries=tuple(entries))
 
     def weight(self, name: str) -> Tensor:
         """An inner weight where the edited layers are."""
@@ -165,7 +194,7 @@ class FunctionalEdit:
     def factor_widths(self, name: str) -> tuple[int, int]:
         """Inputs and outputs of an inner weight's module."""
         rows, columns = self.weight(name).shape
-        return (rows, columns) if _transposed(name, self._module(name)) else (columns, rows)
+        return (rows, columns) if _is_transposed(name, self._module(name)) else (columns, rows)
 
     def _module(self, name: str) -> nn.Module:
         return self._tail.module.get_submodule(name.rpartition(".")[0])
@@ -173,7 +202,29 @@ class FunctionalEdit:
     def _edited(self, name: str, step: Factors) -> Tensor:
         base = self.weight(name)
         update = (-step.deltas).T @ step.inputs
-        return base + (update.T if _transposed(name, self._module(name)) else update).to(base.dtype)
+        if _is_transposed(name, self._module(name)):
+            update = update.T
+        return base + update.to(base.dtype)
+
+
+def _entry(
+    category: Category,
+    component: str,
+    place: str,
+    phases: tuple[str, ...],
+    nbytes: int,
+    formula: str = "",
+) -> Entry:
+    """Computed if it has a formula, else read off tensors."""
+    return Entry(
+        category=category,
+        component=component,
+        place=place,
+        phases=phases,
+        nbytes=nbytes,
+        formula=formula,
+        origin=Origin.FORMULA if formula else Origin.MEASURED,
+    )
 
 
 def label_positions(labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,10 +235,11 @@ def label_positions(labels: Tensor) -> tuple[Tensor, Tensor]:
     return mask, following[mask]
 
 
-def _second(device: torch.device, sub_device: int | str | torch.device | None) -> torch.device:
+def _choose_second(
+    device: torch.device, sub_device: int | str | torch.device | None
+) -> torch.device:
     if sub_device is None:
-        following = torch.device("cuda", (device.index or 0) + 1)
-        return following if device.type == "cuda" and following.index < torch.cuda.device_count() else device
+        return _next_gpu(device) or device
     chosen = normalise_device(sub_device)
     if chosen == device:
         raise InputError(
@@ -195,6 +247,13 @@ def _second(device: torch.device, sub_device: int | str | torch.device | None) -
             "nothing. Name another device, or leave sub_device out to edit on one device without a copy."
         )
     return chosen
+
+
+def _next_gpu(device: torch.device) -> torch.device | None:
+    index = (device.index or 0) + 1
+    if device.type == "cuda" and index < torch.cuda.device_count():
+        return torch.device("cuda", index)
+    return None
 
 
 def _tap(name: str, inputs: dict[str, Tensor], outputs: dict[str, Tensor]) -> Callable[..., Tensor]:
@@ -208,7 +267,7 @@ def _tap(name: str, inputs: dict[str, Tensor], outputs: dict[str, Tensor]) -> Ca
     return tap
 
 
-def _transposed(name: str, module: nn.Module) -> bool:
+def _is_transposed(name: str, module: nn.Module) -> bool:
     """Linear keeps (out, in); GPT-2's Conv1D keeps (in, out)."""
     if isinstance(module, nn.Linear):
         return False
@@ -221,5 +280,5 @@ def _flat(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1, tensor.shape[-1])
 
 
-def _device(model: nn.Module) -> torch.device:
+def _device_of(model: nn.Module) -> torch.device:
     return normalise_device(next(model.parameters()).device)

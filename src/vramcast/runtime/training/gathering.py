@@ -15,10 +15,24 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-_RESHAPE = frozenset({
-    "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "contiguous", "clone",
-    "to", "type", "type_as", "float", "half", "bfloat16",
-})  # fmt: skip
+_RESHAPE = frozenset(
+    {
+        "view",
+        "reshape",
+        "flatten",
+        "unflatten",
+        "squeeze",
+        "unsqueeze",
+        "contiguous",
+        "clone",
+        "to",
+        "type",
+        "type_as",
+        "float",
+        "half",
+        "bfloat16",
+    }
+)
 _PICK = frozenset({"__getitem__", "index_select", "repeat_interleave"})
 
 
@@ -29,7 +43,9 @@ class Gathering(TorchFunctionMode):  # type: ignore[misc]  # torch is not follow
         super().__init__()
         self.num_tokens = hidden.numel() // max(hidden.shape[-1], 1)
         self._tokens = WeakTensorKeyDictionary()
-        self._tokens[hidden] = torch.arange(self.num_tokens, device=hidden.device).view(hidden.shape[:-1])
+        self._tokens[hidden] = torch.arange(self.num_tokens, device=hidden.device).view(
+            hidden.shape[:-1]
+        )
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -30,7 +30,9 @@ class LowRank(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
 
     def forward(self, x: Tensor, index: int) -> Tensor:
         added = (x @ self.v.T @ self.u.T + self.bias) * self.scale[index] + self.shift[index]
-        return x + added.clamp(min=0)  # clamp, unlike relu, has a gradient at the zero it starts from
+        return x + added.clamp(
+            min=0
+        )  # clamp, unlike relu, has a gradient at the zero it starts from
 
 
 class Running(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
@@ -65,19 +67,27 @@ class Running(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
 class Transform(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
     """The network of one shape."""
 
-    def __init__(self, inputs: int, outputs: int, *, rank: int, num_hidden: int, num_weights: int) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, *, rank: int, num_hidden: int, num_weights: int
+    ) -> None:
         super().__init__()
         self.split = (inputs, outputs)
         self.normalise_inputs = Running(inputs)
         self.normalise_deltas = Running(outputs)
-        self.layers = nn.ModuleList(LowRank(inputs + outputs, rank, num_weights) for _ in range(num_hidden + 1))
+        self.layers = nn.ModuleList(
+            LowRank(inputs + outputs, rank, num_weights) for _ in range(num_hidden + 1)
+        )
 
     def forward(self, factors: Factors, index: int) -> Factors:
         inputs, deltas = factors.inputs.float(), factors.deltas.float()
         # Unlabelled tokens and padding have a zero gradient and must not move the weight. They are masked, not dropped:
         # dropping them would ask the device how many there are.
-        kept = ((inputs != 0).any(dim=-1, keepdim=True) & (deltas != 0).any(dim=-1, keepdim=True)).float()
-        x = torch.cat((self.normalise_inputs(inputs, kept), self.normalise_deltas(deltas, kept)), dim=-1)
+        kept = (
+            (inputs != 0).any(dim=-1, keepdim=True) & (deltas != 0).any(dim=-1, keepdim=True)
+        ).float()
+        x = torch.cat(
+            (self.normalise_inputs(inputs, kept), self.normalise_deltas(deltas, kept)), dim=-1
+        )
         for layer in self.layers:
             x = layer(x, index)
         inputs, deltas = x.split(self.split, dim=-1)
@@ -88,26 +98,38 @@ class Mend(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
     """weights = edit.edited(mend(edit.factors(prefix, loss_of)))"""
 
     def __init__(
-        self, edit: FunctionalEdit, *, rank: int = 1920, num_hidden: int = 1, initial_rate: float = 1e-4
+        self,
+        edit: FunctionalEdit,
+        *,
+        rank: int = 1920,
+        num_hidden: int = 1,
+        initial_rate: float = 1e-4,
     ) -> None:
         super().__init__()
         groups = _by_shape(edit)
         self.place_of = {
-            name: (_key(shape), index) for shape, names in groups.items() for index, name in enumerate(names)
+            name: (_key(shape), index)
+            for shape, names in groups.items()
+            for index, name in enumerate(names)
         }
         self.transforms = nn.ModuleDict(
             {
-                _key(shape): Transform(*shape, rank=rank, num_hidden=num_hidden, num_weights=len(names))
+                _key(shape): Transform(
+                    *shape, rank=rank, num_hidden=num_hidden, num_weights=len(names)
+                )
                 for shape, names in groups.items()
             }
         )
-        self.rates = nn.ParameterList(nn.Parameter(torch.tensor([initial_rate])) for _ in edit.names)
+        self.rates = nn.ParameterList(
+            nn.Parameter(torch.tensor([initial_rate])) for _ in edit.names
+        )
         self.names = edit.names
         self.to(edit.device)
 
     def forward(self, factors: Mapping[str, Factors]) -> dict[str, Factors]:
         return {
-            name: self._transform(name, factors[name], rate) for name, rate in zip(self.names, self.rates, strict=True)
+            name: self._transform(name, factors[name], rate)
+            for name, rate in zip(self.names, self.rates, strict=True)
         }
 
     def ledger(self, place: str, *, tokens: int) -> Ledger:
@@ -116,7 +138,13 @@ class Mend(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
         kept = sum(self._kept(name, tokens) for name in self.names)
         lines = (
             (Category.WEIGHTS, "editor", (LOAD, EDIT, BACKWARD, STEP), 4 * count, f"4·{count}"),
-            (Category.OPTIMIZER, "editor: exp_avg, exp_avg_sq", (EDIT, BACKWARD, STEP), 8 * count, f"8·{count}"),
+            (
+                Category.OPTIMIZER,
+                "editor: exp_avg, exp_avg_sq",
+                (EDIT, BACKWARD, STEP),
+                8 * count,
+                f"8·{count}",
+            ),
             (Category.GRADIENTS, "editor", (STEP,), 4 * count, f"4·{count}"),
             (Category.TEMPORARY, "editor: _foreach_sqrt", (STEP,), 4 * count, f"4·{count}"),
             (
@@ -127,11 +155,20 @@ class Mend(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
                 f"Σ layers·(3·T·(in+out) + T·rank)·4 = {kept}·4",
             ),
         )
-        return Ledger(entries=tuple(
-            Entry(category=category, component=name, place=place, phases=phases, nbytes=nbytes, formula=formula,
-                  origin=Origin.FORMULA)
-            for category, name, phases, nbytes, formula in lines
-        ))  # fmt: skip
+        return Ledger(
+            entries=tuple(
+                Entry(
+                    category=category,
+                    component=name,
+                    place=place,
+                    phases=phases,
+                    nbytes=nbytes,
+                    formula=formula,
+                    origin=Origin.FORMULA,
+                )
+                for category, name, phases, nbytes, formula in lines
+            )
+        )
 
     def _kept(self, name: str, tokens: int) -> int:
         """A layer keeps its input, the product before scaling and the sum before clamping, and the low-rank middle."""

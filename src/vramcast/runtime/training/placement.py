@@ -1,8 +1,8 @@
-"""Where a model lives: device names, copies outside the module registry, nested batches.
+"""Put models and batches on a device: device names, copies outside the module registry, nested batches.
 
 In: a module and a device in any spelling. Out: a copy whose parameters were made directly on that device, one tensor
-at a time, so neither device ever holds a second whole copy. Ties between parameters survive; any submodule can be
-replaced by a stand-in that is not copied at all. Knows nothing about what the copy is for.
+at a time, so neither device ever holds a second whole copy. Ties between parameters are kept; any submodule can be
+replaced by a stand-in that is not copied at all. Does not know what the copy is for.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def normalise_device(spec: int | str | torch.device) -> torch.device:
     try:
         device = torch.device(text)
     except RuntimeError as error:
-        raise InputError(f"{spec!r} is not a device. Write it like 3, '3', 'cuda:3' or 'cpu'.") from error
+        raise InputError(
+            f"{spec!r} is not a device. Write it like 3, '3', 'cuda:3' or 'cpu'."
+        ) from error
     if device.type == "cpu" and not device.index:
         return torch.device("cpu")  # torch itself never writes cpu:0, and would copy to get there
     return torch.device(device.type, device.index or 0)
@@ -76,19 +78,21 @@ def move(batch: Any, device: torch.device) -> Any:
         return batch.to(device)
     if isinstance(batch, Mapping):
         return {key: move(value, device) for key, value in batch.items()}
-    if hasattr(batch, "data") and isinstance(batch.data, Mapping):  # transformers' BatchEncoding
+    if isinstance(getattr(batch, "data", None), Mapping):  # transformers' BatchEncoding
         return move(batch.data, device)
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(move(value, device) for value in batch))
     if isinstance(batch, (list, tuple)):
-        return type(batch)(move(value, device) for value in batch)
+        values = [move(value, device) for value in batch]
+        is_named = isinstance(batch, tuple) and hasattr(batch, "_fields")
+        return type(batch)(*values) if is_named else type(batch)(values)
     return batch
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor] | list[Tensor]) -> int:
     """Bytes behind the tensors, each storage once."""
     values = tensors.values() if isinstance(tensors, Mapping) else tensors
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in values}
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in values
+    }
     return sum(storages.values())
 
 

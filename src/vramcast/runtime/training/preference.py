@@ -40,10 +40,14 @@ class SequenceLogprobs:
 def sequence_logprobs(logits: Tensor, labels: Tensor) -> SequenceLogprobs:
     """Sum of log p(label) per sequence, in float32."""
     if logits.shape[:2] != labels.shape:
-        raise InputError(f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)} differ in batch or sequence.")
+        raise InputError(
+            f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)} differ in batch or sequence."
+        )
     shifted = labels[:, 1:]
     mask = shifted != IGNORED
-    rows = [_row(row[:-1], label, kept) for row, label, kept in zip(logits, shifted, mask, strict=True)]
+    rows = [
+        _row(row[:-1], label, kept) for row, label, kept in zip(logits, shifted, mask, strict=True)
+    ]
     return SequenceLogprobs(total=torch.stack(rows), num_tokens=mask.sum(dim=-1))
 
 
@@ -58,7 +62,12 @@ def npo_loss(policy: Tensor, reference: Tensor, *, beta: float) -> Tensor:
 
 
 def dpo_loss(
-    policy_chosen: Tensor, policy_rejected: Tensor, reference_chosen: Tensor, reference_rejected: Tensor, *, beta: float
+    policy_chosen: Tensor,
+    policy_rejected: Tensor,
+    reference_chosen: Tensor,
+    reference_rejected: Tensor,
+    *,
+    beta: float,
 ) -> Tensor:
     """Direct preference optimisation: the chosen text should gain more over the reference than the rejected one."""
     margin = (policy_chosen - reference_chosen) - (policy_rejected - reference_rejected)

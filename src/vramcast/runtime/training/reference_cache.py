@@ -1,11 +1,9 @@
-"""A reference model's log-probabilities on disk: one row per sample, tied to one model, one tokenizer and those
-samples.
+"""A reference model's log-probabilities on disk: one row per sample, for one model and one tokenizer.
 
-In: samples as token ids and labels. Out: their (sum, count), found again by content, so shuffling, padding and
-batching do not matter. A run that was cut off continues where it stopped: every batch is one SQLite transaction, and
-each rank writes its own file. Opening with another model (other weights, or the same with other settings, such as
-rope_theta) or tokenizer is refused; so is a sample that was never computed. Knows nothing about how the values were
-computed.
+In: samples as token ids and labels. Out: their (sum, count), found by content: shuffling, padding and batching do not
+matter. A run that was interrupted continues where it stopped: every batch is one SQLite transaction, and each rank
+writes its own file. Opening with another model (other weights, or the same with other settings, such as rope_theta) or
+tokenizer is refused; so is a sample that was never computed. Does not know how the values were computed.
 """
 
 from __future__ import annotations
@@ -15,9 +13,6 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import fields, is_dataclass
-from enum import Enum
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from vramcast.errors import InputError
+from vramcast.runtime.training.fingerprints import (
+    model_fingerprint,
+    model_settings,
+    tokenizer_fingerprint,
+)
 from vramcast.runtime.training.preference import IGNORED, SequenceLogprobs
 from vramcast.runtime.writing import one_line, whole_file
 
@@ -39,89 +39,15 @@ CREATE TABLE logprobs (sample BLOB PRIMARY KEY, total REAL NOT NULL, num_tokens 
 """
 
 
-# Settings that do not decide the log-probabilities of a model in eval mode: names of things, and what is for training,
-# for generating or for how results are handed over. Kernels (attention by SDPA or eager) differ by rounding only.
-_BOOKKEEPING = (
-    "_*", "transformers_version", "architectures", "auto_map", "auto_mapping", "dtype", "torch_dtype", "use_cache",
-    "return_dict", "output_*", "id2label", "label2id", "problem_type", "initializer_*", "*dropout*", "*pdrop*",
-    "*_token_id", "*aux_loss_coef*", "router_z_loss_coef", "gradient_checkpointing", "base_model_name_or_path",
-    "inference_mode", "revision", "peft_version", "task_type", "init_lora_weights",
-)  # fmt: skip
-
-
-def model_fingerprint(model: nn.Module | str) -> str:
-    """SHA-256 over every parameter and buffer (name, shape, dtype, bytes) and the model's settings. A string is a
-    fingerprint taken earlier.
-    """
-    if isinstance(model, str):
-        return model
-    digest = hashlib.sha256()
-    for name, tensor in sorted(_tensors(model).items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        flat = tensor.detach().contiguous().reshape(-1).cpu()
-        digest.update(memoryview(flat.view(torch.uint8).numpy()))
-    digest.update(json.dumps(model_settings(model), sort_keys=True).encode())
-    return digest.hexdigest()
-
-
-def model_settings(model: nn.Module) -> dict[str, Any]:
-    """What decides a model's numbers beside its tensors: its config and its adapters', or, where it has none, what its
-    modules say of themselves.
-    """
-    settings = _plain(getattr(model, "config", None))
-    adapters = _plain(getattr(model, "peft_config", None))
-    if not isinstance(settings, dict) or not settings:
-        settings = {"modules": repr(model)}
-    return settings | ({"adapters": adapters} if adapters else {})
-
-
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers; without a config also the buffers that are not saved, as tables of angles often are."""
-    saved: dict[str, Tensor] = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-    if _plain(getattr(model, "config", None)):
-        return saved
-    return dict(model.named_buffers()) | saved
-
-
-def _plain(value: Any) -> Any:
-    """Settings as JSON can hold them, without bookkeeping. Of an object that is no value only its kind is known."""
-    if hasattr(value, "to_dict"):
-        value = value.to_dict()
-    elif is_dataclass(value) and not isinstance(value, type):
-        value = {each.name: getattr(value, each.name) for each in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items() if not _is_bookkeeping(str(key))}
-    if isinstance(value, (set, frozenset)):
-        return sorted(str(part) for part in value)
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    return str(value) if isinstance(value, (torch.dtype, Enum)) else type(value).__name__
-
-
-def _is_bookkeeping(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in _BOOKKEEPING)
-
-
-def tokenizer_fingerprint(tokenizer: Any) -> str:
-    """Vocabulary, merges, special tokens and chat template; a string is a fingerprint taken earlier, None is no
-    tokenizer.
-    """
-    if tokenizer is None or isinstance(tokenizer, str):
-        return tokenizer or "none"
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    words = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab().items()))
-    special = json.dumps(getattr(tokenizer, "special_tokens_map", {}), sort_keys=True, default=str)
-    template = str(getattr(tokenizer, "chat_template", None))
-    return hashlib.sha256("\n".join((words, special, template)).encode()).hexdigest()
-
-
-def sample_keys(input_ids: Tensor, labels: Tensor, attention_mask: Tensor | None = None) -> list[bytes]:
+def sample_keys(
+    input_ids: Tensor, labels: Tensor, attention_mask: Tensor | None = None
+) -> list[bytes]:
     """One key per row: its real tokens and which of them are labelled. Padding does not change it."""
     mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
     ids, wanted, real = input_ids.cpu().long(), labels.cpu().long(), mask.cpu().bool()
-    return [_key(row[kept], label[kept]) for row, label, kept in zip(ids, wanted, real, strict=True)]
+    return [
+        _key(row[kept], label[kept]) for row, label, kept in zip(ids, wanted, real, strict=True)
+    ]
 
 
 def batch_keys(batch: Mapping[str, Any]) -> list[bytes]:
@@ -174,7 +100,9 @@ class ReferenceCache:
             file.close()
 
     def __len__(self) -> int:
-        return len({key for file in self._files for (key,) in file.execute("SELECT sample FROM logprobs")})
+        return len(
+            {key for file in self._files for (key,) in file.execute("SELECT sample FROM logprobs")}
+        )
 
     def missing(self, keys: Sequence[bytes]) -> list[int]:
         """Positions whose sample is not in the cache."""
@@ -185,17 +113,21 @@ class ReferenceCache:
         """The values of a batch's samples, on its device."""
         keys, device = batch_keys(batch), batch["input_ids"].device
         rows = self._rows(keys)
-        if absent := [index for index, key in enumerate(keys) if key not in rows]:
-            unlabelled = "" if batch.get("labels") is not None else " (this batch has none: every real token counts)"
+        absent = [key for key in keys if key not in rows]
+        if absent:
+            unlabelled = ""
+            if batch.get("labels") is None:
+                unlabelled = " (this batch has none: every real token counts)"
             raise InputError(
                 f"{len(absent)} of {len(keys)} samples are not in the reference cache {self.path} ({len(self)} "
                 f"samples): the data, its tokenisation or its labels{unlabelled} differ. Run precompute_reference on "
                 "this data; it adds what is missing."
             )
-        values = [rows[key] for key in keys]
+        totals = [rows[key][0] for key in keys]
+        counts = [rows[key][1] for key in keys]
         return SequenceLogprobs(
-            total=torch.tensor([total for total, _ in values], dtype=torch.float32, device=device),
-            num_tokens=torch.tensor([count for _, count in values], dtype=torch.int64, device=device),
+            total=torch.tensor(totals, dtype=torch.float32, device=device),
+            num_tokens=torch.tensor(counts, dtype=torch.int64, device=device),
         )
 
     def require(self, samples: Iterable[Mapping[str, Any]]) -> None:
@@ -206,7 +138,9 @@ class ReferenceCache:
     def writer(self, rank: int = 0) -> CacheWriter:
         target = self.path / f"rank-{rank:05d}.sqlite"
         if not target.exists():
-            _create(target, {**self.identity, "settings": json.dumps(self._settings, sort_keys=True)})
+            _create(
+                target, {**self.identity, "settings": json.dumps(self._settings, sort_keys=True)}
+            )
         file = _connect(target)
         _check_identity(self.path, file, self.identity, self._settings)
         self._files.append(file)
@@ -224,7 +158,9 @@ class CacheWriter:
         self._file = file
 
     def add(self, keys: Sequence[bytes], logprobs: SequenceLogprobs) -> None:
-        rows = zip(keys, logprobs.total.double().tolist(), logprobs.num_tokens.tolist(), strict=True)
+        rows = zip(
+            keys, logprobs.total.double().tolist(), logprobs.num_tokens.tolist(), strict=True
+        )
         with one_line(self._path, advice=_ADVICE), self._file:
             self._file.executemany("INSERT OR IGNORE INTO logprobs VALUES (?, ?, ?)", rows)
 
@@ -233,7 +169,11 @@ def _create(target: Path, identity: Mapping[str, str]) -> None:
     """Under another name first: a rank that opens the directory meanwhile sees a whole file or none."""
     with one_line(target, advice=_ADVICE):
         target.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(target, advice=_ADVICE) as unfinished, closing(_connect(unfinished)) as file, file:
+    with (
+        whole_file(target, advice=_ADVICE) as unfinished,
+        closing(_connect(unfinished)) as file,
+        file,
+    ):
         file.executescript(_TABLES)
         file.executemany("INSERT INTO meta VALUES (?, ?)", identity.items())
 
@@ -242,7 +182,9 @@ def _connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=60)
 
 
-def _select(file: sqlite3.Connection, keys: Sequence[bytes]) -> Iterator[tuple[bytes, tuple[float, int]]]:
+def _select(
+    file: sqlite3.Connection, keys: Sequence[bytes]
+) -> Iterator[tuple[bytes, tuple[float, int]]]:
     for start in range(0, len(keys), 500):  # SQLite's classic limit is 999 bound values
         part = keys[start : start + 500]
         marks = ",".join("?" * len(part))
@@ -252,12 +194,17 @@ def _select(file: sqlite3.Connection, keys: Sequence[bytes]) -> Iterator[tuple[b
 
 
 def _check_identity(
-    path: Path, file: sqlite3.Connection, identity: Mapping[str, str], settings: dict[str, Any] | None
+    path: Path,
+    file: sqlite3.Connection,
+    identity: Mapping[str, str],
+    settings: dict[str, Any] | None,
 ) -> None:
     try:
         stored = dict(file.execute("SELECT name, value FROM meta"))
     except sqlite3.DatabaseError as error:
-        raise InputError(f"{path} is not a reference cache: {error}. Delete it or choose another path.") from error
+        raise InputError(
+            f"{path} is not a reference cache: {error}. Delete it or choose another path."
+        ) from error
     if stored.get("format") != identity["format"]:
         raise InputError(
             f"the reference cache {path} has format {stored.get('format')}, this vramcast reads {identity['format']} "
@@ -266,20 +213,24 @@ def _check_identity(
         )
     for name, value in identity.items():
         if stored.get(name) != value:
-            settings_apart = _difference(stored.get("settings"), settings) if name == "model" else ""
-            difference = settings_apart or f"{str(stored.get(name))[:12]}, not {value[:12]}"
+            difference = f"{str(stored.get(name))[:12]}, not {value[:12]}"
+            if name == "model":
+                difference = _describe_difference(stored.get("settings"), settings) or difference
             raise InputError(
                 f"the reference cache {path} belongs to another {name} ({difference}). Its log-probabilities would be "
                 "wrong here. Choose another path and run precompute_reference again."
             )
 
 
-def _difference(stored: str | None, settings: dict[str, Any] | None) -> str:
-    """The first settings that differ, in words; nothing where only weights do or where they are not known."""
+def _describe_difference(stored: str | None, settings: dict[str, Any] | None) -> str:
+    """The first settings that differ; empty if only weights do or if the settings are not known."""
     there = json.loads(stored) if stored else None
     if there is None or settings is None:
         return ""
-    here = json.loads(json.dumps(settings))  # as a file gives it back: no tuples
+    here = json.loads(json.dumps(settings))  # as it is read from a file: no tuples
     names = [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
-    words = [f"{name} is {str(there.get(name))[:60]}, not {str(here.get(name))[:60]}" for name in names[:3]]
+    words = [
+        f"{name} is {str(there.get(name))[:60]}, not {str(here.get(name))[:60]}"
+        for name in names[:3]
+    ]
     return "; ".join(words)

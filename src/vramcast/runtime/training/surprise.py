@@ -1,12 +1,17 @@
-"""How strongly each token's loss pulls at each expert's input: per-token, per-expert gradient norms, as tensors.
+"""Surprise: the norm of the loss's gradient at the input of each expert, per token.
 
 In: a mixture-of-experts model in training. Out: after backward, one (tokens, experts) matrix per layer, zero where a
-token was not routed. Nothing is read back to the host. Experts come in two forms. One module for all of them
-(transformers 5) takes (hidden, indices, weights) in one call, which sums the experts' input gradients; while the
-tracker is open that call is made with every token repeated once per chosen expert, which gives the same output and
-separates the gradients, for one (tokens·k, hidden) tensor more per layer. A list of modules (transformers 4) has inputs
-that are apart already; which tokens they are is seen where the block gathers them. Blocks of another form call `watch`
-on the inputs they gather. Does not know what the norms are used for.
+token was not routed. Nothing is read back to the host. Does not know what the norms are used for.
+
+Experts come in two forms:
+- One module for all of them (transformers 5) takes (hidden, indices, weights) in one call, which sums the experts'
+  input gradients. While the tracker is open that call is made with every token repeated once per chosen expert. The
+  output is the same and the gradients are separate, for one (tokens·k, hidden) tensor more per layer. Example: 4
+  tokens, k = 2 of 8 experts, hidden 16. The call gets (8, 16) hidden states and (8, 1) indices instead of (4, 16) and
+  (4, 2); its (8, 16) output is summed in pairs to (4, 16); the 8 norms go to 8 of the 4 × 8 cells of the matrix.
+- A list of modules (transformers 4) has separate inputs; which tokens they are is observed where the block gathers them
+  (`gathering.py`).
+Blocks of another form call `watch` on the inputs they gather.
 """
 
 from __future__ import annotations
@@ -20,7 +25,8 @@ from torch import Tensor, nn
 
 from vramcast.errors import UnsupportedError
 from vramcast.runtime.training.gathering import Gathering
-from vramcast.runtime.training.moe import Passes, Router, find_routers, first_floating, inside_backward
+from vramcast.runtime.training.moe import Passes, inside_backward
+from vramcast.runtime.training.routers import Router, find_routers, first_floating
 
 
 class SurpriseTracker:
@@ -28,15 +34,17 @@ class SurpriseTracker:
 
     def __init__(self, model: nn.Module, routers: Iterable[str] | None = None) -> None:
         self._matrices: dict[str, Tensor] = {}
-        self._pending: dict[str, _Repeated] = {}
+        self._pending: dict[str, _RepeatedCall] = {}
         self._gathering: dict[str, Gathering] = {}
         self._unseen: set[str] = set()
         self._handles: list[Any] = []
         self._passes = Passes(model)
         for router in find_routers(model, routers):
             experts = getattr(router.block, "experts", None)
-            if isinstance(experts, (nn.ModuleList, nn.ModuleDict)):
-                self._track_list(router, list(experts.values() if isinstance(experts, nn.ModuleDict) else experts))
+            if isinstance(experts, nn.ModuleDict):
+                self._track_list(router, list(experts.values()))
+            elif isinstance(experts, nn.ModuleList):
+                self._track_list(router, list(experts))
             elif isinstance(experts, nn.Module):
                 self._track(router.name, experts)
             else:
@@ -46,7 +54,10 @@ class SurpriseTracker:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -82,7 +93,13 @@ class SurpriseTracker:
         )
 
     def watch(
-        self, layer: str, gathered: Tensor, *, tokens: Tensor, experts: Tensor | int, shape: Sequence[int]
+        self,
+        layer: str,
+        gathered: Tensor,
+        *,
+        tokens: Tensor,
+        experts: Tensor | int,
+        shape: Sequence[int],
     ) -> None:
         """Record the gradient norms of inputs a block gathered itself: row i is token `tokens[i]` at expert
         `experts`.
@@ -91,7 +108,9 @@ class SurpriseTracker:
             return
         matrix = self._matrix(layer, torch.Size(shape), gathered)
         rows = tokens.detach()
-        columns = experts.detach() if isinstance(experts, Tensor) else torch.full_like(rows, experts)
+        columns = (
+            experts.detach() if isinstance(experts, Tensor) else torch.full_like(rows, experts)
+        )
 
         def record(gradient: Tensor) -> None:
             matrix.index_put_((rows, columns), _norms(gradient).reshape(-1))
@@ -119,7 +138,7 @@ class SurpriseTracker:
             self._pending.pop(layer, None)  # of a forward that failed inside the experts
             if not experts.training or self._passes.gradient_free:
                 return None
-            call = _Repeated(layer, args, kwargs)
+            call = _RepeatedCall(layer, args, kwargs)
             self._pending[layer] = call
             if not inside_backward():
                 self._matrices.pop(layer, None)
@@ -131,7 +150,8 @@ class SurpriseTracker:
 
     def _folder(self, layer: str) -> Callable[[nn.Module, tuple[Any, ...], Tensor], Tensor | None]:
         def fold(experts: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
-            return self._pending.pop(layer).folded(output) if layer in self._pending else None
+            call = self._pending.pop(layer, None)
+            return None if call is None else call.sum_repeats(output)
 
         return fold
 
@@ -140,12 +160,12 @@ class SurpriseTracker:
         layer = router.name
         self._handles += [
             router.block.register_forward_pre_hook(self._opener(layer), with_kwargs=True),
-            router.block.register_forward_hook(self._closer(layer), always_call=True),  # also when the forward fails
-            *(
-                expert.register_forward_pre_hook(self._looker(layer, index, len(experts)), with_kwargs=True)
-                for index, expert in enumerate(experts)
-            ),
+            # Always called: also when the forward fails.
+            router.block.register_forward_hook(self._closer(layer), always_call=True),
         ]
+        for index, expert in enumerate(experts):
+            look = self._looker(layer, index, len(experts))
+            self._handles.append(expert.register_forward_pre_hook(look, with_kwargs=True))
 
     def _opener(self, layer: str) -> Callable[..., None]:
         def start(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -175,19 +195,20 @@ class SurpriseTracker:
                 return
             tokens = gathering.tokens_of(gathered)
             if tokens is None:
-                self._unseen.add(layer)  # the block may call watch() itself; a step without surprise says so
-            else:
-                shape = (gathering.num_tokens, num_experts)
-                self.watch(layer, gathered, tokens=tokens, experts=index, shape=shape)
+                # The block may call watch() itself; a step without surprise says so.
+                self._unseen.add(layer)
+                return
+            shape = (gathering.num_tokens, num_experts)
+            self.watch(layer, gathered, tokens=tokens, experts=index, shape=shape)
 
         return look
 
 
-class _Repeated:
-    """A call experts(hidden, indices, weights) with every token once per expert that was chosen for it."""
+class _RepeatedCall:
+    """A call experts(hidden, indices, weights) with every token repeated once per expert that was chosen for it."""
 
     def __init__(self, layer: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        hidden, indices, weights = _three(layer, args, kwargs)
+        hidden, indices, weights = _expert_inputs(layer, args, kwargs)
         self.num_tokens, self._k = indices.shape
         self._shape = hidden.shape
         flat = hidden.reshape(self.num_tokens, 1, -1)
@@ -197,15 +218,19 @@ class _Repeated:
         changed = {
             id(hidden): self.hidden,
             id(indices): indices.reshape(-1, 1),
-            # Weights stand beside the indices, or there is one for every expert (gpt-oss in transformers 4).
-            id(weights): weights.reshape(-1, 1)
-            if weights.shape == indices.shape
-            else weights.repeat_interleave(self._k, dim=0),
+            id(weights): self._repeat_weights(weights, indices),
         }
         self.args = tuple(changed[id(value)] for value in args)
         self.kwargs = {name: changed[id(value)] for name, value in kwargs.items()}
 
-    def folded(self, output: Tensor) -> Tensor:
+    def _repeat_weights(self, weights: Tensor, indices: Tensor) -> Tensor:
+        """There is a weight per index, or one for every expert (gpt-oss in transformers 4)."""
+        if weights.shape == indices.shape:
+            return weights.reshape(-1, 1)
+        return weights.repeat_interleave(self._k, dim=0)
+
+    def sum_repeats(self, output: Tensor) -> Tensor:
+        """The output of the original call."""
         return output.reshape(self.num_tokens, self._k, -1).sum(dim=1).reshape(self._shape)
 
 
@@ -213,16 +238,27 @@ def _norms(gradient: Tensor) -> Tensor:
     return torch.linalg.vector_norm(gradient, dim=-1, dtype=torch.float32)
 
 
-def _three(layer: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden states first; of the two others the integers are indices, in whichever order and by whatever name."""
+def _expert_inputs(
+    layer: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states, indices and weights. The hidden states come first; of the others the integers are indices."""
     values = (*args, *kwargs.values())
-    if len(values) == 3 and all(isinstance(value, Tensor) for value in values):
-        hidden, *others = values
-        indices = [value for value in others if not value.is_floating_point() and value.dim() == 2]
-        weights = [value for value in others if value.is_floating_point() and value.dim() == 2]
-        if len(indices) == len(weights) == 1 and hidden.numel() == indices[0].shape[0] * hidden.shape[-1]:
-            return hidden, indices[0], weights[0]
-    raise UnsupportedError(
+    if len(values) != 3 or not all(isinstance(value, Tensor) for value in values):
+        raise _unknown_call(layer)
+    hidden, indices, weights = values
+    if indices.is_floating_point():
+        indices, weights = weights, indices
+    if indices.is_floating_point() or not weights.is_floating_point():
+        raise _unknown_call(layer)
+    if indices.dim() != 2 or weights.dim() != 2:
+        raise _unknown_call(layer)
+    if hidden.numel() != indices.shape[0] * hidden.shape[-1]:
+        raise _unknown_call(layer)
+    return hidden, indices, weights
+
+
+def _unknown_call(layer: str) -> UnsupportedError:
+    return UnsupportedError(
         f"the experts beside {layer} are not called as experts(hidden, indices, weights) with (tokens, ...) tensors. "
         "Call SurpriseTracker.watch() inside the block on each expert's gathered input instead."
     )

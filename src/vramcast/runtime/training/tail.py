@@ -1,10 +1,13 @@
-"""The upper layers of a model as a model of its own, on any device, fed with what the lower layers produced.
+"""The upper layers of a model as a separate model, on any device, whose input is the output of the lower layers.
 
 In: a model whose blocks are in a ModuleList, and the first layer to take. Out: a module with the same parameter names
 that runs the model's own forward, in which everything below that layer is a stand-in without weights. So masks,
-positions, the last norm and the head are computed by the model's code, and only the layers' weights, the norm's and
-the head's are copied. A stand-in for a layer has the layer's plain attributes, which some forwards read (gemma2 of
-transformers 4.53 to 4.57). Encoder-decoder models are not known here.
+positions, the last norm and the head are computed by the model's code, and only the weights of the upper layers, the
+norm and the head are copied. A stand-in for a layer has the layer's plain attributes, which some forwards read (gemma2
+of transformers 4.53 to 4.57). Encoder-decoder models are not supported.
+
+Example: 32 layers of 400 MiB each, cut at layer 29, a head of 500 MiB. The tail holds layers 29 to 31 and the head,
+1,700 MiB; layers 0 to 28 are stand-ins that return their input.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ class Layers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefix:
-    """What the layers below the cut made of one batch."""
+    """The output of the layers below the cut for one batch."""
 
     hidden: Tensor
     inputs: dict[str, Any]
@@ -51,7 +54,9 @@ def find_layers(model: nn.Module, parameters: Iterable[str]) -> Layers:
         name, index = _layer_of(model, parameter)
         found.setdefault(name, set()).add(index)
     if len(found) != 1:
-        raise UnsupportedError(f"the inner parameters are in several stacks of layers: {', '.join(sorted(found))}.")
+        raise UnsupportedError(
+            f"the inner parameters are in several stacks of layers: {', '.join(sorted(found))}."
+        )
     ((name, indices),) = found.items()
     modules = model.get_submodule(name)
     assert isinstance(modules, nn.ModuleList)
@@ -64,13 +69,17 @@ def _layer_of(model: nn.Module, parameter: str) -> tuple[str, int]:
         name = ".".join(parts[:depth])
         if isinstance(model.get_submodule(name), nn.ModuleList):
             return name, int(parts[depth])
-    raise UnsupportedError(f"{parameter} is not inside a ModuleList of layers, so there is no layer to cut at.")
+    raise UnsupportedError(
+        f"{parameter} is not inside a ModuleList of layers, so there is no layer to cut at."
+    )
 
 
 class Tail:
     """Layers from `from_layer` on. Costs nothing with device=None: it then shares the model's tensors."""
 
-    def __init__(self, model: nn.Module, layers: Layers, *, from_layer: int, device: torch.device | None) -> None:
+    def __init__(
+        self, model: nn.Module, layers: Layers, *, from_layer: int, device: torch.device | None
+    ) -> None:
         _check_from_layer(layers, from_layer)
         self.model = model
         self.layers = layers
@@ -87,24 +96,25 @@ class Tail:
             head.register_forward_pre_hook(self._select)
 
     def send_prefix(self, device: torch.device) -> None:
-        """Everything the lower part runs to the device; what only the upper part runs to the CPU, to wait there."""
+        """Move everything the lower part uses to the device, and what only the upper part uses to the CPU."""
         upper = self._upper_only()
         for parameter in (*self.model.parameters(), *self.model.buffers()):
             parameter.data = parameter.data.to("cpu" if id(parameter) in upper else device)
 
     def prefix_bytes(self) -> int:
-        """What of the model is on the lower part's device: all of it where the tail shares its tensors."""
+        """Bytes of the model on the lower part's device: all of it if the tail shares its tensors."""
         upper = set() if self._device is None else self._upper_only()
         tensors = (*self.model.parameters(), *self.model.buffers())
         return tensor_bytes([tensor for tensor in tensors if id(tensor) not in upper])
 
     def _upper_only(self) -> set[int]:
         """Parameters of the copied layers and of the head, without those that something below also uses (ties)."""
+        upper = list(self.layers.modules[self.from_layer :])
         head = _head(self.model)
-        mine = [*self.layers.modules[self.from_layer :], *([head] if head is not None else [])]
-        above = {id(parameter) for module in mine for parameter in module.parameters()}
-        below = {id(p) for module in _stand_ins(self.model, self.layers, self.from_layer) for p in module.parameters()}
-        return above - below
+        if head is not None:
+            upper.append(head)
+        lower = _stand_ins(self.model, self.layers, self.from_layer)
+        return _parameter_ids(upper) - _parameter_ids(lower)
 
     def prefix(self, batch: Mapping[str, Any]) -> Prefix:
         """Run the model up to the cut, once, without a graph: everything below is frozen."""
@@ -114,12 +124,16 @@ class Tail:
             caught.append(args[0] if args else kwargs["hidden_states"])
             raise _Stop
 
-        def look(module: nn.Module, args: Any, output: Any) -> None:
+        def notice_tuples(module: nn.Module, args: Any, output: Any) -> None:
             self._tuples = isinstance(output, tuple)
 
-        handles = [self.layers.modules[self.from_layer].register_forward_pre_hook(stop, with_kwargs=True)]
+        handles = [
+            self.layers.modules[self.from_layer].register_forward_pre_hook(stop, with_kwargs=True)
+        ]
         if self.from_layer > 0:
-            handles.append(self.layers.modules[self.from_layer - 1].register_forward_hook(look))
+            handles.append(
+                self.layers.modules[self.from_layer - 1].register_forward_hook(notice_tuples)
+            )
         training = self.model.training
         try:
             with torch.no_grad():
@@ -134,7 +148,10 @@ class Tail:
         return Prefix(hidden=caught[0].detach(), inputs=inputs)
 
     def __call__(
-        self, prefix: Prefix, weights: Mapping[str, Tensor] | None = None, positions: Tensor | None = None
+        self,
+        prefix: Prefix,
+        weights: Mapping[str, Tensor] | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Logits of the upper layers with some weights replaced; only at `positions` (rows of indices) if given."""
         for stand_in in self.module.modules():
@@ -179,7 +196,7 @@ class _PassThrough(nn.Module):  # type: ignore[misc]  # torch is not followed by
 
 
 class _Blank(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
-    """Stands for an embedding: the right shape, never read."""
+    """Stands for an embedding: an output of the right shape that is never read."""
 
     def __init__(self, like: nn.Embedding) -> None:
         super().__init__()
@@ -190,14 +207,16 @@ class _Blank(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
 
 
 class _Absent(nn.Module):  # type: ignore[misc]  # torch is not followed by mypy
-    """Stands for a tower beside the layers, such as a vision encoder."""
+    """Stands for another tower of the model, such as a vision encoder."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        raise UnsupportedError(f"{self.name} was called above the cut. Its inputs must be consumed below the layers.")
+        raise UnsupportedError(
+            f"{self.name} was called above the cut. Its inputs must be consumed below the layers."
+        )
 
 
 def _check_from_layer(layers: Layers, from_layer: int) -> None:
@@ -210,20 +229,32 @@ def _check_from_layer(layers: Layers, from_layer: int) -> None:
 
 
 def _stand_ins(model: nn.Module, layers: Layers, from_layer: int) -> dict[nn.Module, nn.Module]:
-    """Lower layers, embeddings and other towers: whatever the upper layers do not need."""
-    stand_ins: dict[nn.Module, nn.Module] = {layer: _PassThrough(layer) for layer in layers.modules[:from_layer]}
+    """Lower layers, embeddings and other towers, with what replaces each: the upper layers do not need them."""
+    stand_ins: dict[nn.Module, nn.Module] = {}
+    for layer in layers.modules[:from_layer]:
+        stand_ins[layer] = _PassThrough(layer)
     inside = {id(module) for module in layers.modules.modules()}
-    around = {
-        id(module) for name, module in model.named_modules() if f"{layers.name}.".startswith(f"{name}." if name else "")
-    }
     for name, module in model.named_modules():
-        if id(module) in inside or id(module) in around:
+        if id(module) in inside or _is_around(name, layers):
             continue
         if isinstance(module, nn.Embedding):
             stand_ins[module] = _Blank(module)
-        elif any(isinstance(part, nn.ModuleList) for part in module.modules()):
+        elif _has_layers(module):
             stand_ins[module] = _Absent(name)
     return stand_ins
+
+
+def _is_around(name: str, layers: Layers) -> bool:
+    """Whether the module of this name contains the layers, or is their ModuleList."""
+    return not name or f"{layers.name}.".startswith(f"{name}.")
+
+
+def _has_layers(module: nn.Module) -> bool:
+    return any(isinstance(part, nn.ModuleList) for part in module.modules())
+
+
+def _parameter_ids(modules: Iterable[nn.Module]) -> set[int]:
+    return {id(parameter) for module in modules for parameter in module.parameters()}
 
 
 def _head(model: nn.Module) -> nn.Module | None:

@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from vramcast.errors import InputError, UnsupportedError
 from vramcast.runtime.ranks import average_
 from vramcast.runtime.training.graph_cut import as_leaf
-from vramcast.runtime.training.moe import AuxCollector, Router, Routing, find_routers
+from vramcast.runtime.training.moe import AuxCollector
+from vramcast.runtime.training.routers import Router, Routing, find_routers
 from vramcast.runtime.training.surprise import SurpriseTracker
 
 Closure = Callable[[], Tensor]
@@ -130,11 +131,16 @@ class TwoPhaseStep(_TwoOptimizers):
         _check_whole(self.collector, leaves)
         loss = self.gating_loss(self.collector.replay(leaves))
         targets = {
-            (name, key): leaf for name, named in leaves.items() for key, leaf in named.items() if leaf.requires_grad
+            (name, key): leaf
+            for name, named in leaves.items()
+            for key, leaf in named.items()
+            if leaf.requires_grad
         }
         gradients = _gradients(loss, list(targets.values()))
         self.collector.release()
-        gates = {router.name: dict(router.gate.named_parameters()) for router in self.collector.routers}
+        gates = {
+            router.name: dict(router.gate.named_parameters()) for router in self.collector.routers
+        }
         for (name, key), gradient in zip(targets, gradients, strict=True):
             _accumulate(gates[name][key], average_(gradient, self.group))
         return loss.detach()
@@ -199,14 +205,18 @@ class OnePassStep:
         self.coefficient = coefficient
         self._losses: dict[str, Tensor] = {}
         self._handles = [
-            router.gate.register_forward_hook(self._hook_of(router)) for router in find_routers(model, routers)
+            router.gate.register_forward_hook(self._hook_of(router))
+            for router in find_routers(model, routers)
         ]
 
     def __enter__(self) -> OnePassStep:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -265,7 +275,9 @@ def _no_gradients_after_failure(optimizers: Sequence[torch.optim.Optimizer]) -> 
         raise
 
 
-def _check_disjoint(main: torch.optim.Optimizer, gate: torch.optim.Optimizer, collector: AuxCollector) -> None:
+def _check_disjoint(
+    main: torch.optim.Optimizer, gate: torch.optim.Optimizer, collector: AuxCollector
+) -> None:
     in_main = {id(p) for group in main.param_groups for p in group["params"]}
     in_gate = {id(p) for group in gate.param_groups for p in group["params"]}
     if in_main & in_gate:
@@ -289,15 +301,21 @@ def _gradients(loss: Tensor, targets: list[Tensor]) -> list[Tensor]:
         )
     gradients = torch.autograd.grad(loss, targets, allow_unused=True)
     if all(gradient is None for gradient in gradients):
-        raise InputError("the gating loss reaches none of the gates' parameters. Are they frozen or replaced?")
-    return [torch.zeros_like(t) if g is None else g for t, g in zip(targets, gradients, strict=True)]
+        raise InputError(
+            "the gating loss reaches none of the gates' parameters. Are they frozen or replaced?"
+        )
+    return [
+        torch.zeros_like(t) if g is None else g for t, g in zip(targets, gradients, strict=True)
+    ]
 
 
 def _full_parameters(gate: nn.Module) -> dict[str, Tensor]:
     """Leaves with the whole parameter, gathered where FSDP2 keeps a shard (a gate is experts × hidden: small)."""
     with torch.no_grad():
         return {
-            name: as_leaf(p.full_tensor() if hasattr(p, "full_tensor") else p, requires_grad=p.requires_grad)
+            name: as_leaf(
+                p.full_tensor() if hasattr(p, "full_tensor") else p, requires_grad=p.requires_grad
+            )
             for name, p in gate.named_parameters()
         }
 

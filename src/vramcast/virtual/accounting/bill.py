@@ -1,28 +1,45 @@
-"""Peaks → Ledger: what each storage was, in the words of the ledger.
+"""The memory breakdown of a trace: the peaks of phases → Ledger, each storage in the words of the ledger.
 
-A storage is identified while it lives (parameters, gradients and optimizer states from the objects that own them, the
-rest from where it was born) and becomes a line when its phase ends. Lines with the same text in several phases are one
-entry, if they are the same bytes there.
+In come the peaks that the meters hand out when a phase ends. A storage is identified while it is allocated:
+parameters, gradients and optimizer states from the objects that own them, the rest from where it was made. It becomes
+part of a line when its phase ends. Out comes a Ledger: lines with the same text and the same bytes in several phases
+are one entry. Does not know single ops, nor what a job would take without running it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from vramcast.allocator import OomMoment
-from vramcast.ledger import BACKWARD, LOSS, NEXT_BACKWARD, NEXT_LOSS, Category, Entry, Ledger, Level, Origin
-from vramcast.virtual.accounting.meter import Peak
+from vramcast.catalog.gpus import Gpu
+from vramcast.ledger import (
+    BACKWARD,
+    LOSS,
+    NEXT_BACKWARD,
+    NEXT_LOSS,
+    Category,
+    Entry,
+    Ledger,
+    Level,
+    Origin,
+)
+from vramcast.virtual.accounting.meter import Meter, Peak
 from vramcast.virtual.accounting.source_lines import format_line
-from vramcast.virtual.accounting.storages import FROM_HOST, HOST_PLACE, PINNED_PLACE, Record, has_storage
+from vramcast.virtual.accounting.storages import (
+    ADOPTED,
+    FROM_HOST,
+    HOST_PLACE,
+    HOST_PLACES,
+    PINNED_PLACE,
+    Record,
+    has_storage,
+    strided_parts,
+)
 from vramcast.virtual.kernels import convolution
-from vramcast.virtual.kernels.sparse import parts_of
-
-if TYPE_CHECKING:
-    from vramcast.virtual.gpu import VirtualGpu
 
 _OUTPUT_HEADS = (".lm_head", ".embed_out", ".output_projection")
 _LOSS_OPS = ("log_softmax", "nll_loss", "cross_entropy")
@@ -30,7 +47,7 @@ _LOSS_OPS = ("log_softmax", "nll_loss", "cross_entropy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortage:
-    """The request that failed, and what was alive then."""
+    """The request that failed, and the records that were allocated then."""
 
     phase: str
     place: str
@@ -40,7 +57,7 @@ class Shortage:
 
 
 class Line(NamedTuple):
-    """What makes two storages the same line."""
+    """Storages for which these three are equal are one line."""
 
     category: Category
     component: str
@@ -48,179 +65,238 @@ class Line(NamedTuple):
 
 
 class Bill:
-    def __init__(self, gpu: VirtualGpu) -> None:
-        self._gpu = gpu
+    """`models` and `optimizers` are those the script has used so far, in order; both grow while it runs."""
+
+    def __init__(
+        self,
+        card: Gpu,
+        meters: Mapping[str, Meter],
+        records: Mapping[int, Record],
+        models: Iterable[torch.nn.Module],
+        optimizers: Iterable[Any],
+    ) -> None:
+        self._card = card
+        self._meters = meters
+        self._records = records
+        self._models = models
+        self._optimizers = optimizers
         self._peaks: dict[tuple[str, str], Peak] = {}
         self._lines: dict[tuple[str, str], dict[Line, int]] = {}
+        # told of every peak that is the largest of its phase so far, with the line of each storage
+        self.watch: Callable[[Peak, tuple[Line, ...]], None] | None = None
+
+    # -- while the script runs -------------------------------------------------------------------------------------
 
     def identify(self) -> None:
-        """Name what parameters, their gradients and the optimizers own now."""
-        records = self._gpu.storages.records
+        """Name the storages that parameters, their gradients and the optimizers own now."""
         for name, parameter, category in self._parameters():
-            _name(records, parameter, category, name)
+            self._name(parameter, category, name)
             if parameter.grad is not None:
-                _name(records, parameter.grad, Category.GRADIENTS, name)
-        for optimizer in self._gpu.optimizers:
+                self._name(parameter.grad, Category.GRADIENTS, name)
+        for optimizer in self._optimizers:
             for values in optimizer.state.values():
                 for key, tensor in _state_tensors(values):
-                    _name(records, tensor, Category.OPTIMIZER, key)
+                    self._name(tensor, Category.OPTIMIZER, key)
 
-    def take(self, peak: Peak, now: int) -> None:
-        """Keep the most demanding instance of each phase."""
+    def _parameters(self) -> Iterator[tuple[str, Any, Category]]:
+        models = _outermost(list(self._models))
+        yield from _model_parameters(models)
+        in_models = {id(parameter) for model in models for parameter in model.parameters()}
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                for index, parameter in enumerate(group["params"]):
+                    if id(parameter) not in in_models:
+                        yield f"parameter {index}", parameter, Category.WEIGHTS
+
+    def _name(self, tensor: torch.Tensor, category: Category, name: str) -> None:
+        if hasattr(tensor, "_local_tensor"):  # of a DTensor
+            tensor = tensor._local_tensor
+        for part in strided_parts(tensor):
+            if not has_storage(part):
+                continue
+            record = self._records.get(part.untyped_storage()._cdata)
+            if record is not None:
+                record.category, record.name = category, name
+
+    def keep_peak(self, peak: Peak) -> None:
+        """Keep the largest peak of each phase, of all times that the phase was run."""
         key = (peak.place, peak.phase)
-        best = self._peaks.get(key)
-        if best is not None and best.allocated_bytes >= peak.allocated_bytes:
-            if peak.reserved_bytes > best.reserved_bytes:
-                self._peaks[key] = replace(best, reserved_bytes=peak.reserved_bytes)
-            return
-        reserved = max(peak.reserved_bytes, best.reserved_bytes if best else 0)
-        lines = self._summed(peak.alive, peak.phase)
-        known = sum(lines.values())
-        if known < peak.allocated_bytes:
+        largest = self._peaks.get(key)
+        reserved = peak.reserved_bytes
+        if largest is not None:
+            reserved = max(reserved, largest.reserved_bytes)
+            if largest.allocated_bytes >= peak.allocated_bytes:
+                self._peaks[key] = replace(largest, reserved_bytes=reserved)
+                return
+        lines = self._sum_by_line(peak.alive, peak.phase)
+        inside_kernel_bytes = peak.allocated_bytes - sum(lines.values())
+        if inside_kernel_bytes > 0:
             inside = Line(Category.TEMPORARY, "inside a kernel", "")
-            lines[inside] = lines.get(inside, 0) + peak.allocated_bytes - known
+            lines[inside] = lines.get(inside, 0) + inside_kernel_bytes
         self._peaks[key] = replace(peak, reserved_bytes=reserved, alive=())
         self._lines[key] = lines
+        if self.watch is not None:
+            self.watch(peak, tuple(_line(record, peak.phase) for record in peak.alive))
 
-    def take_shortage(self, shortage: Shortage) -> None:
-        """The phase that ran out: what was alive plus the request, so that the sum is what the card lacked."""
+    def keep_shortage(self, shortage: Shortage, now: int) -> None:
+        """For the phase that ran out of memory: what was allocated plus the request, so what the card lacked."""
         key = (shortage.place, shortage.phase)
-        lines = self._summed((*shortage.alive, shortage.request), shortage.phase)
+        lines = self._sum_by_line((*shortage.alive, shortage.request), shortage.phase)
         moment = shortage.moment
         self._lines[key] = lines
         self._peaks[key] = Peak(
-            phase=shortage.phase, place=shortage.place, event=self._gpu.clock, allocated_bytes=sum(lines.values()),
-            reserved_bytes=moment.reserved_bytes + moment.segment_bytes, alive=(),
-        )  # fmt: skip
+            phase=shortage.phase,
+            place=shortage.place,
+            event=now,
+            allocated_bytes=sum(lines.values()),
+            reserved_bytes=moment.reserved_bytes + moment.segment_bytes,
+            alive=(),
+        )
 
-    def _summed(self, records: Iterable[Record], phase: str) -> dict[Line, int]:
+    def _sum_by_line(self, records: Iterable[Record], phase: str) -> dict[Line, int]:
         lines: dict[Line, int] = {}
         for record in records:
-            line = self._line(record, phase)
+            line = _line(record, phase)
             lines[line] = lines.get(line, 0) + record.nbytes
         return lines
 
+    # -- afterwards ------------------------------------------------------------------------------------------------
+
     def ledger(self) -> Ledger:
-        entries = [entry for place in self._places() for entry in self._traced(place)]
-        for place in self._gpu.places:
-            phases = [phase for at, phase in self._peaks if at == place]
-            if any(self._lines[place, phase] for phase in phases):  # an untouched card has no context
-                entries += self._around(place, phases)
-        entries += self._slack(PINNED_PLACE, [phase for at, phase in self._peaks if at == PINNED_PLACE])
+        entries: list[Entry] = []
+        for place in dict.fromkeys(place for place, _ in self._peaks):
+            entries += self._storage_entries(place)
+        for place in self._meters:
+            phases = self._phases_at(place)
+            used = any(self._lines[place, phase] for phase in phases)
+            if used and place not in HOST_PLACES:  # a card that is not used has no CUDA context
+                entries += self._slack_entries(place)
+                entries += self._convolution_entries(place)
+                entries.append(self._context_entry(place))
+        entries += self._slack_entries(PINNED_PLACE)
         ledger = Ledger(entries=tuple(entries))
         ledger.check()
         return ledger
 
-    # -- lines -----------------------------------------------------------------------------------------------------
+    def _phases_at(self, place: str) -> tuple[str, ...]:
+        return tuple(phase for at, phase in self._peaks if at == place)
 
-    def _line(self, record: Record, phase: str) -> Line:
-        category = record.category or self._category(record, phase)
-        where = record.name or record.module or record.cause
-        return Line(category, where, format_line(record.line))
-
-    def _category(self, record: Record, phase: str) -> Category:
-        if any(word in record.cause for word in _LOSS_OPS) or record.module.endswith(_OUTPUT_HEADS):
-            return Category.LOGITS
-        if record.phase in (BACKWARD, NEXT_BACKWARD) and not record.recomputed:
-            return Category.TEMPORARY
-        if not record.module and record.cause in (FROM_HOST, "adopted"):
-            return Category.INPUT
-        if not record.module and record.phase in (LOSS, NEXT_LOSS):  # between what the model returns and backward
-            return Category.LOGITS
-        if record.death is not None and record.phase == phase:
-            return Category.TEMPORARY
-        return Category.ACTIVATIONS if record.module else Category.TEMPORARY
-
-    def _parameters(self) -> Iterator[tuple[str, Any, Category]]:
-        roots = list(self._gpu.path.roots)
-        trains = {id(root): any(p.requires_grad for p in root.parameters()) for root in roots}
-        for root in roots:
-            companion = not trains[id(root)] and any(trains.values())
-            for name, parameter in root.named_parameters():
-                yield name, parameter, Category.COMPANION if companion else Category.WEIGHTS
-        seen = {id(p) for root in roots for p in root.parameters()}
-        for optimizer in self._gpu.optimizers:
-            for group in optimizer.param_groups:
-                for index, parameter in enumerate(group["params"]):
-                    if id(parameter) not in seen:
-                        yield f"parameter {index}", parameter, Category.WEIGHTS
-
-    # -- entries ---------------------------------------------------------------------------------------------------
-
-    def _places(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(place for place, _ in self._peaks))
-
-    def _traced(self, place: str) -> Iterator[Entry]:
+    def _storage_entries(self, place: str) -> Iterator[Entry]:
         phases_of: dict[tuple[Line, int], list[str]] = {}
         for (at, phase), lines in self._lines.items():
-            if at == place:
-                for line, nbytes in lines.items():
-                    if nbytes:
-                        phases_of.setdefault((line, nbytes), []).append(phase)
+            if at != place:
+                continue
+            for line, nbytes in lines.items():
+                if nbytes:
+                    phases_of.setdefault((line, nbytes), []).append(phase)
         for (line, nbytes), phases in phases_of.items():
             yield Entry(
-                category=line.category, component=line.component, source=line.source, nbytes=nbytes,
-                place="host" if place == HOST_PLACE else place, phases=tuple(phases), origin=Origin.TRACED,
-            )  # fmt: skip
+                category=line.category,
+                component=line.component,
+                source=line.source,
+                nbytes=nbytes,
+                place="host" if place == HOST_PLACE else place,
+                phases=tuple(phases),
+                origin=Origin.TRACED,
+            )
 
-    def _around(self, place: str, phases: Iterable[str]) -> Iterator[Entry]:
-        """What the allocator keeps beyond what is allocated, and what the process holds outside it."""
-        yield from self._slack(place, phases)
-        yield from self._convolutions(place, phases)
-        card = self._gpu.card
-        yield Entry(
-            category=Category.CONTEXT, component=f"CUDA context on {card.name}", place=place, phases=tuple(phases),
-            nbytes=card.context_bytes or 0, origin=Origin.ASSUMED, level=Level.PROCESS, source=card.context_source,
+    def _context_entry(self, place: str) -> Entry:
+        card = self._card
+        return Entry(
+            category=Category.CONTEXT,
+            component=f"CUDA context on {card.name}",
+            place=place,
+            phases=self._phases_at(place),
+            nbytes=card.context_bytes or 0,
+            origin=Origin.ASSUMED,
+            level=Level.PROCESS,
+            source=card.context_source,
             range_bytes=card.context_range_bytes,
-        )  # fmt: skip
+        )
 
-    def _slack(self, place: str, phases: Iterable[str]) -> Iterator[Entry]:
-        for phase in phases:
+    def _slack_entries(self, place: str) -> Iterator[Entry]:
+        """What the allocator has reserved beyond what is allocated."""
+        for phase in self._phases_at(place):
             peak = self._peaks[place, phase]
             slack = peak.reserved_bytes - peak.allocated_bytes
             if slack:
                 yield Entry(
-                    category=Category.SLACK, component="cached and unusable blocks", place=place, phases=(phase,),
-                    nbytes=slack, origin=Origin.SIMULATED, level=Level.RESERVED, range_bytes=self._slack_range(peak),
+                    category=Category.SLACK,
+                    component="cached and unusable blocks",
+                    place=place,
+                    phases=(phase,),
+                    nbytes=slack,
+                    origin=Origin.SIMULATED,
+                    level=Level.RESERVED,
+                    range_bytes=self._slack_range(peak),
                     formula="reserved − allocated, replayed through the caching allocator",
-                )  # fmt: skip
+                )
 
     def _slack_range(self, peak: Peak) -> tuple[int, int] | None:
-        """From the first convolution on: at least what was allocated so far, at most what the card has left."""
-        meter, card = self._gpu.meters[peak.place], self._gpu.card
+        """Convolution workspaces are unknown and change what is reserved, from the first convolution on.
+
+        At least what was allocated so far stays reserved; at most the card is full.
+        """
+        meter, card = self._meters[peak.place], self._card
         peaks = [other for (place, _), other in self._peaks.items() if place == peak.place]
-        since = min((other.event for other in peaks if other.phase in meter.possible_bytes), default=None)
-        if since is None or peak.event < since:
+        with_convolutions = [other.event for other in peaks if other.phase in meter.possible_bytes]
+        if not with_convolutions or peak.event < min(with_convolutions):
             return None
         slack = peak.reserved_bytes - peak.allocated_bytes
-        held = max(other.allocated_bytes for other in peaks if other.event <= peak.event) - peak.allocated_bytes
-        room = card.capacity_bytes() - (card.context_bytes or 0) - peak.allocated_bytes - self._workspace_bytes(peak)
+        largest_so_far = max(other.allocated_bytes for other in peaks if other.event <= peak.event)
+        least = min(slack, largest_so_far - peak.allocated_bytes)
+        outside_slack = (
+            (card.context_bytes or 0) + peak.allocated_bytes + self._workspace_limit_bytes(peak)
+        )
+        room = card.capacity_bytes() - outside_slack
         most = slack + convolution.EXTRA_SEGMENTS * meter.largest_workspace_bytes
-        return min(slack, held), max(slack, min(most, room))
+        return least, max(slack, min(most, room))
 
-    def _convolutions(self, place: str, phases: Iterable[str]) -> Iterator[Entry]:
-        """What workspaces would add to the peak of a phase that has convolutions: from nothing to the most."""
-        for phase in phases:
-            if phase in self._gpu.meters[place].possible_bytes:
-                most = self._workspace_bytes(self._peaks[place, phase])
+    def _convolution_entries(self, place: str) -> Iterator[Entry]:
+        """What workspaces may add to the peak of a phase that has convolutions: nothing, or up to a limit."""
+        for phase in self._phases_at(place):
+            if phase in self._meters[place].possible_bytes:
+                limit_bytes = self._workspace_limit_bytes(self._peaks[place, phase])
                 yield Entry(
-                    category=Category.WORKSPACE, component="cuDNN convolution workspace", place=place, phases=(phase,),
-                    nbytes=0, range_bytes=(0, most), origin=Origin.ASSUMED, source=convolution.SOURCE,
-                )  # fmt: skip
+                    category=Category.WORKSPACE,
+                    component="cuDNN convolution workspace",
+                    place=place,
+                    phases=(phase,),
+                    nbytes=0,
+                    range_bytes=(0, limit_bytes),
+                    origin=Origin.ASSUMED,
+                    source=convolution.SOURCE,
+                )
 
-    def _workspace_bytes(self, peak: Peak) -> int:
-        """The most that a workspace may have lifted the peak."""
-        return max(0, self._gpu.meters[peak.place].possible_bytes.get(peak.phase, 0) - peak.allocated_bytes)
+    def _workspace_limit_bytes(self, peak: Peak) -> int:
+        """How much higher the peak may have been with workspaces."""
+        possible = self._meters[peak.place].possible_bytes.get(peak.phase, 0)
+        return max(0, possible - peak.allocated_bytes)
 
 
-def _name(records: dict[int, Record], tensor: torch.Tensor, category: Category, name: str) -> None:
-    if hasattr(tensor, "_local_tensor"):
-        tensor = tensor._local_tensor
-    for part in parts_of(tensor):
-        if has_storage(part):  # torch.func's wrappers have none
-            record = records.get(part.untyped_storage()._cdata)
-            if record is not None:
-                record.category, record.name = category, name
+# -- whose storage it is -------------------------------------------------------------------------------------------
+
+
+def _outermost(models: list[torch.nn.Module]) -> list[torch.nn.Module]:
+    """Without those that are part of another one.
+
+    Checkpointing calls a model's blocks again during backward, outside of the model. A parameter keeps the name it has
+    in the whole model: `model.layers.0.mlp.up_proj.weight`, not the block's `mlp.up_proj.weight`.
+    """
+    inside = {id(part) for model in models for part in model.modules() if part is not model}
+    return [model for model in models if id(model) not in inside]
+
+
+def _model_parameters(
+    models: list[torch.nn.Module],
+) -> Iterator[tuple[str, torch.nn.Parameter, Category]]:
+    """A model without a trainable parameter is a companion (reference, teacher) of one that has some."""
+    trains = [any(parameter.requires_grad for parameter in m.parameters()) for m in models]
+    for model, is_trained in zip(models, trains, strict=True):
+        is_companion = not is_trained and any(trains)
+        category = Category.COMPANION if is_companion else Category.WEIGHTS
+        for name, parameter in model.named_parameters():
+            yield name, parameter, category
 
 
 def _state_tensors(values: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -229,3 +305,31 @@ def _state_tensors(values: Any) -> Iterator[tuple[str, torch.Tensor]]:
     for key, value in values.items():
         if isinstance(value, torch.Tensor):
             yield str(key), value
+
+
+def _line(record: Record, phase: str) -> Line:
+    category = record.category or _category(record, phase)
+    component = record.name or record.module or record.cause
+    return Line(category, component, format_line(record.line))
+
+
+def _category(record: Record, phase: str) -> Category:
+    """What a storage is that no parameter or optimizer owns, at the peak of `phase`."""
+    if _belongs_to_loss(record):
+        return Category.LOGITS
+    if record.phase in (BACKWARD, NEXT_BACKWARD) and not record.recomputed:
+        return Category.TEMPORARY
+    if record.module:
+        freed_in_its_own_phase = record.freed_at is not None and record.phase == phase
+        return Category.TEMPORARY if freed_in_its_own_phase else Category.ACTIVATIONS
+    if record.cause in (FROM_HOST, ADOPTED):
+        return Category.INPUT
+    if record.phase in (LOSS, NEXT_LOSS):  # after the model has returned, before backward
+        return Category.LOGITS
+    return Category.TEMPORARY
+
+
+def _belongs_to_loss(record: Record) -> bool:
+    if record.module.endswith(_OUTPUT_HEADS):
+        return True
+    return any(word in record.cause for word in _LOSS_OPS)

@@ -17,7 +17,9 @@ class CardMemory:
 
     def __init__(self, card: Gpu, index: int, settings: AllocatorSettings) -> None:
         context_bytes = card.context_bytes or 0
-        self.allocator = Allocator(card.capacity_bytes(), settings, index, context_bytes=context_bytes)
+        self.allocator = Allocator(
+            card.capacity_bytes(), settings, index, context_bytes=context_bytes
+        )
         self.stream = 0
         self.pool = DEFAULT_POOL  # another one while a CUDA graph is captured
 

@@ -1,27 +1,31 @@
-"""Where in the model the script is: the path of the module whose forward runs, also for ops of its backward."""
+"""Which module's forward is running, by its path in the model; for an op of backward, the one that recorded it.
+
+In come calls of `nn.Module`, which `install` patches. Out come the path ("GPT.blocks.3.mlp"), the models seen so far,
+and the beginning and end of forward for `phases`. Does not know modules that are called around `Module.__call__`.
+"""
 
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from vramcast.patches import Patches
-    from vramcast.virtual.gpu import VirtualGpu
+from vramcast.patches import Patches
+from vramcast.virtual.accounting.phases import Phases
 
-_BACKWARD_MEMORY = 1 << 20  # sequence numbers remembered before the oldest half is dropped
+_MAX_REMEMBERED = 1 << 20  # autograd nodes; beyond, the oldest half is dropped
 
 
 class ModulePath:
     """The stack of running modules, and the models they belong to."""
 
-    def __init__(self, gpu: VirtualGpu) -> None:
-        self._gpu = gpu
+    def __init__(self, phases: Phases) -> None:
+        self._phases = phases
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
-        self._by_sequence: dict[int, str] = {}
-        self.roots: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self._module_of_node: dict[int, str] = {}  # by the sequence number of the autograd node
+        # The models, in the order of their first call: a WeakSet's order would differ from run to run.
+        self.roots: weakref.WeakKeyDictionary[torch.nn.Module, None] = weakref.WeakKeyDictionary()
         self.stack: list[str] = []
 
     def install(self, patches: Patches) -> None:
@@ -41,39 +45,52 @@ class ModulePath:
         name = self._names.get(module)
         outermost = not self.stack
         if name is None or (outermost and module not in self.roots):
-            name = self._name(module, outermost)
+            name = self._name_root(module) if outermost else self._name_stranger(module)
         if outermost:
-            self._gpu.forward_begins(module)
+            self._begin_forward(module)
         self.stack.append(name)
 
     def leave(self) -> None:
         self.stack.pop()
         if not self.stack:
-            self._gpu.phases.forward_ends()
+            self._phases.end_forward()
 
     def current(self) -> str:
         """The module that runs, or that ran when the backward node now running was made."""
         node = torch._C._current_autograd_node()
         if node is not None and not self.stack:
-            return self._by_sequence.get(node._sequence_nr(), "")
+            return self._module_of_node.get(node._sequence_nr(), "")
         if not self.stack:
             return ""
         if torch.is_grad_enabled():
-            # the node of this op exists already: autograd makes it before it calls the kernel
-            self._by_sequence[torch.autograd._get_sequence_nr() - 1] = self.stack[-1]
-            if len(self._by_sequence) > _BACKWARD_MEMORY:
-                for number in list(self._by_sequence)[: _BACKWARD_MEMORY // 2]:
-                    del self._by_sequence[number]
+            # The node of this op exists already: autograd makes it before it calls the kernel.
+            self._remember(torch.autograd._get_sequence_nr() - 1)
         return self.stack[-1]
 
-    def _name(self, module: torch.nn.Module, outermost: bool) -> str:
-        if not outermost:
-            name = f"{self.stack[-1]}.{type(module).__name__}"
-            self._names[module] = name
-            return name
-        self.roots.add(module)
-        same = sum(type(root) is type(module) for root in self.roots)
-        root = type(module).__name__ + (f"#{same}" if same > 1 else "")
+    def _remember(self, node_number: int) -> None:
+        self._module_of_node[node_number] = self.stack[-1]
+        if len(self._module_of_node) > _MAX_REMEMBERED:
+            for number in list(self._module_of_node)[: _MAX_REMEMBERED // 2]:
+                del self._module_of_node[number]
+
+    def _begin_forward(self, module: torch.nn.Module) -> None:
+        trainable = any(parameter.requires_grad for parameter in module.parameters())
+        with_gradients = torch.is_grad_enabled() and trainable
+        self._phases.begin_forward(with_gradients=with_gradients, trainable=trainable)
+
+    def _name_root(self, module: torch.nn.Module) -> str:
+        """A module that no other one called: a model. The second one of a class is called "GPT#2"."""
+        self.roots[module] = None
+        same_class = sum(type(root) is type(module) for root in self.roots)
+        root = type(module).__name__
+        if same_class > 1:
+            root = f"{root}#{same_class}"
         for path, child in module.named_modules():
             self._names[child] = f"{root}.{path}" if path else root
         return root
+
+    def _name_stranger(self, module: torch.nn.Module) -> str:
+        """A module that is called inside a model without being registered in it."""
+        name = f"{self.stack[-1]}.{type(module).__name__}"
+        self._names[module] = name
+        return name

@@ -2,12 +2,25 @@
 
     load ─ first forward with gradients ─▶ forward ─ module returns ─▶ loss ─▶ backward ─▶ step ─▶ next forward …
 
-A forward without gradients of a model that trains is `eval`; of one that never trains (a frozen reference) it
-belongs to the forward phase. What happens between backward and the end of `optimizer.step()` is the step.
+In come the moments at which these calls begin and end. Out go `current`, the number of optimizer steps, and a call of
+`on_phase_end` with the name of each phase that ends. Does not know memory: the meters do.
+
+A loop of two steps with an evaluation after the first:
+
+    model.cuda()                  load
+    loss = model(x).sum()         forward while the model runs, loss afterwards
+    loss.backward()               backward, then step until optimizer.step() returns: clipping of gradients is in it
+    optimizer.step()              next forward from here on; steps = 1
+    with no_grad(): model(x)      eval
+    loss = model(x).sum()         next forward, next loss
+    …                             next backward, next step; later steps have the same four names
+
+A forward without gradients of a model that never trains, such as a frozen reference, is part of the forward phase.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 from vramcast.ledger import (
@@ -23,29 +36,30 @@ from vramcast.ledger import (
     STEP,
 )
 
-_LATER = {FORWARD: NEXT_FORWARD, LOSS: NEXT_LOSS, BACKWARD: NEXT_BACKWARD, STEP: NEXT_STEP}
+_AFTER_FIRST_STEP = {
+    FORWARD: NEXT_FORWARD,
+    LOSS: NEXT_LOSS,
+    BACKWARD: NEXT_BACKWARD,
+    STEP: NEXT_STEP,
+}
 
 
 class Phases:
-    def __init__(self, closed: Callable[[str], None]) -> None:
-        self._closed = closed  # called with the name of a phase that ends
-        self._steps: dict[int, int] = {}
-        self._depth = 0
+    def __init__(self, on_phase_end: Callable[[str], None]) -> None:
+        self._on_phase_end = on_phase_end
+        self._steps_of: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
+        self._running_backwards = 0
         self.current = LOAD
-
-    @property
-    def steps(self) -> int:
-        """Steps of the optimizer that stepped most: a script may own several."""
-        return max(self._steps.values(), default=0)
+        self.steps = 0  # of the optimizer that stepped most: a script may own several
 
     def enter(self, phase: str) -> None:
-        name = _LATER.get(phase, phase) if self.steps else phase
+        name = _AFTER_FIRST_STEP.get(phase, phase) if self.steps else phase
         if name != self.current:
-            self._closed(self.current)
+            self._on_phase_end(self.current)
             self.current = name
 
-    def forward_begins(self, *, with_gradients: bool, trainable: bool) -> None:
-        if self._in(BACKWARD) and self._depth:
+    def begin_forward(self, *, with_gradients: bool, trainable: bool) -> None:
+        if self._is_in(BACKWARD) and self._running_backwards:
             return  # checkpointing runs the forward again inside backward
         if with_gradients:
             self.enter(FORWARD)
@@ -54,26 +68,27 @@ class Phases:
         elif self.current == EVAL:
             self.enter(FORWARD)
 
-    def forward_ends(self) -> None:
-        if self._in(FORWARD):
+    def end_forward(self) -> None:
+        if self._is_in(FORWARD):
             self.enter(LOSS)
 
-    def backward_begins(self) -> None:
+    def begin_backward(self) -> None:
         self.enter(BACKWARD)
-        self._depth += 1
+        self._running_backwards += 1
 
-    def backward_ends(self) -> None:
-        self._depth -= 1
-        if not self._depth:
+    def end_backward(self) -> None:
+        self._running_backwards -= 1
+        if not self._running_backwards:
             self.enter(STEP)
 
-    def step_begins(self) -> None:
+    def begin_step(self) -> None:
         self.enter(STEP)
 
-    def step_ends(self, optimizer: object) -> None:
-        self._closed(self.current)
-        self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
+    def end_step(self, optimizer: object) -> None:
+        self._on_phase_end(self.current)
+        self._steps_of[optimizer] = self._steps_of.get(optimizer, 0) + 1
+        self.steps = max(self.steps, self._steps_of[optimizer])
         self.current = NEXT_FORWARD
 
-    def _in(self, phase: str) -> bool:
-        return self.current in (phase, _LATER[phase])
+    def _is_in(self, phase: str) -> bool:
+        return self.current in (phase, _AFTER_FIRST_STEP[phase])

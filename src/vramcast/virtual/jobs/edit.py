@@ -51,17 +51,23 @@ class EditRun:
         with torch.no_grad():
             bases = [self.edit(prefix) for prefix in prefixes[-BASE_FORWARDS:]]
         labels = batches[0]["input_ids"].flatten().to("cuda:0")
-        edited = self.edit.edited(self.editor(self.edit.factors(prefixes[0], lambda logits: _nll(logits, labels))))
+        edited = self.edit.edited(
+            self.editor(self.edit.factors(prefixes[0], lambda logits: _nll(logits, labels)))
+        )
         if self.job.edit_graph == "cut":
             with GraphCut(edited) as cut:
                 for index in range(len(prefixes)):
                     self._loss(index, prefixes, bases, cut.leaves, labels).backward()
                 cut.replay()
         else:
-            losses = [self._loss(index, prefixes, bases, edited, labels) for index in range(len(prefixes))]
+            losses = [
+                self._loss(index, prefixes, bases, edited, labels) for index in range(len(prefixes))
+            ]
             torch.stack(losses).sum().backward()
 
-    def _loss(self, index: int, prefixes: list[Any], bases: list[Tensor], weights: Any, labels: Tensor) -> Tensor:
+    def _loss(
+        self, index: int, prefixes: list[Any], bases: list[Tensor], weights: Any, labels: Tensor
+    ) -> Tensor:
         """The edit and its paraphrases by their labels, the last ones by how far they moved."""
         logits = self.edit(prefixes[index], weights)
         stays = index - (len(prefixes) - len(bases))
@@ -85,7 +91,9 @@ def _pictures(config: Any, job: Job) -> dict[str, Tensor]:
     """Patches of as many pictures as the job has; a square one if its tokens allow."""
     if config.model_type not in PICTURES:
         if job.images:
-            raise UnsupportedError(f"images of {config.model_type} cannot be traced from a job: trace your own script")
+            raise UnsupportedError(
+                f"images of {config.model_type} cannot be traced from a job: trace your own script"
+            )
         return {}
     count = job.batch * (1 if job.images is None else job.images)
     if count == 0:
@@ -106,7 +114,8 @@ def _is_inner(name: str, job: Job) -> bool:
     weight = name.removesuffix(".weight")
     wanted = [pattern.removesuffix(".weight") for pattern in job.edit]
     return name.endswith(".weight") and any(
-        fnmatch.fnmatchcase(weight, pattern) or fnmatch.fnmatchcase(weight, f"*.{pattern}") for pattern in wanted
+        fnmatch.fnmatchcase(weight, pattern) or fnmatch.fnmatchcase(weight, f"*.{pattern}")
+        for pattern in wanted
     )
 
 

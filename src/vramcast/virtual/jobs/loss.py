@@ -27,7 +27,8 @@ def chunked_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """torchtune's CEWithChunkedOutputLoss: chunk after chunk along the sequence, in fp32."""
     parts = zip(logits.chunk(CHUNKS, dim=1), labels.chunk(CHUNKS, dim=1), strict=True)
     losses = [
-        torch.nn.functional.cross_entropy(x.float().flatten(0, 1), y.flatten(), reduction="sum") for x, y in parts
+        torch.nn.functional.cross_entropy(x.float().flatten(0, 1), y.flatten(), reduction="sum")
+        for x, y in parts
     ]
     return torch.stack(losses).sum() / labels.numel()
 
@@ -36,7 +37,9 @@ def fuse_loss(model: Any) -> None:
     """Give a language model the forward that Liger gives it: hidden states go straight into the loss."""
     head, forward = model.get_output_embeddings(), model.forward
     if head is None:
-        raise UnsupportedError(f"loss fused cannot be traced from a job for {type(model).__name__}: it has no head")
+        raise UnsupportedError(
+            f"loss fused cannot be traced from a job for {type(model).__name__}: it has no head"
+        )
     head.forward = lambda hidden: hidden
 
     def fused(labels: Tensor, **batch: Any) -> Any:
@@ -69,7 +72,11 @@ class FusedLinearCrossEntropy(torch.autograd.Function):  # type: ignore[misc]  #
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, ranks: dist.ProcessGroup | None = None
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        labels: Tensor,
+        ranks: dist.ProcessGroup | None = None,
     ) -> Tensor:
         rows = _rows_of_chunk(hidden.shape[0], hidden.shape[1], weight.shape[0])
         plain = hidden.dtype == weight.dtype and not torch.is_autocast_enabled("cuda")

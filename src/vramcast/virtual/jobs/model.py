@@ -24,7 +24,11 @@ from vramcast.virtual.jobs.loss import fuse_loss
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # 0.50 dequantises inside the kernel of its product, where no tensor shows what it takes.
 BITSANDBYTES = "bitsandbytes>=0.46,<0.50"
-KEPT_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default)
+KEPT_PRODUCTS = (
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+)
 
 
 def bare_model(config: Config, job: Job, dtype: torch.dtype) -> Any:
@@ -63,7 +67,10 @@ def trained_model(config: Config, job: Job, dtype: torch.dtype, compute: torch.d
     if job.loss == "fused":
         fuse_loss(model)
     for name, parameter in model.named_parameters():
-        if any(fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.") for pattern in job.freeze):
+        if any(
+            fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
+            for pattern in job.freeze
+        ):
             parameter.requires_grad_(False)
     if job.quantize != "none":
         model = _in_4_bit(model, job, compute)
@@ -81,7 +88,8 @@ def _adapted(model: Any, job: Job) -> Any:
 
     targets = "all-linear" if job.lora_targets == ("all-linear",) else list(job.lora_targets)
     adapted = peft.get_peft_model(
-        model, peft.LoraConfig(r=job.lora_rank, target_modules=targets, lora_dropout=job.lora_dropout)
+        model,
+        peft.LoraConfig(r=job.lora_rank, target_modules=targets, lora_dropout=job.lora_dropout),
     )
     if job.checkpointing != "none":
         adapted.enable_input_require_grads()
@@ -102,7 +110,9 @@ def bitsandbytes() -> Any:
     try:
         import bitsandbytes as found
     except ImportError:
-        raise UnsupportedError(f"this job needs bitsandbytes to be traced: pip install '{BITSANDBYTES}'") from None
+        raise UnsupportedError(
+            f"this job needs bitsandbytes to be traced: pip install '{BITSANDBYTES}'"
+        ) from None
     finally:
         log.setLevel(before)
     if tuple(int(part) for part in found.__version__.split(".")[:2]) >= (0, 50):
@@ -121,7 +131,11 @@ def _in_4_bit(model: Any, job: Job, compute: torch.dtype) -> Any:
     head, spared = model.get_output_embeddings(), model._keep_in_fp32_modules or ()
     for name, module in list(model.named_modules()):
         parent, _, child = name.rpartition(".")
-        if isinstance(module, torch.nn.Linear | Conv1D) and module is not head and child not in spared:
+        if (
+            isinstance(module, torch.nn.Linear | Conv1D)
+            and module is not head
+            and child not in spared
+        ):
             setattr(model.get_submodule(parent), child, _packed(library, module, job, compute))
     model.requires_grad_(False)
     raises = job.strategy != "fsdp2" and job.lora_dtype in (None, "fp32")
@@ -134,12 +148,21 @@ def _in_4_bit(model: Any, job: Job, compute: torch.dtype) -> Any:
 
 def _packed(library: Any, linear: Any, job: Job, compute: torch.dtype) -> Any:
     how: dict[str, Any] = {
-        "quant_type": "nf4", "compress_statistics": job.quantize == "nf4-double",
-        "quant_storage": compute if job.strategy == "fsdp2" else torch.uint8,  # shards want one dtype
-    }  # fmt: skip
-    weight = linear.weight.data if isinstance(linear, torch.nn.Linear) else linear.weight.data.T.contiguous()
+        "quant_type": "nf4",
+        "compress_statistics": job.quantize == "nf4-double",
+        "quant_storage": compute
+        if job.strategy == "fsdp2"
+        else torch.uint8,  # shards want one dtype
+    }
+    weight = (
+        linear.weight.data
+        if isinstance(linear, torch.nn.Linear)
+        else linear.weight.data.T.contiguous()
+    )
     outs, ins = weight.shape
-    made = library.nn.Linear4bit(ins, outs, bias=linear.bias is not None, compute_dtype=compute, **how)
+    made = library.nn.Linear4bit(
+        ins, outs, bias=linear.bias is not None, compute_dtype=compute, **how
+    )
     made.weight = library.nn.Params4bit(weight.to(compute), requires_grad=False, module=made, **how)
     made.bias = linear.bias
     return made
@@ -163,7 +186,9 @@ def _checkpoint(model: Any, job: Job) -> None:
     if job.checkpointing == "full":
         model.gradient_checkpointing_enable({"use_reentrant": bool(job.reentrant)})
     elif job.checkpointing == "selective":
-        kept = functools.partial(checkpoint.create_selective_checkpoint_contexts, list(KEPT_PRODUCTS))
+        kept = functools.partial(
+            checkpoint.create_selective_checkpoint_contexts, list(KEPT_PRODUCTS)
+        )
         model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": kept})
     else:
         model.gradient_checkpointing_enable({"use_reentrant": True})

@@ -14,14 +14,25 @@ from vramcast.job import Job
 from vramcast.virtual.jobs.model import bitsandbytes
 
 TORCH: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad,
-    "sgd-momentum": torch.optim.SGD, "rmsprop": torch.optim.RMSprop, "adafactor": torch.optim.Adafactor,
-}  # fmt: skip
-BITSANDBYTES = {"adamw-8bit": "AdamW8bit", "paged-adamw": "PagedAdamW", "paged-adamw-8bit": "PagedAdamW8bit"}
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+    "adagrad": torch.optim.Adagrad,
+    "sgd-momentum": torch.optim.SGD,
+    "rmsprop": torch.optim.RMSprop,
+    "adafactor": torch.optim.Adafactor,
+}
+BITSANDBYTES = {
+    "adamw-8bit": "AdamW8bit",
+    "paged-adamw": "PagedAdamW",
+    "paged-adamw-8bit": "PagedAdamW8bit",
+}
 KNOWN = (*TORCH, *BITSANDBYTES)
 
 
-def optimizer_of(params: list[Any], job: Job, how: str, embeddings: list[Any]) -> torch.optim.Optimizer:
+def optimizer_of(
+    params: list[Any], job: Job, how: str, embeddings: list[Any]
+) -> torch.optim.Optimizer:
     if job.optimizer in BITSANDBYTES:
         return _of_bitsandbytes(params, job, embeddings)
     if job.optimizer == "adafactor":

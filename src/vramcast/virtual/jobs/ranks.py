@@ -29,7 +29,12 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 from vramcast.errors import UnsupportedError
 from vramcast.job import Job
@@ -43,7 +48,9 @@ def join() -> torch.device:
     return device
 
 
-def divided(model: Any, job: Job, device: torch.device, compute: torch.dtype | None, blocks: set[str]) -> Any:
+def divided(
+    model: Any, job: Job, device: torch.device, compute: torch.dtype | None, blocks: set[str]
+) -> Any:
     """`compute`: what FSDP2 gathers in, where weights are stored in another dtype."""
     tensor = _Tensor(model, job) if job.tp > 1 else None
     if job.strategy == "fsdp2":
@@ -59,13 +66,23 @@ def divided(model: Any, job: Job, device: torch.device, compute: torch.dtype | N
 
 
 def _sharded(
-    model: Any, job: Job, device: torch.device, compute: torch.dtype | None, blocks: set[str], tensor: _Tensor | None
+    model: Any,
+    job: Job,
+    device: torch.device,
+    compute: torch.dtype | None,
+    blocks: set[str],
+    tensor: _Tensor | None,
 ) -> Any:
     """Each block is divided over tp right before it is sharded, so that never more than one lies on the card whole."""
     if job.quantize != "none":
         pack_on_host(model, device)
-    offload = CPUOffloadPolicy(pin_memory=True) if job.offload in ("params", "all") else OffloadPolicy()
-    shared: dict[str, Any] = {"mp_policy": MixedPrecisionPolicy(param_dtype=compute), "offload_policy": offload}
+    offload = (
+        CPUOffloadPolicy(pin_memory=True) if job.offload in ("params", "all") else OffloadPolicy()
+    )
+    shared: dict[str, Any] = {
+        "mp_policy": MixedPrecisionPolicy(param_dtype=compute),
+        "offload_policy": offload,
+    }
     if tensor is not None:
         shared["mesh"] = tensor.mesh["dp"]
     for name, module in list(model.named_modules()):
@@ -79,14 +96,21 @@ def _sharded(
     return model
 
 
-def _flattened(model: Any, job: Job, device: torch.device, compute: torch.dtype | None, blocks: set[str]) -> Any:
+def _flattened(
+    model: Any, job: Job, device: torch.device, compute: torch.dtype | None, blocks: set[str]
+) -> Any:
     """FSDP1: one flat vector per block, and one for the rest."""
     kinds = {type(module) for module in model.modules() if type(module).__name__ in blocks}
-    mixed = MixedPrecision(param_dtype=compute, reduce_dtype=compute) if compute is not None else None
+    mixed = (
+        MixedPrecision(param_dtype=compute, reduce_dtype=compute) if compute is not None else None
+    )
     return FullyShardedDataParallel(
-        model, auto_wrap_policy=ModuleWrapPolicy(kinds), device_id=device, mixed_precision=mixed,
+        model,
+        auto_wrap_policy=ModuleWrapPolicy(kinds),
+        device_id=device,
+        mixed_precision=mixed,
         cpu_offload=CPUOffload(offload_params=True) if job.offload in ("params", "all") else None,
-    )  # fmt: skip
+    )
 
 
 def reducing(model: Any, job: Job, *, last: bool) -> contextlib.AbstractContextManager[None]:
@@ -105,7 +129,9 @@ def alike(params: list[Any]) -> list[dict[str, list[Any]]]:
     """Groups of an optimizer: its foreach and fused steps take no tensors of different meshes at once."""
     groups: dict[Any, list[Any]] = {}
     for param in params:
-        groups.setdefault(param.device_mesh if isinstance(param, DTensor) else None, []).append(param)
+        groups.setdefault(param.device_mesh if isinstance(param, DTensor) else None, []).append(
+            param
+        )
     return [{"params": group} for group in groups.values()]
 
 
@@ -113,7 +139,9 @@ class _Tensor:
     """How a model's modules are divided over the tensor-parallel ranks of a mesh."""
 
     def __init__(self, model: Any, job: Job) -> None:
-        self.mesh: DeviceMesh = init_device_mesh("cuda", (job.gpus // job.tp, job.tp), mesh_dim_names=("dp", "tp"))
+        self.mesh: DeviceMesh = init_device_mesh(
+            "cuda", (job.gpus // job.tp, job.tp), mesh_dim_names=("dp", "tp")
+        )
         self.head, self.fused = model.get_output_embeddings(), job.loss == "fused"
         self.styles = dict(self._styles(model))
         self._check(model, job)
@@ -126,7 +154,9 @@ class _Tensor:
                 f"tp {job.tp} with {heads} key/value heads cannot be traced from a job: DTensor divides heads evenly"
             )
         if config.tie_word_embeddings:
-            raise UnsupportedError("tp with tied embeddings cannot be traced from a job: trace your own script")
+            raise UnsupportedError(
+                "tp with tied embeddings cannot be traced from a job: trace your own script"
+            )
 
     def _styles(self, model: Any) -> Iterator[tuple[str, ParallelStyle]]:
         """transformers' plan names layers below the base model; other words than these two have no style in torch."""
@@ -140,7 +170,10 @@ class _Tensor:
         embedding = model.get_input_embeddings()
         for name, module in model.named_modules():
             inner = name.removeprefix(f"{model.base_model_prefix}.")
-            found = next((style for pattern, style in plan.items() if fnmatch.fnmatchcase(inner, pattern)), None)
+            found = next(
+                (style for pattern, style in plan.items() if fnmatch.fnmatchcase(inner, pattern)),
+                None,
+            )
             if found is not None:
                 yield name, known[found]()
             elif module is embedding:
@@ -153,10 +186,15 @@ class _Tensor:
         prefix = f"{name}." if name else ""
         inside = [full for full in self.styles if full.startswith(prefix)]
         parallelize_module(
-            module, self.mesh["tp"], {full.removeprefix(prefix): self.styles.pop(full) for full in inside}
+            module,
+            self.mesh["tp"],
+            {full.removeprefix(prefix): self.styles.pop(full) for full in inside},
         )
-        if not name and self.fused:  # no product of its own: the loss reads this rank's rows of the weight
+        if (
+            not name and self.fused
+        ):  # no product of its own: the loss reads this rank's rows of the weight
             weight = self.head.weight
             self.head.weight = torch.nn.Parameter(
-                distribute_tensor(weight, self.mesh["tp"], [Shard(0)]), requires_grad=weight.requires_grad
+                distribute_tensor(weight, self.mesh["tp"], [Shard(0)]),
+                requires_grad=weight.requires_grad,
             )

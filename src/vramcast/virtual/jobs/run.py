@@ -40,21 +40,37 @@ PLAIN = {  # keys that this loop does not carry out, and the only values it know
 }  # fmt: skip
 WITHOUT_EDIT = {"images": (None,), "sub_device": (None,)}
 IN_EDITING = {
-    "edit_gradients": ("inner",), "checkpointing": ("none",), "quantize": ("none",), "loss": ("full",), "gpus": (1,),
+    "edit_gradients": ("inner",),
+    "checkpointing": ("none",),
+    "quantize": ("none",),
+    "loss": ("full",),
+    "gpus": (1,),
     "precision": ("fp32", "bf16-true", "fp16-true"),
-}  # fmt: skip
+}
 ON_MANY_GPUS = {
     "reference": ("none", "precomputed"),
     "precision": ("fp32", "bf16-true", "fp16-true", "bf16-mixed", "bf16-autocast"),
-}  # fmt: skip
+}
 UNDER_TENSOR_PARALLELISM = {
-    "lora_rank": (None,), "quantize": ("none",), "sequence_parallel": (None, False), "loss_parallel": (None, False),
-    "optimizer": ("adamw", "adam", "sgd", "sgd-momentum"), "strategy": (None, "none", "fsdp2"),
-}  # fmt: skip
-DIVIDED_ALONE = {"precision": ("fp32", "bf16-true", "fp16-true")}  # the virtual autocast casts no DTensor
+    "lora_rank": (None,),
+    "quantize": ("none",),
+    "sequence_parallel": (None, False),
+    "loss_parallel": (None, False),
+    "optimizer": ("adamw", "adam", "sgd", "sgd-momentum"),
+    "strategy": (None, "none", "fsdp2"),
+}
+DIVIDED_ALONE = {
+    "precision": ("fp32", "bf16-true", "fp16-true")
+}  # the virtual autocast casts no DTensor
 SHARDED: dict[str, dict[str, tuple[Any, ...]]] = {
-    "fsdp2": {"optimizer": ("adamw", "adam", "sgd", "sgd-momentum")},  # bitsandbytes knows no DTensor
-    "fsdp1": {"lora_rank": (None,), "freeze": ((),), "quantize": ("none",)},  # vectors hold what is trained alike
+    "fsdp2": {
+        "optimizer": ("adamw", "adam", "sgd", "sgd-momentum")
+    },  # bitsandbytes knows no DTensor
+    "fsdp1": {
+        "lora_rank": (None,),
+        "freeze": ((),),
+        "quantize": ("none",),
+    },  # vectors hold what is trained alike
 }
 
 
@@ -73,7 +89,9 @@ def trace_job(job: Job, loop: Loop, config: Config, gpu: str) -> VirtualGpu:
     """Two steps; `out_of_memory` of the answer says whether the card refused one."""
     _check(job, PLAIN, "cannot be traced from a job")
     _check(
-        job, IN_EDITING if job.edit else WITHOUT_EDIT, f"{'in editing ' * bool(job.edit)}cannot be traced from a job"
+        job,
+        IN_EDITING if job.edit else WITHOUT_EDIT,
+        f"{'in editing ' * bool(job.edit)}cannot be traced from a job",
     )
     if job.gpus > 1:
         sharded = SHARDED.get(job.strategy or "", {})
@@ -81,9 +99,13 @@ def trace_job(job: Job, loop: Loop, config: Config, gpu: str) -> VirtualGpu:
     if job.tp > 1:
         _check(job, UNDER_TENSOR_PARALLELISM, f"beside tp {job.tp} cannot be traced from a job")
         if job.strategy != "fsdp2":
-            _check(job, DIVIDED_ALONE, f"beside tp {job.tp} without fsdp2 cannot be traced from a job")
+            _check(
+                job, DIVIDED_ALONE, f"beside tp {job.tp} without fsdp2 cannot be traced from a job"
+            )
         if job.strategy != "fsdp2" and job.gpus > job.tp:
-            raise UnsupportedError(f"ddp over groups of tp {job.tp} cannot be traced from a job: give --strategy fsdp2")
+            raise UnsupportedError(
+                f"ddp over groups of tp {job.tp} cannot be traced from a job: give --strategy fsdp2"
+            )
     count = job.gpus if job.sub_device is None else 1 + job_edit.number_of(job.sub_device)
     rank = 0 if job.gpus > 1 else None
     with (
@@ -138,7 +160,9 @@ class _Run:
         model = trained_model(config, job, DTYPES[loop.weights], self.compute)
         self.config = model.config
         if job.framework == "hf":
-            self.config.use_cache = False  # transformers/trainer.py: as its arguments say, whose default is False
+            self.config.use_cache = (
+                False  # transformers/trainer.py: as its arguments say, whose default is False
+            )
         self.reference = self._reference(config) if job.reference in ("same", "cpu") else None
         self.model = self._placed(model)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
@@ -163,7 +187,9 @@ class _Run:
         return self.loop.autocast is not None and (wrapped or not self.sharded)
 
     def _reference(self, config: Config) -> Any:
-        model = frozen_model(config, self.job, DTYPES[self.job.reference_dtype or self.loop.weights])
+        model = frozen_model(
+            config, self.job, DTYPES[self.job.reference_dtype or self.loop.weights]
+        )
         return model.to(self.device) if self.job.reference == "same" else model
 
     def _optimizers(self) -> Iterator[torch.optim.Optimizer]:
@@ -184,7 +210,9 @@ class _Run:
             if self.loop.zeroes_first:
                 self._zero()
             for number in range(self.job.accumulate):
-                with job_ranks.reducing(self.model, self.job, last=number == self.job.accumulate - 1):
+                with job_ranks.reducing(
+                    self.model, self.job, last=number == self.job.accumulate - 1
+                ):
                     self._pass(zeroes=not self.loop.zeroes_first and number == 0)
             if self.loop.implementation != "in-backward":
                 self.scaler.step(self.optimizers[0])
@@ -197,7 +225,9 @@ class _Run:
     def _pass(self, *, zeroes: bool) -> None:
         """`zeroes`: the last step's gradients go when forward has returned."""
         batch = self._batch()
-        with torch.autocast("cuda", self.compute if self.autocasts else torch.bfloat16, enabled=self.autocasts):
+        with torch.autocast(
+            "cuda", self.compute if self.autocasts else torch.bfloat16, enabled=self.autocasts
+        ):
             if self.loop.keeps_outputs:
                 self.outputs = self._called(batch)
                 loss = self._loss(self.outputs, batch)
@@ -227,7 +257,9 @@ class _Run:
         assert self.reference is not None
         place = self.device if self.job.reference == "same" else torch.device("cpu")
         with torch.no_grad():
-            self.reference(**{name: value.to(place) for name, value in batch.items() if name != "labels"})
+            self.reference(
+                **{name: value.to(place) for name, value in batch.items() if name != "labels"}
+            )
 
     def _batch(self) -> dict[str, torch.Tensor]:
         job = self.job
@@ -236,6 +268,8 @@ class _Run:
         ids = torch.randint(0, vocabulary, (job.batch, job.seq)).to(self.device)
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         if self.config.is_encoder_decoder:
-            labels = torch.randint(0, vocabulary, (job.batch, job.target_seq or job.seq)).to(self.device)
+            labels = torch.randint(0, vocabulary, (job.batch, job.target_seq or job.seq)).to(
+                self.device
+            )
             return {**batch, "decoder_input_ids" if job.loss == "chunked" else "labels": labels}
         return batch if job.loss == "chunked" else {**batch, "labels": ids.clone()}

@@ -1,8 +1,9 @@
 """Which attention kernel CUDA would run, and the very op for it, so that what autograd saves is exact.
 
-The order and the conditions are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (flash, efficient,
-math); cuDNN's attention, which newer cards may prefer, keeps the same tensors as flash. With CPU kernels the rules
-of aten/src/ATen/native/transformers/sdp_utils_cpp.cpp hold.
+In come the arguments of `scaled_dot_product_attention` or `flex_attention` and the compute capability of the card, out
+comes the output. The order and the conditions are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (flash,
+efficient, math). With CPU kernels the rules of aten/src/ATen/native/transformers/sdp_utils_cpp.cpp hold. Does not know
+cuDNN's attention, which newer cards may prefer: it keeps the same tensors as flash.
 """
 
 from __future__ import annotations
@@ -15,15 +16,24 @@ import torch
 aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
 _FLASH_MAX_HEAD = 256
+_FLASH_MAX_TRAINED_HEAD = 192  # with gradients, on cards of these capabilities
+_WITHOUT_LARGE_HEAD_BACKWARD = ((8, 6), (8, 9), (12, 0), (12, 1))
 
 
 def cuda_attention(capability: tuple[int, int]) -> Any:
     """`scaled_dot_product_attention` as a card of this compute capability runs it."""
 
     def attention(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
-    ) -> torch.Tensor:  # fmt: skip
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
         if takes_flash(query, key, value, attn_mask, capability, enable_gqa):
             return _flash(query, key, value, dropout_p, is_causal, scale)
         mask = _as_bias(attn_mask, query.dtype)
@@ -35,74 +45,123 @@ def cuda_attention(capability: tuple[int, int]) -> Any:
 
 
 def flex_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, score_mod: Any = None, block_mask: Any = None,
-    scale: float | None = None, enable_gqa: bool = False, return_lse: bool = False, kernel_options: Any = None,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    score_mod: Any = None,
+    block_mask: Any = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    kernel_options: Any = None,
     **more: Any,
-) -> Any:  # fmt: skip
-    """The compiled kernel keeps what flash keeps: q, k, v, the output and one fp32 number per row."""
-    out, lse = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, False, False, scale=scale)[:2]
+) -> Any:
+    """The compiled kernel saves what flash saves: q, k, v, the output and one fp32 number per row."""
+    out, lse = aten._scaled_dot_product_flash_attention(
+        query, key, value, 0.0, False, False, scale=scale
+    )[:2]
     return (out, lse) if return_lse else out
 
 
 def cpu_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
-) -> torch.Tensor:  # fmt: skip
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
     mask = _as_bias(attn_mask, query.dtype)
-    plain = query.dim() == key.dim() == value.dim() == 4 and query.size(-1) == key.size(-1) == value.size(-1)
-    learns_mask = mask is not None and mask.requires_grad
-    if plain and dropout_p == 0.0 and not learns_mask and torch._C._get_flash_sdp_enabled():
-        flash = aten._scaled_dot_product_flash_attention_for_cpu
-        result: torch.Tensor = flash(query, key, value, dropout_p, is_causal, attn_mask=mask, scale=scale)[0]
-        return result
-    return _math(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
+    if not _takes_flash_on_cpu(query, key, value, mask, dropout_p):
+        return _math(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
+    flash = aten._scaled_dot_product_flash_attention_for_cpu
+    result: torch.Tensor = flash(
+        query, key, value, dropout_p, is_causal, attn_mask=mask, scale=scale
+    )[0]
+    return result
+
+
+def _takes_flash_on_cpu(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout_p: float,
+) -> bool:
+    if dropout_p != 0.0 or not torch._C._get_flash_sdp_enabled():
+        return False
+    if mask is not None and mask.requires_grad:
+        return False
+    same_head = query.size(-1) == key.size(-1) == value.size(-1)
+    return bool(query.dim() == key.dim() == value.dim() == 4 and same_head)
 
 
 def takes_flash(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None,
-    capability: tuple[int, int], enable_gqa: bool,
-) -> bool:  # fmt: skip
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    capability: tuple[int, int],
+    enable_gqa: bool,
+) -> bool:
+    if not torch._C._get_flash_sdp_enabled() or capability < (8, 0) or mask is not None:
+        return False
+    if query.dtype not in _HALF or not _same_dtype(query, key, value):
+        return False
+    if not _four_dimensional(query, key, value):
+        return False
+    same_heads = query.size(1) == key.size(1) == value.size(1)
+    if not same_heads and not enable_gqa:
+        return False
     head = query.size(-1)
-    trains = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-    consumer = capability in ((8, 6), (8, 9), (12, 0), (12, 1))
-    return (
-        torch._C._get_flash_sdp_enabled()
-        and capability >= (8, 0)
-        and query.dtype in _HALF
-        and query.dtype == key.dtype == value.dtype
-        and mask is None
-        and _four_dimensional(query, key, value)
-        and head == key.size(-1) == value.size(-1)
-        and head <= _FLASH_MAX_HEAD
-        and not (trains and consumer and head > 192)
-        and (query.size(1) == key.size(1) == value.size(1) or enable_gqa)
-    )
+    if not head == key.size(-1) == value.size(-1):
+        return False
+    if _trains(query, key, value) and capability in _WITHOUT_LARGE_HEAD_BACKWARD:
+        return bool(head <= _FLASH_MAX_TRAINED_HEAD)
+    return bool(head <= _FLASH_MAX_HEAD)
 
 
 def takes_efficient(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, capability: tuple[int, int], dropout_p: float
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    capability: tuple[int, int],
+    dropout_p: float,
 ) -> bool:
-    allowed = (torch.float16, torch.float32, *((torch.bfloat16,) if capability >= (8, 0) else ()))
+    if not torch._C._get_mem_efficient_sdp_enabled() or capability < (5, 0):
+        return False
+    allowed = [torch.float16, torch.float32]
+    if capability >= (8, 0):
+        allowed.append(torch.bfloat16)
+    if query.dtype not in allowed or not _same_dtype(query, key, value):
+        return False
+    if not _four_dimensional(query, key, value):
+        return False
+    same_batch_and_heads = query.shape[:2] == key.shape[:2] == value.shape[:2]
+    if not same_batch_and_heads or query.size(-1) != key.size(-1):
+        return False
     alignment = _gemm_alignment(query.dtype, capability)
-    return (
-        torch._C._get_mem_efficient_sdp_enabled()
-        and capability >= (5, 0)
-        and query.dtype in allowed
-        and query.dtype == key.dtype == value.dtype
-        and _four_dimensional(query, key, value)
-        and query.size(1) == key.size(1) == value.size(1)
-        and query.size(0) == key.size(0) == value.size(0)
-        and query.size(-1) == key.size(-1)
-        and query.size(-1) % alignment == 0
-        and value.size(-1) % alignment == 0
-    )
+    return bool(query.size(-1) % alignment == 0 and value.size(-1) % alignment == 0)
 
 
 def _gemm_alignment(dtype: torch.dtype, capability: tuple[int, int]) -> int:
     """minimum_gemm_alignment of sdp_utils.cpp: tensor cores want 128 bits (64 before sm_80)."""
-    if dtype in _HALF:
-        return 8 if capability >= (8, 0) else 4 if capability >= (7, 0) else 1
-    return 4 if capability >= (8, 0) else 1
+    if capability >= (8, 0):
+        return 8 if dtype in _HALF else 4
+    if capability >= (7, 0) and dtype in _HALF:
+        return 4
+    return 1
+
+
+def _same_dtype(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+    return bool(query.dtype == key.dtype == value.dtype)
+
+
+def _trains(*tensors: torch.Tensor) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def _four_dimensional(*tensors: torch.Tensor) -> bool:
@@ -117,12 +176,20 @@ def _as_bias(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | No
 
 
 def _flash(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout_p: float, is_causal: bool, scale: float | None
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
 ) -> torch.Tensor:
     head = query.size(-1)
     scale = head**-0.5 if scale is None else scale
     if head % 8:  # the kernel wants a multiple of 8, so copies are padded
-        query, key, value = (torch.nn.functional.pad(t, (0, 8 - head % 8)) for t in (query, key, value))
+        padding = (0, 8 - head % 8)
+        query = torch.nn.functional.pad(query, padding)
+        key = torch.nn.functional.pad(key, padding)
+        value = torch.nn.functional.pad(value, padding)
     out: torch.Tensor = aten._scaled_dot_product_flash_attention(
         query, key, value, dropout_p, is_causal, False, scale=scale
     )[0]
@@ -130,19 +197,24 @@ def _flash(
 
 
 def _efficient(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, dropout_p: float,
-    is_causal: bool, scale: float | None,
-) -> torch.Tensor:  # fmt: skip
-    trains = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+) -> torch.Tensor:
     if mask is not None:
-        mask = _aligned_bias(mask, query, key)
+        mask = _align_bias(mask, query, key)
+    trains = _trains(query, key, value)
     out: torch.Tensor = aten._scaled_dot_product_efficient_attention(
         query, key, value, mask, trains, dropout_p, is_causal, scale=scale
     )[0]
     return out
 
 
-def _aligned_bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+def _align_bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """preprocess_mask: the last dimension is padded to a multiple of 16 by a copy, then all is expanded."""
     length = mask.size(-1)
     if length % 16:
@@ -151,9 +223,15 @@ def _aligned_bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) ->
 
 
 def _math(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, dropout_p: float,
-    is_causal: bool, scale: float | None, enable_gqa: bool,
-) -> torch.Tensor:  # fmt: skip
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> torch.Tensor:
     out: torch.Tensor = aten._scaled_dot_product_attention_math(
         query, key, value, mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
     )[0]

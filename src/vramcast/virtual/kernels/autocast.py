@@ -1,24 +1,30 @@
 """CUDA's autocast on virtual tensors: the same lists, the same casts, the same cache of weight copies.
 
-torch's own kernels of the AutocastCUDA level refuse tensors that are not on CUDA, so ours take their place there. The
-level is switched on and off by `torch.autocast("cuda")` itself.
+In come the ops of `autocast_lists`, out come the same ops on inputs that were cast. torch's own kernels of the
+AutocastCUDA level refuse tensors that are not on CUDA, so ours take their place there; `torch.autocast("cuda")`
+itself switches the level on and off. Does not know DTensors: they are left as they are.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from vramcast.ledger import Category
-from vramcast.virtual.kernels.autocast_lists import FLOAT32, FLOAT32_APPENDED, FLOAT32_RESULT, LOWER_PRECISION, WIDEST
-from vramcast.virtual.kernels.op_schemas import replaced, tensors_in
-
-if TYPE_CHECKING:
-    from vramcast.patches import Patches
-    from vramcast.virtual.gpu import VirtualGpu
+from vramcast.patches import Patches
+from vramcast.virtual.accounting.cards import Cards
+from vramcast.virtual.kernels.autocast_lists import (
+    FLOAT32,
+    FLOAT32_APPENDED,
+    FLOAT32_RESULT,
+    LOWER_PRECISION,
+    WIDEST,
+)
+from vramcast.virtual.kernels.op_schemas import replace_in_options, replace_tensors, tensors_in
 
 _LEVEL = torch._C.DispatchKey.AutocastCUDA
 _LEVEL_SET = torch._C.DispatchKeySet(_LEVEL)
@@ -28,8 +34,8 @@ _HALF = (torch.float16, torch.bfloat16)
 class Autocast:
     """As a context: our kernels are registered, and gone afterwards."""
 
-    def __init__(self, gpu: VirtualGpu, patches: Patches) -> None:
-        self._gpu = gpu
+    def __init__(self, cards: Cards, patches: Patches) -> None:
+        self._cards = cards
         self._cache: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         clear = torch.clear_autocast_cache
 
@@ -44,19 +50,27 @@ class Autocast:
         self._was_included = torch._C._dispatch_tls_is_dispatch_key_included(_LEVEL)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for names, rule in (
-                (LOWER_PRECISION, self._lower), (FLOAT32, self._float32), (FLOAT32_RESULT, self._float32_result),
-                (WIDEST, self._widest),
-            ):  # fmt: skip
-                for name in names:
-                    self._library.impl(name, _kernel(name, rule), "AutocastCUDA", allow_override=True)
-            for name, kernel in zip(FLOAT32_APPENDED, (self._norm, self._norm_along), strict=True):
+            for name, kernel in self._kernels():
                 self._library.impl(name, kernel, "AutocastCUDA", allow_override=True)
         torch._C._dispatch_tls_set_dispatch_key_included(_LEVEL, True)
         return self
 
+    def _kernels(self) -> Iterator[tuple[str, Any]]:
+        for names, rule in (
+            (LOWER_PRECISION, self._lower),
+            (FLOAT32, self._float32),
+            (FLOAT32_RESULT, self._float32_result),
+            (WIDEST, self._widest),
+        ):
+            for name in names:
+                yield name, _kernel(name, rule)
+        yield from zip(FLOAT32_APPENDED, (self._norm, self._norm_along), strict=True)
+
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         torch._C._dispatch_tls_set_dispatch_key_included(_LEVEL, self._was_included)
         self._library._destroy()
@@ -70,10 +84,14 @@ class Autocast:
             result: torch.Tensor = torch.ops.aten.norm.ScalarOpt_dtype(x, p, dtype=wide)
         return result
 
-    def _norm_along(self, x: torch.Tensor, p: float | None, dim: Any, keepdim: bool = False) -> torch.Tensor:
+    def _norm_along(
+        self, x: torch.Tensor, p: float | None, dim: Any, keepdim: bool = False
+    ) -> torch.Tensor:
         with torch._C._ExcludeDispatchKeyGuard(_LEVEL_SET):
             wide = torch.float32 if self._eligible(x) else x.dtype
-            result: torch.Tensor = torch.ops.aten.norm.ScalarOpt_dim_dtype(x, p, dim, keepdim, dtype=wide)
+            result: torch.Tensor = torch.ops.aten.norm.ScalarOpt_dim_dtype(
+                x, p, dim, keepdim, dtype=wide
+            )
         return result
 
     # -- the four rules: arguments in, arguments out ---------------------------------------------------------------
@@ -86,9 +104,9 @@ class Autocast:
 
     def _float32_result(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """`dtype` is the last argument where it is positional; an explicit one is kept."""
-        if not (self._eligible(args[0]) and args[0].dtype in _HALF) or kwargs.get("dtype") is not None:
+        if not self._eligible(args[0]) or args[0].dtype not in _HALF:
             return args, kwargs
-        if any(isinstance(value, torch.dtype) for value in args):
+        if kwargs.get("dtype") is not None or any(isinstance(value, torch.dtype) for value in args):
             return args, kwargs
         return _without_trailing_none(args), {**kwargs, "dtype": torch.float32}
 
@@ -97,41 +115,46 @@ class Autocast:
         wide = any(tensor.dtype == torch.float32 for tensor in eligible)
         return self._cast(args, kwargs, torch.float32) if wide else (args, kwargs)
 
-    def _cast(self, args: Any, kwargs: dict[str, Any], dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
-        by = {
-            id(tensor): self._cached(tensor, dtype)
+    def _cast(
+        self, args: Any, kwargs: dict[str, Any], dtype: torch.dtype
+    ) -> tuple[Any, dict[str, Any]]:
+        casts = {
+            id(tensor): self._cast_tensor(tensor, dtype)
             for tensor in tensors_in(args, kwargs)
             if tensor.dtype != dtype and self._eligible(tensor)
         }
-        if not by:
+        if not casts:
             return args, kwargs
-        return replaced(tuple(args), by), {name: replaced(value, by) for name, value in kwargs.items()}
+        return replace_tensors(tuple(args), casts), replace_in_options(kwargs, casts)
 
     def _eligible(self, tensor: Any) -> bool:
-        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        """Floating-point tensors of a virtual card, but float64."""
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
             return False
-        record = self._gpu.storages.find(tensor)
-        return record is not None and record.place in self._gpu.places
+        if tensor.dtype == torch.float64:
+            return False
+        record = self._cards.storages.find(tensor)
+        return record is not None and record.place in self._cards.places
 
-    def _cached(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """A leaf weight is cast once per outermost region; anything else each time (can_try_cache)."""
-        keep = (
-            dtype in _HALF
-            and tensor.dtype == torch.float32
-            and tensor.requires_grad
-            and tensor.is_leaf
-            and not tensor._is_view()
-            and torch.is_autocast_cache_enabled()
-        )
-        if not keep:
+    def _cast_tensor(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """A leaf weight is cast once per outermost region, anything else each time."""
+        if not _can_try_cache(tensor, dtype):
             return tensor.to(dtype)
         found = self._cache.get(id(tensor))
         if found is None:
             found = self._cache[id(tensor)] = (tensor, tensor.to(dtype))
-            record = self._gpu.storages.find(found[1])
+            record = self._cards.storages.find(found[1])
             if record is not None:
                 record.category = Category.COPIES
         return found[1]
+
+
+def _can_try_cache(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+    """can_try_cache of autocast_mode.cpp."""
+    if dtype not in _HALF or not torch.is_autocast_cache_enabled():
+        return False
+    is_weight = tensor.dtype == torch.float32 and tensor.requires_grad and tensor.is_leaf
+    return is_weight and not tensor._is_view()
 
 
 def _without_trailing_none(args: Any) -> Any:

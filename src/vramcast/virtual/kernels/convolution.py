@@ -1,7 +1,9 @@
-"""Convolutions on CUDA: the layout of what they write, and how much workspace cuDNN may take.
+"""Convolutions on CUDA: the memory format of their outputs, and how much workspace cuDNN may take.
 
-cuDNN picks an engine per shape at run time, and PyTorch runs the first one of its list whose workspace can be had, so a
-workspace never ends a run; its size is a range. Not known: which engine a given cuDNN and card choose.
+In come the arguments of a convolution or of its backward, out come its outputs without data, the copies it makes, and
+a limit for its workspace. cuDNN picks an engine per shape at run time, and PyTorch runs the first one of its list
+whose workspace can be had, so a workspace never ends a run; its size is a range. Not known: which engine a given
+cuDNN and card choose.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ SOURCE = (
 
 NOTE = (
     "convolution workspaces are left out of the replay: cuDNN chooses them, and they change which cached blocks are "
-    "used again, so reserved memory lies anywhere in its range, from what is allocated upwards (see "
+    "used again, so reserved memory can be anywhere in its range, from what is allocated upwards (see "
     "docs/accuracy-traces.md)"
 )
 
@@ -39,35 +41,45 @@ def cuda_layout(x: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
     """cudnn_conv_suggest_memory_format: channels last if the input or the filter is."""
     if x.dim() not in (4, 5) or x.dtype == torch.float64:
         return torch.contiguous_format
-    last = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
-    return last if last in (suggest_memory_format(x), suggest_memory_format(weight)) else torch.contiguous_format
+    channels_last = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+    if channels_last in (suggest_memory_format(x), suggest_memory_format(weight)):
+        return channels_last
+    return torch.contiguous_format
 
 
 def forward(x: torch.Tensor, weight: torch.Tensor, *args: Any) -> torch.Tensor:
     """torch's meta function always answers contiguous: it cannot know the device."""
     out: torch.Tensor = FORWARD(x, weight, *args)
-    return _in_layout(out, cuda_layout(x, weight))
+    return _with_layout(out, cuda_layout(x, weight))
 
 
-def backward(gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *args: Any) -> tuple[Any, ...]:
+def backward(
+    gradient: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *args: Any
+) -> tuple[Any, ...]:
     layout = cuda_layout(x, weight)
-    return tuple(None if out is None else _in_layout(out, layout) for out in BACKWARD(gradient, x, weight, *args))
+    outs = BACKWARD(gradient, x, weight, *args)
+    return tuple(None if out is None else _with_layout(out, layout) for out in outs)
 
 
 SHAPES: dict[Any, Any] = {FORWARD: forward, BACKWARD: backward}
 
 
 def workspace_limit_bytes(func: Any, args: tuple[Any, ...], result: Any) -> int:
-    """The most one convolution call would take: copies of its three tensors, unless they already lie channels last."""
-    x, weight = (args[0], args[1]) if func is FORWARD else (args[1], args[2])
-    outer = result if func is FORWARD else args[0]
-    if cuda_layout(x, weight) != torch.contiguous_format or _depthwise(x, weight):
+    """The most one convolution call takes: copies of its three tensors, unless they already are channels last."""
+    x, weight = _input_and_filter(func, args)
+    output_or_gradient = result if func is FORWARD else args[0]
+    if cuda_layout(x, weight) != torch.contiguous_format or _is_depthwise(x, weight):
         return 0
-    return min(_bytes(x) + _bytes(weight) + _bytes(outer), _cap_bytes())
+    copies = _bytes(x) + _bytes(weight) + _bytes(output_or_gradient)
+    return min(copies, _workspace_cap_bytes())
+
+
+def _input_and_filter(func: Any, args: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    return (args[0], args[1]) if func is FORWARD else (args[1], args[2])
 
 
 def copy_bytes(func: Any, args: tuple[Any, ...]) -> list[int]:
-    """Convolution.cpp, ConvShared.cpp: input, filter and gradient are copied where they lie in another layout."""
+    """Convolution.cpp, ConvShared.cpp: input, filter and gradient are copied if they have another memory format."""
     tensors = args[:2] if func is FORWARD else args[:3]
     layout = cuda_layout(*tensors[-2:])
     return [_bytes(tensor) for tensor in tensors if not tensor.is_contiguous(memory_format=layout)]
@@ -78,24 +90,29 @@ def column_bytes(func: Any, args: tuple[Any, ...]) -> list[int]:
 
     ConvolutionMM2d.cpp and NaiveDilatedConvolution.cpp; a 1×1 filter needs no columns in forward.
     """
-    forward = func is FORWARD
-    x, weight = (args[0], args[1]) if forward else (args[1], args[2])
-    stride, padding, dilation, transposed = args[3:7] if forward else args[4:8]
+    is_forward = func is FORWARD
+    x, weight = _input_and_filter(func, args)
+    stride, padding, dilation, transposed = args[3:7] if is_forward else args[4:8]
     kernel = weight.shape[2:]
-    if x.dim() != 4 or transposed or weight.size(1) != x.size(1) or set(dilation) != {1}:
+    is_plain = weight.size(1) == x.size(1) and set(dilation) == {1}
+    if x.dim() != 4 or transposed or not is_plain:
         return []
-    positions = (x.size(0) if kernel.numel() > 1 else 0) if forward else 1
+    if is_forward and kernel.numel() == 1:
+        return []
+    columns = x.size(0) if is_forward else 1
     for side, step, edge, width in zip(x.shape[2:], stride, padding, kernel, strict=True):
-        positions *= (side + 2 * edge - width) // step + 1
-    return [x.size(1) * kernel.numel() * positions * x.element_size()] if positions else []
+        columns *= (side + 2 * edge - width) // step + 1
+    if not columns:
+        return []
+    return [columns * x.size(1) * kernel.numel() * x.element_size()]
 
 
-def _depthwise(x: torch.Tensor, weight: torch.Tensor) -> bool:
+def _is_depthwise(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """ATen has a kernel of its own for one filter per channel, which needs no workspace."""
     return bool(weight.size(1) == 1 and x.size(1) > 1)
 
 
-def _cap_bytes() -> int:
+def _workspace_cap_bytes() -> int:
     """CUDNN_CONV_WSCAP_DBG, in MiB."""
     text = os.environ.get("CUDNN_CONV_WSCAP_DBG", "")
     return int(text) * MiB if text.isdigit() else 1 << 62
@@ -105,7 +122,7 @@ def _bytes(tensor: torch.Tensor) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
-def _in_layout(out: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
+def _with_layout(out: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
     if out.dim() not in (4, 5) or layout == torch.contiguous_format:
         return out
     return torch.empty_like(out, memory_format=layout)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 NOTE = (
-    "LSTM and GRU are billed as cuDNN's, with a reserve of 5 (GRU 6) values per layer, step and unit and one between "
+    "LSTM and GRU are counted as cuDNN's, with a reserve of 5 (GRU 6) values per layer, step and unit and one between "
     "layers, as reported in pytorch/pytorch#2895; cuDNN does not document it"
 )
 VALUES_KEPT = {"lstm": 5, "gru": 6}
@@ -25,7 +25,7 @@ VALUES_KEPT = {"lstm": 5, "gru": 6}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What decides the sizes."""
+    """The arguments that decide the sizes."""
 
     kind: str  # lstm or gru
     layers: int
@@ -39,11 +39,15 @@ class Call:
         return int(rows * width * values * x.element_size())
 
 
-def run(call: Call, x: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> Any:
-    """Under autocast everything goes in in its dtype, weights too."""
+def run(
+    call: Call, x: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
+) -> Any:
+    """Under autocast all inputs are cast to its dtype, weights too."""
     if torch.is_autocast_enabled("cuda"):
         dtype = torch.get_autocast_dtype("cuda")
-        x, states, weights = x.to(dtype), [s.to(dtype) for s in states], [w.to(dtype) for w in weights]
+        x = x.to(dtype)
+        states = [state.to(dtype) for state in states]
+        weights = [weight.to(dtype) for weight in weights]
     return CudnnRecurrent.apply(call, len(states), x, *states, *weights)
 
 
@@ -63,5 +67,8 @@ class CudnnRecurrent(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         inputs = ctx.saved_tensors[:-2]
-        needed = ctx.needs_input_grad[2:]
-        return None, None, *(torch.empty_like(t) if n else None for t, n in zip(inputs, needed, strict=True))
+        gradients_of_inputs = [
+            torch.empty_like(tensor) if needed else None
+            for tensor, needed in zip(inputs, ctx.needs_input_grad[2:], strict=True)
+        ]
+        return None, None, *gradients_of_inputs

@@ -1,12 +1,13 @@
 """What an op on meta tensors returns, without asking torch twice: shapes follow from shapes.
 
-torch works many of them out in Python, which costs more than all of our own accounting. Ops that write in place and
-cannot change a shape are not run at all: there is nothing to write.
+In comes an op with arguments without data, out comes its result without data. torch works many of these out in
+Python, which costs more than all of our own accounting, so the first answer of a kind is remembered. Ops that write
+in place and cannot change a shape are not run at all: there is nothing to write. Does not know values: see
+`unknown_values`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,15 +15,30 @@ import torch
 from vramcast.virtual.accounting.storages import Record, storage_of
 from vramcast.virtual.kernels.op_schemas import Op
 
-_ENTRIES = 1 << 15
+_MAX_REMEMBERED = 1 << 15
 _Tensor = torch.Tensor
 _META = torch.device("meta")
-_PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
-_FILLS = frozenset(
-    {"aten::normal_", "aten::uniform_", "aten::zero_", "aten::fill_", "aten::random_", "aten::bernoulli_"}
+_PLAIN = (
+    int,
+    float,
+    bool,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
 )
-
-Make = Callable[[], torch.Tensor]
+_FILLS = frozenset(  # they return their first argument
+    {
+        "aten::normal_",
+        "aten::uniform_",
+        "aten::zero_",
+        "aten::fill_",
+        "aten::random_",
+        "aten::bernoulli_",
+    }
+)
 
 
 class Shapes:
@@ -34,54 +50,72 @@ class Shapes:
 
     def call(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any]) -> Any:
         if op.writes:
-            return _written(func, op, args, kwargs)
+            return _write(func, op, args, kwargs)
         try:
             key = (func, _key(args), _key(tuple(kwargs.items())) if kwargs else None)
             found = self._known.get(key)
-        except TypeError:
-            return func(*args, **kwargs)  # an argument without a value of its own, such as a generator
+        except TypeError:  # an argument that cannot be compared, such as a generator
+            return func(*args, **kwargs)
         if found is not None:
-            return _made(found)
+            return _make(found)
         result = func(*args, **kwargs)
         recipe = self._recipe(result)
         if recipe is not None:
-            if len(self._known) >= _ENTRIES:
+            if len(self._known) >= _MAX_REMEMBERED:
                 self._known.clear()
             self._known[key] = recipe
         return result
 
     def _recipe(self, result: Any) -> Any:
-        """How to make the same again; None where a part is not a fresh, dense tensor."""
+        """How to make the same result again; None if a part of it is not a new, dense tensor."""
         if isinstance(result, _Tensor):
-            fresh = storage_of(result)._cdata not in self._records and result.storage_offset() == 0
-            spans = sum((size - 1) * step for size, step in zip(result.shape, result.stride(), strict=True)) + 1
-            whole = 0 in result.shape or storage_of(result).nbytes() == spans * result.element_size()
-            return (result.shape, result.stride(), result.dtype) if fresh and whole else None
+            return self._tensor_recipe(result)
         if isinstance(result, (tuple, list)):
-            parts = [
-                ("value", part) if part is None or isinstance(part, int) else self._recipe(part) for part in result
-            ]
+            parts = [self._part_recipe(part) for part in result]
             return None if None in parts else ("parts", type(result), parts)
         return None
 
+    def _part_recipe(self, part: Any) -> Any:
+        if part is None or isinstance(part, int):
+            return "value", part
+        return self._recipe(part)
 
-def _made(recipe: Any) -> Any:
+    def _tensor_recipe(self, result: torch.Tensor) -> Any:
+        storage = storage_of(result)
+        is_new = storage._cdata not in self._records and result.storage_offset() == 0
+        if not is_new or not _fills_storage(result, storage.nbytes()):
+            return None
+        return result.shape, result.stride(), result.dtype
+
+
+def _fills_storage(tensor: torch.Tensor, storage_bytes: int) -> bool:
+    if 0 in tensor.shape:
+        return True
+    last = 0  # the offset of the last element
+    for size, step in zip(tensor.shape, tensor.stride(), strict=True):
+        last += (size - 1) * step
+    return bool(storage_bytes == (last + 1) * tensor.element_size())
+
+
+def _make(recipe: Any) -> Any:
     if recipe[0] == "parts":
-        return recipe[1](part[1] if part[0] == "value" else _made(part) for part in recipe[2])
+        _, kind, parts = recipe
+        return kind(part[1] if part[0] == "value" else _make(part) for part in parts)
     shape, stride, dtype = recipe
     return torch.empty_strided(shape, stride, dtype=dtype, device=_META)
 
 
-def _written(func: Any, op: Op, args: Any, kwargs: dict[str, Any]) -> Any:
+def _write(func: Any, op: Op, args: Any, kwargs: dict[str, Any]) -> Any:
     if op.name in _FILLS:
         return args[0]
-    if op.name.startswith(("aten::_foreach_", "aten::_fused_")) and not kwargs.get("out") and op.name.endswith("_"):
+    updates_lists = op.name.startswith(("aten::_foreach_", "aten::_fused_"))
+    if updates_lists and op.name.endswith("_") and not kwargs.get("out"):
         return None
     return func(*args, **kwargs)
 
 
 def _key(value: Any) -> Any:
-    """Hashable, and different wherever the answer may be: 1, 1.0 and True are three values."""
+    """Hashable, and different wherever the answer may differ: 1, 1.0 and True are three values."""
     if isinstance(value, _Tensor):
         return value.shape, value.stride(), value.dtype
     if isinstance(value, (tuple, list)):

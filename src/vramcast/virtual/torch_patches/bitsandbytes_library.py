@@ -1,7 +1,8 @@
-"""bitsandbytes before 0.46: its Python allocates with torch and hands pointers to a CUDA library that is not here.
+"""bitsandbytes before 0.46: its Python code allocates with torch and hands pointers to a CUDA library that is not here.
 
-Nothing is computed on a virtual GPU, so a library whose every function returns 0 will do; what is allocated, kept and
-freed is decided in Python. Later versions register torch ops and need none of this.
+In comes a script that imports it, out comes a library whose every function returns 0: nothing is computed on a
+virtual GPU, and what is allocated, kept and freed is decided in Python. Later versions register torch ops and need
+none of this.
 """
 
 from __future__ import annotations
@@ -10,10 +11,8 @@ import sys
 from collections.abc import Callable
 from importlib import metadata
 from types import ModuleType
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from vramcast.virtual.gpu import VirtualGpu
+from vramcast.virtual.state import GpuState
 
 PACKAGE, EXTENSION = "bitsandbytes", "bitsandbytes.cextension"
 FIRST_WITHOUT = (0, 46)
@@ -28,7 +27,7 @@ class NoKernels:
         return lambda *args: 0
 
 
-def install(gpu: VirtualGpu) -> None:
+def install(gpu: GpuState) -> None:
     """For scripts that import it while the virtual GPU lasts; what they imported is forgotten at its end."""
     if PACKAGE in sys.modules or not _is_old():
         return
@@ -43,9 +42,11 @@ def _is_old() -> bool:
         version = metadata.version(PACKAGE)
     except metadata.PackageNotFoundError:
         return False
-    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < FIRST_WITHOUT
+    numbers = [int(part) for part in version.split(".")[:2] if part.isdigit()]
+    return tuple(numbers) < FIRST_WITHOUT
 
 
 def _forget() -> None:
-    for name in [name for name in sys.modules if name == PACKAGE or name.startswith(f"{PACKAGE}.")]:
-        del sys.modules[name]
+    for name in list(sys.modules):
+        if name == PACKAGE or name.startswith(f"{PACKAGE}."):
+            del sys.modules[name]

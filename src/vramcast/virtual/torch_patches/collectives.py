@@ -1,7 +1,8 @@
-"""What a lone rank answers where others would speak: process groups of any backend, objects, distributed checkpoints.
+"""What a single rank answers in the place of the others: process groups of any backend, objects, checkpoints.
 
-Tensors go through torch's fake process group. Objects of other ranks cannot be known: where all ranks send one, this
-rank's own stands for theirs; what only another rank has stays as it is, and the report says so.
+In come calls of torch.distributed. Tensors go through torch's fake process group. Objects of other ranks cannot be
+known: where all ranks send one, this rank's own stands for theirs; what only another rank has stays as it is, and the
+report says so.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,32 +20,32 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed import device_mesh, distributed_c10d
 
 from vramcast.ledger import SAVE
-
-if TYPE_CHECKING:
-    from vramcast.patches import Patches
-    from vramcast.virtual.gpu import VirtualGpu
+from vramcast.patches import Patches
+from vramcast.virtual.state import GpuState
 
 _OWN = "objects of other ranks are unknown: this rank's own stand for them"
 _THEIRS = "objects that only another rank has are unknown: they stay as the script made them"
-_NOT_WRITTEN = "torch.distributed.checkpoint wrote and read no weights: virtual tensors have no values"
+_NOT_WRITTEN = (
+    "torch.distributed.checkpoint wrote and read no weights: virtual tensors have no values"
+)
 
 
 @dataclass(slots=True, kw_only=True)
 class World:
-    """Which rank this is, of how many. Mutable: without `told`, a script says so when it makes its process group."""
+    """Which rank this is, of how many. Mutable: unless `fixed`, a script says so when it makes its process group."""
 
     rank: int = 0
     size: int = 1
-    told: bool = False
+    fixed: bool = False
 
-    def hear(self, rank: int, size: int) -> None:
+    def update(self, rank: int, size: int) -> None:
         """Numbers below 0 are not given: the environment has them, or there is one process."""
-        if not self.told:
+        if not self.fixed:
             self.size = size if size > 0 else int(os.environ.get("WORLD_SIZE", 1))
             self.rank = rank if rank >= 0 else int(os.environ.get("RANK", 0))
 
 
-def install(gpu: VirtualGpu, world: World, patches: Patches) -> None:
+def install(gpu: GpuState, world: World, patches: Patches) -> None:
     for name in ("wait_tensor", "_wrap_tensor_autograd"):  # newer torch has the second
         # They give back what they got; torch's kernels for shapes alone would make a second one.
         if hasattr(torch.ops._c10d_functional, name):
@@ -57,7 +58,7 @@ def install(gpu: VirtualGpu, world: World, patches: Patches) -> None:
             if hasattr(owner, name):
                 patches.set(owner, name, function)
     for name in ("save", "load", "save_state_dict", "load_state_dict", "async_save"):
-        patches.set(dcp, name, _checkpointed(gpu, writes="save" in name))
+        patches.set(dcp, name, _without_weights(gpu, writes="save" in name))
 
 
 def _groups(world: World) -> dict[str, Callable[..., Any]]:
@@ -67,24 +68,33 @@ def _groups(world: World) -> dict[str, Callable[..., Any]]:
     true_init, true_group = distributed_c10d.init_process_group, distributed_c10d.new_group
 
     def init_process_group(
-        backend: Any = None, init_method: Any = None, timeout: Any = None, world_size: int = -1, rank: int = -1,
-        *args: Any, **kwargs: Any,
-    ) -> None:  # fmt: skip
-        world.hear(rank, world_size)
+        backend: Any = None,
+        init_method: Any = None,
+        timeout: Any = None,
+        world_size: int = -1,
+        rank: int = -1,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        world.update(rank, world_size)
         true_init("fake", store=dist.HashStore(), rank=world.rank, world_size=world.size)
 
-    def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def new_group(
+        ranks: Any = None, timeout: Any = None, backend: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         return true_group(ranks, backend="fake")
 
     def monitored_barrier(*args: Any, **kwargs: Any) -> None: ...
 
     return {
-        "init_process_group": init_process_group, "new_group": new_group, "monitored_barrier": monitored_barrier,
+        "init_process_group": init_process_group,
+        "new_group": new_group,
+        "monitored_barrier": monitored_barrier,
         "is_nccl_available": lambda: True,
-    }  # fmt: skip
+    }
 
 
-def _objects(gpu: VirtualGpu, world: World) -> dict[str, Callable[..., Any]]:
+def _objects(gpu: GpuState, world: World) -> dict[str, Callable[..., Any]]:
     def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
         gpu.note(_OWN)
         object_list[:] = [copy.deepcopy(obj) for _ in object_list]
@@ -94,46 +104,66 @@ def _objects(gpu: VirtualGpu, world: World) -> dict[str, Callable[..., Any]]:
             all_gather_object(object_gather_list, obj)
 
     def broadcast_object_list(
-        object_list: list[Any], src: int | None = None, group: Any = None, device: Any = None,
-        group_src: int | None = None, **kwargs: Any,
-    ) -> None:  # fmt: skip
-        sender = (src or 0) if group_src is None else dist.get_global_rank(group or dist.group.WORLD, group_src)
+        object_list: list[Any],
+        src: int | None = None,
+        group: Any = None,
+        device: Any = None,
+        group_src: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        sender = src or 0
+        if group_src is not None:
+            sender = dist.get_global_rank(group or dist.group.WORLD, group_src)
         if sender != world.rank:
             gpu.note(_THEIRS)
 
     def scatter_object_list(
-        scatter_object_output_list: list[Any], scatter_object_input_list: Any = None, src: Any = None,
-        group: Any = None, *args: Any, **kwargs: Any,
-    ) -> None:  # fmt: skip
+        scatter_object_output_list: list[Any],
+        scatter_object_input_list: Any = None,
+        src: Any = None,
+        group: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
         if scatter_object_input_list:
             scatter_object_output_list[0] = scatter_object_input_list[dist.get_rank(group)]
         else:
             gpu.note(_THEIRS)
 
-    def recv_object_list(object_list: list[Any], src: int | None = None, *args: Any, **kwargs: Any) -> int:
+    def recv_object_list(
+        object_list: list[Any], src: int | None = None, *args: Any, **kwargs: Any
+    ) -> int:
         gpu.note(_THEIRS)
         return src or 0
 
     return {
-        "all_gather_object": all_gather_object, "gather_object": gather_object,
-        "broadcast_object_list": broadcast_object_list, "scatter_object_list": scatter_object_list,
-        "recv_object_list": recv_object_list, "send_object_list": lambda *args, **kwargs: None,
-    }  # fmt: skip
+        "all_gather_object": all_gather_object,
+        "gather_object": gather_object,
+        "broadcast_object_list": broadcast_object_list,
+        "scatter_object_list": scatter_object_list,
+        "recv_object_list": recv_object_list,
+        "send_object_list": lambda *args, **kwargs: None,
+    }
 
 
-def _checkpointed(gpu: VirtualGpu, *, writes: bool) -> Callable[..., Any]:
+def _without_weights(gpu: GpuState, *, writes: bool) -> Callable[..., Any]:
     """Ranks write and read their own shards, tensor by tensor: nothing is made on the device for it."""
 
-    def checkpointed(state_dict: Any, *args: Any, checkpoint_id: Any = None, **kwargs: Any) -> None:
+    def save_or_load(state_dict: Any, *args: Any, checkpoint_id: Any = None, **kwargs: Any) -> None:
         before = gpu.phases.current
         gpu.phases.enter(SAVE)
         gpu.note(_NOT_WRITTEN)
         writer = kwargs.get("storage_writer", args[0] if args else None)
         folder = checkpoint_id if checkpoint_id is not None else getattr(writer, "path", None)
         if writes and isinstance(folder, (str, os.PathLike)):
-            os.makedirs(folder, exist_ok=True)
-            for name in (".metadata", f"__{dist.get_rank() if dist.is_initialized() else 0}_0.distcp"):
-                Path(folder, name).touch()
+            _write_placeholders(Path(folder))
         gpu.phases.enter(before)
 
-    return checkpointed
+    return save_or_load
+
+
+def _write_placeholders(folder: Path) -> None:
+    os.makedirs(folder, exist_ok=True)
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    for name in (".metadata", f"__{rank}_0.distcp"):
+        (folder / name).touch()

@@ -1,28 +1,27 @@
 """`torch.cuda` and `torch.accelerator`, answered by the virtual cards.
 
-Where torch's Python code sits on a small C function, the C function is what is answered, so that `memory_summary`,
-`memory_stats` and the rest are torch's own code.
+In come calls that a CUDA build would pass to its driver, out come answers from the cards and their allocators. Where
+torch's Python code calls a small C function, that function is patched, so that `memory_summary`, `memory_stats` and the
+rest are torch's own code. Does not know load, temperature and power: they are 0.
 """
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from vramcast.patches import Patches
+from vramcast.virtual.state import GpuState
 from vramcast.virtual.torch_patches import streams
 from vramcast.virtual.torch_patches.snapshots import snapshot
-
-if TYPE_CHECKING:
-    from vramcast.patches import Patches
-    from vramcast.virtual.gpu import VirtualGpu
 
 CUDA_VERSION = "12.8"
 CUDNN_VERSION = 91002
 
 
-def install(gpu: VirtualGpu, patches: Patches) -> None:
+def install(gpu: GpuState, patches: Patches) -> None:
     streams.install(gpu, patches)
     for name, answer in {**_driver(gpu), **_accelerator(gpu)}.items():
         patches.set(torch._C, name, answer)
@@ -30,33 +29,39 @@ def install(gpu: VirtualGpu, patches: Patches) -> None:
         patches.set(torch.cuda, name, answer)
     for name in ("_exchange_device", "_maybe_exchange_device"):
         patches.set(torch.cuda, name, lambda index: exchange(gpu, index))
-    for owner, name, answer in (
-        (torch.version, "cuda", CUDA_VERSION),
-        (torch.backends.cuda, "is_built", lambda: True),
-        (torch.backends.cudnn, "is_available", lambda: True),
-        (torch.backends.cudnn, "version", lambda: CUDNN_VERSION),
-        (torch.accelerator, "is_available", lambda: True),
-        (torch.accelerator, "device_count", lambda: gpu.count),
-        (torch.cuda.nvtx, "_nvtx", _Nvtx()),
-        (torch, "Generator", _generator_class()),
-        (torch, "device", _device_class()),
-    ):
-        patches.set(owner, name, answer)
+    patches.set(torch.version, "cuda", CUDA_VERSION)
+    patches.set(torch.backends.cuda, "is_built", lambda: True)
+    patches.set(torch.backends.cudnn, "is_available", lambda: True)
+    patches.set(torch.backends.cudnn, "version", lambda: CUDNN_VERSION)
+    patches.set(torch.accelerator, "is_available", lambda: True)
+    patches.set(torch.accelerator, "device_count", lambda: gpu.count)
+    patches.set(torch.cuda.nvtx, "_nvtx", _Nvtx())
+    patches.set(torch, "Generator", _generator_class())
+    patches.set(torch, "device", _device_class())
     for name in _RANDOM:
         patches.set(torch.cuda.random, name, getattr(torch.cuda, name))
-    patches.set(torch.cuda, "default_generators", tuple(torch.Generator() for _ in range(gpu.count)))
+    patches.set(
+        torch.cuda, "default_generators", tuple(torch.Generator() for _ in range(gpu.count))
+    )
     patches.set(torch.cuda.memory, "_record_memory_history", lambda *args, **kwargs: None)
     patches.set(torch.cuda.memory, "is_initialized", lambda: True)
     patches.set(torch.cuda.memory, "mem_get_info", torch.cuda.mem_get_info)
 
 
 _RANDOM = (
-    "manual_seed", "manual_seed_all", "seed", "seed_all", "initial_seed", "get_rng_state", "get_rng_state_all",
-    "set_rng_state", "set_rng_state_all",
-)  # fmt: skip
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    "initial_seed",
+    "get_rng_state",
+    "get_rng_state_all",
+    "set_rng_state",
+    "set_rng_state_all",
+)
 
 
-def exchange(gpu: VirtualGpu, index: int) -> int:
+def exchange(gpu: GpuState, index: int) -> int:
     before = gpu.current_index
     if index >= 0:
         gpu.place_named(torch.device("cuda", index))
@@ -64,7 +69,7 @@ def exchange(gpu: VirtualGpu, index: int) -> int:
     return before
 
 
-def _driver(gpu: VirtualGpu) -> dict[str, Any]:
+def _driver(gpu: GpuState) -> dict[str, Any]:
     """Stand-ins for torch._C._cuda_*."""
 
     def free_and_total(index: int) -> tuple[int, int]:
@@ -73,6 +78,9 @@ def _driver(gpu: VirtualGpu) -> dict[str, Any]:
 
     def reset_peak(index: int) -> None:
         gpu.memories[index].allocator.reset_peak()
+
+    def set_fraction(fraction: float, index: int) -> None:
+        gpu.memories[index].allocator.set_fraction(fraction)
 
     def empty_cache(*args: Any) -> None:
         for memory in gpu.memories:
@@ -84,14 +92,14 @@ def _driver(gpu: VirtualGpu) -> dict[str, Any]:
         "_cuda_setDevice": lambda index: exchange(gpu, index),
         "_cuda_exchangeDevice": lambda index: exchange(gpu, index),
         "_cuda_maybeExchangeDevice": lambda index: exchange(gpu, index),
-        "_cuda_synchronize": lambda *args: gpu.streams_caught_up(),
+        "_cuda_synchronize": lambda *args: gpu.complete_streams(),
         "_cuda_ipc_collect": lambda: None,
         "_cuda_sleep": lambda cycles: None,
         "_cuda_memoryStats": lambda index: gpu.memories[index].allocator.memory_stats(),
         "_cuda_resetPeakMemoryStats": reset_peak,
         "_cuda_resetAccumulatedMemoryStats": reset_peak,
         "_cuda_emptyCache": empty_cache,
-        "_cuda_setMemoryFraction": lambda fraction, index: gpu.memories[index].allocator.set_fraction(fraction),
+        "_cuda_setMemoryFraction": set_fraction,
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_canDeviceAccessPeer": lambda one, other: True,
         "_cuda_getArchFlags": lambda: f"sm_{gpu.capability[0]}{gpu.capability[1]}",
@@ -105,7 +113,7 @@ def _driver(gpu: VirtualGpu) -> dict[str, Any]:
     }
 
 
-def _accelerator(gpu: VirtualGpu) -> dict[str, Any]:
+def _accelerator(gpu: GpuState) -> dict[str, Any]:
     driver = _driver(gpu)
     return {
         "_accelerator_getAccelerator": lambda: torch.device("cuda"),
@@ -113,7 +121,7 @@ def _accelerator(gpu: VirtualGpu) -> dict[str, Any]:
         "_accelerator_setDeviceIndex": lambda index: exchange(gpu, index),
         "_accelerator_exchangeDevice": lambda index: exchange(gpu, index),
         "_accelerator_maybeExchangeDevice": lambda index: exchange(gpu, index),
-        "_accelerator_synchronizeDevice": lambda index: gpu.streams_caught_up(),
+        "_accelerator_synchronizeDevice": lambda index: gpu.complete_streams(),
         "_accelerator_isAllocatorInitialized": lambda: True,
         "_accelerator_emptyCache": driver["_cuda_emptyCache"],
         "_accelerator_emptyHostCache": lambda: None,
@@ -124,7 +132,7 @@ def _accelerator(gpu: VirtualGpu) -> dict[str, Any]:
     }
 
 
-def _cuda(gpu: VirtualGpu) -> dict[str, Any]:
+def _cuda(gpu: GpuState) -> dict[str, Any]:
     """Functions of torch.cuda that reach for the driver before anything could be answered."""
 
     def properties(device: Any = None) -> Any:
@@ -148,7 +156,9 @@ def _cuda(gpu: VirtualGpu) -> dict[str, Any]:
         "get_device_properties": properties,
         "get_device_name": lambda device=None: properties(device).name,
         "get_device_capability": lambda device=None: gpu.capability,
-        "is_bf16_supported": lambda including_emulation=True: including_emulation or gpu.capability >= (8, 0),
+        "is_bf16_supported": lambda including_emulation=True: (
+            including_emulation or gpu.capability >= (8, 0)
+        ),
         "mem_get_info": mem_get_info,
         "manual_seed": lambda seed: None,
         "manual_seed_all": lambda seed: None,
@@ -156,7 +166,9 @@ def _cuda(gpu: VirtualGpu) -> dict[str, Any]:
         "seed_all": lambda: None,
         "initial_seed": lambda: 0,
         "get_rng_state": lambda device="cuda": torch.zeros(16, dtype=torch.uint8),
-        "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8, device="cpu") for _ in range(gpu.count)],
+        "get_rng_state_all": lambda: [
+            torch.zeros(16, dtype=torch.uint8, device="cpu") for _ in range(gpu.count)
+        ],
         "set_rng_state": lambda state, device="cuda": None,
         "set_rng_state_all": lambda states: None,
         "cudart": lambda: SimpleNamespace(
@@ -165,21 +177,34 @@ def _cuda(gpu: VirtualGpu) -> dict[str, Any]:
         "utilization": lambda device=None: 0,
         "temperature": lambda device=None: 0,
         "power_draw": lambda device=None: 0,
-        "list_gpu_processes": lambda device=None: f"GPU:{gpu.current_index}\nno processes are running",
+        "list_gpu_processes": lambda device=None: (
+            f"GPU:{gpu.current_index}\nno processes are running"
+        ),
         "can_device_access_peer": lambda one, other: True,
     }
 
 
-def device_properties(gpu: VirtualGpu) -> Any:
+def device_properties(gpu: GpuState) -> Any:
     card = gpu.card
     major, minor = gpu.capability
     return SimpleNamespace(
-        name=card.name, major=major, minor=minor, total_memory=card.capacity_bytes(),
-        multi_processor_count=card.sm_count or 108, is_integrated=False, is_multi_gpu_board=False, warp_size=32,
-        max_threads_per_multi_processor=2048, max_threads_per_block=1024, regs_per_multiprocessor=65536,
-        shared_memory_per_block=49152, shared_memory_per_block_optin=166912, L2_cache_size=40 << 20,
-        gcnArchName="", uuid="virtual",
-    )  # fmt: skip
+        name=card.name,
+        major=major,
+        minor=minor,
+        total_memory=card.capacity_bytes(),
+        multi_processor_count=card.sm_count or 108,
+        is_integrated=False,
+        is_multi_gpu_board=False,
+        warp_size=32,
+        max_threads_per_multi_processor=2048,
+        max_threads_per_block=1024,
+        regs_per_multiprocessor=65536,
+        shared_memory_per_block=49152,
+        shared_memory_per_block_optin=166912,
+        L2_cache_size=40 << 20,
+        gcnArchName="",
+        uuid="virtual",
+    )
 
 
 class _Nvtx:

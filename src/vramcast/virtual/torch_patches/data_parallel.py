@@ -1,18 +1,18 @@
-"""`nn.DataParallel` over virtual devices: scatter, replicate, apply, gather, one replica after the other.
+"""`nn.DataParallel` over virtual cards: scatter, replicate, apply, gather, one replica after the other.
 
-Real replicas run in threads; a dispatch mode lives in one thread only, and memory does not depend on who waits.
+In come torch's own calls for these four, out come copies on each card. Real replicas run in threads; a dispatch mode
+works in one thread only, and what is allocated does not depend on which replica runs first.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from vramcast.patches import Patches
+from vramcast.patches import Patches
 
 
 def install(patches: Patches) -> None:
@@ -20,13 +20,21 @@ def install(patches: Patches) -> None:
     patches.set(torch._C, "_gather", gather)
     patches.set(torch._C, "_broadcast", broadcast)
     patches.set(torch._C, "_broadcast_coalesced", broadcast_coalesced)
-    for name in ("torch.nn.parallel", "torch.nn.parallel.data_parallel", "torch.nn.parallel.parallel_apply"):
+    for name in (
+        "torch.nn.parallel",
+        "torch.nn.parallel.data_parallel",
+        "torch.nn.parallel.parallel_apply",
+    ):
         patches.set(sys.modules[name], "parallel_apply", apply_in_turn)
 
 
-def scatter(tensor: torch.Tensor, devices: Sequence[int], sizes: Any, dim: int, streams: Any) -> list[torch.Tensor]:
+def scatter(
+    tensor: torch.Tensor, devices: Sequence[int], sizes: Any, dim: int, streams: Any
+) -> list[torch.Tensor]:
     chunks = tensor.chunk(len(devices), dim) if sizes is None else tensor.split(sizes, dim)
-    return [chunk.to(torch.device("cuda", index)) for chunk, index in zip(chunks, devices, strict=False)]
+    return [
+        chunk.to(torch.device("cuda", index)) for chunk, index in zip(chunks, devices, strict=False)
+    ]
 
 
 def gather(tensors: Sequence[torch.Tensor], dim: int, destination: int | None) -> torch.Tensor:
@@ -44,11 +52,14 @@ def broadcast_coalesced(
     return [[tensor.to(torch.device("cuda", index)) for tensor in tensors] for index in devices]
 
 
-def apply_in_turn(modules: Any, inputs: Any, kwargs_tup: Any = None, devices: Any = None) -> list[Any]:
+def apply_in_turn(
+    modules: Any, inputs: Any, kwargs_tup: Any = None, devices: Any = None
+) -> list[Any]:
     keywords = kwargs_tup or [{}] * len(modules)
     places = devices or range(len(modules))
     outputs = []
     for module, given, options, place in zip(modules, inputs, keywords, places, strict=True):
+        args = given if isinstance(given, (list, tuple)) else (given,)
         with torch.cuda.device(place):
-            outputs.append(module(*(given if isinstance(given, (list, tuple)) else (given,)), **(options or {})))
+            outputs.append(module(*args, **(options or {})))
     return outputs

@@ -1,8 +1,9 @@
 """One rank of a distributed job, at any world size: torchrun's environment, and torch's fake process group.
 
-Collectives move nothing, but every buffer a framework makes for them is made, and billed. With a rank the script starts
-as torchrun would start it: RANK, WORLD_SIZE and LOCAL_RANK are set. Without one it may still call
-`init_process_group("nccl")` or `torch.multiprocessing.spawn`: it is then the rank it says it is, or the first one.
+In come a rank and a world size; the script starts as torchrun would start it, with RANK, WORLD_SIZE and LOCAL_RANK
+set. Without a rank it may still call `init_process_group("nccl")` or `torch.multiprocessing.spawn`: it is then the
+rank it says it is, or the first one. Collectives move nothing, but every buffer a framework makes for them is made,
+and counted. Does not know what other ranks do, nor NCCL's own buffers.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,23 +23,29 @@ from torch.distributed.tensor._redistribute import clear_redistribute_planner_ca
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from vramcast.ledger import Category
+from vramcast.patches import Patches
+from vramcast.virtual.state import GpuState
 from vramcast.virtual.torch_patches import collectives
-
-if TYPE_CHECKING:
-    from vramcast.patches import Patches
-    from vramcast.virtual.gpu import VirtualGpu
 
 
 @contextmanager
-def as_rank(gpu: VirtualGpu, rank: int, world_size: int, patches: Patches) -> Iterator[None]:
+def as_rank(gpu: GpuState, rank: int, world_size: int, patches: Patches) -> Iterator[None]:
     local_size = gpu.count
     before = dict(os.environ)
     os.environ.update(
-        RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank % local_size), LOCAL_WORLD_SIZE=str(local_size),
-        GROUP_RANK=str(rank // local_size), MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", TORCHELASTIC_RUN_ID="none",
-    )  # fmt: skip
+        RANK=str(rank),
+        WORLD_SIZE=str(world_size),
+        LOCAL_RANK=str(rank % local_size),
+        LOCAL_WORLD_SIZE=str(local_size),
+        GROUP_RANK=str(rank // local_size),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT="29500",
+        TORCHELASTIC_RUN_ID="none",
+    )
     try:
-        with process_groups(gpu, collectives.World(rank=rank, size=world_size, told=True), patches):
+        with process_groups(
+            gpu, collectives.World(rank=rank, size=world_size, fixed=True), patches
+        ):
             yield
     finally:
         os.environ.clear()
@@ -46,7 +53,7 @@ def as_rank(gpu: VirtualGpu, rank: int, world_size: int, patches: Patches) -> It
 
 
 @contextmanager
-def process_groups(gpu: VirtualGpu, world: collectives.World, patches: Patches) -> Iterator[None]:
+def process_groups(gpu: GpuState, world: collectives.World, patches: Patches) -> Iterator[None]:
     collectives.install(gpu, world, patches)
     patches.set(torch._C, "_get_accelerator", lambda check=None: torch.device("cuda"))
     patches.set(_op_schema, "_rebuild_tensor_from_dtensor_meta", _shape_only)
@@ -61,12 +68,16 @@ def process_groups(gpu: VirtualGpu, world: collectives.World, patches: Patches) 
             dist.destroy_process_group()
 
 
-def _first_process(gpu: VirtualGpu, world: collectives.World) -> Callable[..., Any]:
-    """`mp.spawn(main, args, nprocs=8)`: one of the processes it would start is run, here."""
+def _first_process(gpu: GpuState, world: collectives.World) -> Callable[..., Any]:
+    """`mp.spawn(main, args, nprocs=8)`: one of the processes it would start is run, in this one."""
 
-    def spawn(fn: Callable[..., Any], args: Any = (), nprocs: int = 1, join: bool = True, **options: Any) -> Any:
+    def spawn(
+        fn: Callable[..., Any], args: Any = (), nprocs: int = 1, join: bool = True, **options: Any
+    ) -> Any:
         index = world.rank % nprocs
-        gpu.note(f"torch.multiprocessing.spawn: process {index} of {nprocs} was run, the others were left out")
+        gpu.note(
+            f"torch.multiprocessing.spawn: process {index} of {nprocs} was run, the others were left out"
+        )
         fn(index, *args)
         return None if join else SimpleNamespace(join=lambda *args, **kwargs: True, processes=[])
 
@@ -74,7 +85,7 @@ def _first_process(gpu: VirtualGpu, world: collectives.World) -> Callable[..., A
 
 
 def _forget_other_ranks() -> None:
-    """What DTensor learnt when this process was another rank: shapes with their device, groups by name, a generator."""
+    """Clear what DTensor cached when this process was another rank: shapes with their device, groups, a generator."""
     FakeTensorMode.cache_clear()
     _clear_sharding_prop_cache()
     clear_redistribute_planner_cache()
@@ -82,12 +93,12 @@ def _forget_other_ranks() -> None:
 
 
 def _shape_only(spec: Any) -> torch.Tensor:
-    """DTensor learns shapes from fake tensors; on cuda, random ops would ask for a driver."""
+    """DTensor finds out shapes with fake tensors; on cuda, random ops would ask for a driver."""
     meta = spec.tensor_meta
     return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu")
 
 
-def _install_data_parallel(gpu: VirtualGpu, patches: Patches) -> None:
+def _install_data_parallel(gpu: GpuState, patches: Patches) -> None:
     """The fake group's all-reduce gives no result to DDP's reducer; the bucket itself is one."""
     kind = torch.nn.parallel.DistributedDataParallel
     true_init = kind.__init__
@@ -105,20 +116,20 @@ def _install_data_parallel(gpu: VirtualGpu, patches: Patches) -> None:
 
     patches.set(kind, "__init__", init)
     for owner, name in ((kind, "_ddp_init_helper"), (dist.Reducer, "_rebuild_buckets")):
-        patches.set(owner, name, _making_buckets(gpu, getattr(owner, name)))
+        patches.set(owner, name, _with_buckets_on_card(gpu, getattr(owner, name)))
 
 
-def _making_buckets(gpu: VirtualGpu, make: Callable[..., Any]) -> Callable[..., Any]:
+def _with_buckets_on_card(gpu: GpuState, make: Callable[..., Any]) -> Callable[..., Any]:
     """The reducer makes its buckets in C++, where the parameters' device is not the virtual one."""
 
-    def made(*args: Any, **kwargs: Any) -> Any:
-        there = set(gpu.storages.records.values())
+    def make_buckets(*args: Any, **kwargs: Any) -> Any:
+        before = set(gpu.storages.records.values())
         gpu.mode.target = gpu.last_place
         try:
             return make(*args, **kwargs)
         finally:
             gpu.mode.target = None
-            for record in set(gpu.storages.records.values()) - there:
+            for record in set(gpu.storages.records.values()) - before:
                 record.category, record.name = Category.COMMUNICATION, "DDP's gradient buckets"
 
-    return made
+    return make_buckets

@@ -1,37 +1,35 @@
 """Sums of gradients. The autograd engine adds a second gradient into the first one's memory when nobody else holds it.
 
-Under a dispatch mode it never does (it takes every tensor for a subclass), so the plain addition that arrives instead
-is recognised by the reference counts the engine itself would look at, and billed as done in place.
+Under a dispatch mode it never does (it takes every tensor for a subclass). In comes the plain addition that it calls
+instead, recognised by the reference counts the engine itself would look at; out comes a sum that takes over the first
+gradient's storage. Does not know sums that a script writes in its own backward with gradients enabled.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramcast.virtual.accounting.storages import is_meta, storage_of
-
-if TYPE_CHECKING:
-    from vramcast.virtual.gpu import VirtualGpu
+from vramcast.virtual.state import GpuState
 
 _add = torch.ops.aten.add.Tensor
 
 
-def install(gpu: VirtualGpu) -> None:
+def install(gpu: GpuState) -> None:
     held_once = _counts_of_a_tensor_held_once()
 
     def special(func: Any, args: Any, kwargs: Any) -> Any:
-        if kwargs or torch._C._current_autograd_node() is None or torch.is_grad_enabled():
+        in_backward = torch._C._current_autograd_node() is not None
+        if kwargs or not in_backward or torch.is_grad_enabled():
             return NotImplemented
         first, second = args
-        if not isinstance(second, torch.Tensor) or not (is_meta(first) and is_meta(second)):
+        if not _could_be_gradients(first, second) or _counts(first) != held_once:
             return NotImplemented
-        if first.shape != second.shape or first.dtype != second.dtype or _counts(first) != held_once:
-            return NotImplemented
-        if gpu.storages.find(first) is None or not _alone_in_storage(first):
+        if gpu.storages.find(first) is None or not _fills_storage(first):
             return NotImplemented
         result = torch.empty_like(first, device="meta")
         gpu.storages.hand_over(first, result)
@@ -40,11 +38,19 @@ def install(gpu: VirtualGpu) -> None:
     gpu.mode.specials[_add] = special
 
 
+def _could_be_gradients(first: Any, second: Any) -> bool:
+    """Two gradients of one tensor have no values, and one shape and dtype."""
+    if not isinstance(second, torch.Tensor) or not is_meta(first) or not is_meta(second):
+        return False
+    return bool(first.shape == second.shape and first.dtype == second.dtype)
+
+
 def _counts(tensor: torch.Tensor) -> tuple[int, int]:
+    """Who holds the tensor, and its storage."""
     return tensor._use_count(), torch._C._storage_Use_Count(storage_of(tensor)._cdata)
 
 
-def _alone_in_storage(tensor: torch.Tensor) -> bool:
+def _fills_storage(tensor: torch.Tensor) -> bool:
     return bool(tensor.numel() * tensor.element_size() == storage_of(tensor).nbytes())
 
 
@@ -54,7 +60,9 @@ def _counts_of_a_tensor_held_once() -> tuple[int, int]:
     seen = []
 
     class Observer(TorchDispatchMode):  # type: ignore[misc]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             if func is _add and torch._C._current_autograd_node() is not None:
                 seen.append(_counts(args[0]))
             return func(*args, **(kwargs or {}))

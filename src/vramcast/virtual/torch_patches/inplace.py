@@ -1,58 +1,81 @@
 """Small tensors with known values that are written into: `torch.zeros(n).index_add_(0, index, activations)`.
 
-What is written carries a gradient and is unknown, so the whole tensor is from then on: it gives up its values before
-the call, because autograd must not see a tensor change from real to meta.
+In come calls of in-place methods. What is written carries a gradient and is unknown, so the whole tensor is unknown
+from then on: it drops its values before the call, because autograd must not see a tensor change from real to meta.
+Does not know writes through other ways, such as `out=`.
 """
 
 from __future__ import annotations
 
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from vramcast.patches import Patches
 from vramcast.virtual.accounting.storages import is_meta, storage_of
 from vramcast.virtual.kernels.op_schemas import tensors_in
+from vramcast.virtual.state import GpuState
 from vramcast.virtual.torch_patches.leaves import without_values
 
-if TYPE_CHECKING:
-    from vramcast.patches import Patches
-    from vramcast.virtual.gpu import VirtualGpu
-
 METHODS = (
-    "__iadd__", "__imul__", "__isub__", "__itruediv__", "__setitem__", "add_", "addcdiv_", "addcmul_", "addmm_",
-    "copy_", "div_", "index_add_", "index_copy_", "index_fill_", "index_put_", "index_reduce_", "lerp_", "masked_fill_",
-    "masked_scatter_", "mul_", "scatter_", "scatter_add_", "scatter_reduce_", "sub_",
-)  # fmt: skip
+    "__iadd__",
+    "__imul__",
+    "__isub__",
+    "__itruediv__",
+    "__setitem__",
+    "add_",
+    "addcdiv_",
+    "addcmul_",
+    "addmm_",
+    "copy_",
+    "div_",
+    "index_add_",
+    "index_copy_",
+    "index_fill_",
+    "index_put_",
+    "index_reduce_",
+    "lerp_",
+    "masked_fill_",
+    "masked_scatter_",
+    "mul_",
+    "scatter_",
+    "scatter_add_",
+    "scatter_reduce_",
+    "sub_",
+)
 
 
-def install(gpu: VirtualGpu, patches: Patches) -> None:
+def install(gpu: GpuState, patches: Patches) -> None:
     for name in METHODS:
-        patches.set(torch.Tensor, name, _giving_up(gpu, getattr(torch.Tensor, name)))
+        patches.set(torch.Tensor, name, _dropping_values(gpu, getattr(torch.Tensor, name)))
 
 
-def _giving_up(gpu: VirtualGpu, method: Any) -> Any:
+def _dropping_values(gpu: GpuState, method: Any) -> Any:
     @wraps(method)
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not is_meta(tensor) and not gpu.mode.busy and _takes_a_gradient(tensor, args, kwargs):
-            _give_up(gpu, tensor)
+            _drop_values(gpu, tensor)
         return method(tensor, *args, **kwargs)
 
     return call
 
 
 def _takes_a_gradient(tensor: torch.Tensor, args: Any, kwargs: Any) -> bool:
+    """Whether a tensor without a gradient is about to get one from what is written."""
     if type(tensor) is not torch.Tensor or tensor.requires_grad or not torch.is_grad_enabled():
         return False
-    return tensor.layout == torch.strided and any(t.requires_grad and is_meta(t) for t in tensors_in(args, kwargs))
+    if tensor.layout != torch.strided:
+        return False
+    return any(source.requires_grad and is_meta(source) for source in tensors_in(args, kwargs))
 
 
-def _give_up(gpu: VirtualGpu, tensor: torch.Tensor) -> None:
-    """The tensor and the one it is a view of; where others share the memory, it is left as it is."""
+def _drop_values(gpu: GpuState, tensor: torch.Tensor) -> None:
+    """Of the tensor and of the one it is a view of; nothing happens if others share the memory."""
     base = tensor._base if tensor._is_view() else None
     owner = tensor if base is None else base
-    whole = owner.numel() * owner.element_size() == storage_of(owner).nbytes()
-    if not whole or type(owner) is not torch.Tensor:
+    fills_storage = owner.numel() * owner.element_size() == storage_of(owner).nbytes()
+    if not fills_storage or type(owner) is not torch.Tensor:
         return
     size, stride, offset = tensor.size(), tensor.stride(), tensor.storage_offset()
     torch._C._swap_tensor_impl(owner, without_values(gpu, owner))

@@ -1,34 +1,46 @@
-"""Libraries around torch: what they remember about CUDA, how they write files, and weights that are not on disk."""
+"""Libraries around torch: what they remember about CUDA, how they write files, and weights that are not on disk.
+
+In come calls of transformers, accelerate, peft and safetensors, out come files with true headers and models with true
+shapes. Does not know the values of weights, nor libraries that are not named here.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from vramcast.patches import Patches
-    from vramcast.virtual.gpu import VirtualGpu
+from vramcast.patches import Patches
+from vramcast.virtual.state import GpuState
 
 # Modules that remember, once and for all, whether there is a CUDA device.
 _REMEMBERING = (
-    "transformers.utils.import_utils", "transformers.utils.generic", "transformers.utils", "accelerate.utils.imports",
-    "accelerate.utils.environment", "peft.import_utils",
-)  # fmt: skip
+    "transformers.utils.import_utils",
+    "transformers.utils.generic",
+    "transformers.utils",
+    "accelerate.utils.imports",
+    "accelerate.utils.environment",
+    "peft.import_utils",
+)
+
+DTYPE_FROM = (4, 56)  # modeling_utils.py: `dtype` is what `torch_dtype` was called before
+CONFIG_DECIDES_FROM = (5, 0)  # modeling_utils.py from_pretrained: dtype "auto" unless asked
 
 
 def forget_devices() -> None:
-    """Clear what libraries cached, on the way in and on the way out."""
+    """Clear what libraries cached, when the virtual GPU begins and when it ends."""
     for name in _REMEMBERING:
-        for value in list(vars(sys.modules[name]).values()) if name in sys.modules else ():
+        if name not in sys.modules:
+            continue
+        for value in list(vars(sys.modules[name]).values()):
             clear = getattr(value, "cache_clear", None)
             if callable(clear):
                 clear()
 
 
-def install_safetensors(gpu: VirtualGpu, patches: Patches) -> None:
+def install_safetensors(gpu: GpuState, patches: Patches) -> None:
     """Its writer reads memory by address, and virtual tensors have none: files get true headers and a hole for data."""
     try:
         import safetensors.torch
@@ -39,14 +51,18 @@ def install_safetensors(gpu: VirtualGpu, patches: Patches) -> None:
         gpu.note("safetensors wrote no weights: virtual tensors have no values")
         return tensors
 
-    def write(tensors: dict[str, torch.Tensor], path: Any, metadata: dict[str, str] | None = None) -> None:
-        header, data_bytes = _shapes(tensors, metadata)
+    def write(
+        tensors: dict[str, torch.Tensor], path: Any, metadata: dict[str, str] | None = None
+    ) -> None:
+        header, data_bytes = _safetensors_header(tensors, metadata)
         with open(path, "wb") as file:
             file.write(header)
             file.truncate(len(header) + data_bytes)
 
-    def serialize(tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> bytes:
-        header, data_bytes = _shapes(tensors, metadata)
+    def serialize(
+        tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None
+    ) -> bytes:
+        header, data_bytes = _safetensors_header(tensors, metadata)
         return header + bytes(data_bytes)
 
     patches.set(safetensors.torch, "serialize_file", write)
@@ -56,46 +72,72 @@ def install_safetensors(gpu: VirtualGpu, patches: Patches) -> None:
             patches.set(safetensors.torch, name, keep)
 
 
-def _shapes(tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None) -> tuple[bytes, int]:
-    """The head of a safetensors file, and how many bytes of data follow it: as a hole, they read as zeros."""
+def _safetensors_header(
+    tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None
+) -> tuple[bytes, int]:
+    """The header of a safetensors file, and how many bytes of data follow it: as a hole, they read as zeros."""
     from safetensors.torch import _TYPES
 
     names = {dtype: name for name, dtype in _TYPES.items()}
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": metadata}
     end = 0
-    for name, tensor in sorted(tensors.items(), key=lambda item: -item[1].element_size()):  # widest first: aligned
+    widest_first = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # aligned
+    for name, tensor in widest_first:
         start, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        header[name] = {
+            "dtype": names[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text, end
 
 
-def install_empty_weights(gpu: VirtualGpu, patches: Patches) -> None:
+def install_empty_weights(gpu: GpuState, patches: Patches) -> None:
     """`from_pretrained` with a config and no weights: a model of the right shape and dtype."""
     from transformers import AutoConfig, GenerationConfig, PreTrainedModel
 
     def from_pretrained(cls: Any, path: Any = None, *args: Any, **kwargs: Any) -> Any:
-        config = kwargs.pop("config", None) or AutoConfig.from_pretrained(path)
-        dtype = kwargs.pop("dtype", None) or kwargs.pop("torch_dtype", None)
-        if dtype in (None, "auto"):
-            dtype = getattr(config, "dtype", None) or torch.float32
-        dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-        attention = kwargs.pop("attn_implementation", None)
-        options = {} if attention is None else {"attn_implementation": attention}
+        config = kwargs.get("config") or AutoConfig.from_pretrained(path)
+        dtype = _loaded_dtype(config, kwargs.get("dtype") or kwargs.get("torch_dtype"))
         gpu.note(f"{cls.__name__}.from_pretrained({str(path)!r}): empty weights in {dtype}")
-        model = cls._from_config(config, dtype=dtype, **options)
+        options = {"dtype" if _transformers_version() >= DTYPE_FROM else "torch_dtype": dtype}
+        attention = kwargs.get("attn_implementation")
+        if attention is not None:
+            options["attn_implementation"] = attention
+        model = cls._from_config(config, **options)
         if model.can_generate():
             model.generation_config = GenerationConfig.from_model_config(config)
-        device_map = kwargs.pop("device_map", None)
-        quantization = kwargs.pop("quantization_config", None) or getattr(config, "quantization_config", None)
-        if quantization is not None:
-            _quantize(model, quantization, dtype, _one_device(device_map or "auto"))
-        elif device_map is not None:
-            model = model.to(_one_device(device_map))
-        return model.eval()
+        saved_quantization = getattr(config, "quantization_config", None)
+        quantization = kwargs.get("quantization_config") or saved_quantization
+        return _place(model, kwargs.get("device_map"), quantization, dtype).eval()
 
     patches.set(PreTrainedModel, "from_pretrained", classmethod(from_pretrained))
+
+
+def _loaded_dtype(config: Any, asked: Any) -> torch.dtype:
+    """What from_pretrained loads: what is asked for; unasked fp32, since 5.0 what the config says."""
+    if asked is None and _transformers_version() < CONFIG_DECIDES_FROM:
+        return torch.float32
+    if asked in (None, "auto"):
+        asked = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
+    found: torch.dtype = getattr(torch, asked) if isinstance(asked, str) else asked
+    return found or torch.float32
+
+
+def _transformers_version() -> tuple[int, int]:
+    import transformers
+
+    major, minor = transformers.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _place(model: Any, device_map: Any, quantization: Any, dtype: torch.dtype) -> Any:
+    if quantization is not None:
+        _quantize(model, quantization, dtype, _one_device(device_map or "auto"))
+        return model
+    return model if device_map is None else model.to(_one_device(device_map))
 
 
 def _quantize(model: Any, how: Any, dtype: torch.dtype, device: Any) -> None:
@@ -116,7 +158,10 @@ def _quantize(model: Any, how: Any, dtype: torch.dtype, device: Any) -> None:
 
 
 def _one_device(device_map: Any) -> Any:
+    """Models are not divided over cards here: the device a map names, else the first card."""
     if isinstance(device_map, dict):
         places = set(device_map.values())
         return places.pop() if len(places) == 1 else "cuda:0"
-    return "cuda:0" if device_map in ("auto", "balanced", "sequential", "balanced_low_0") else device_map
+    if device_map in ("auto", "balanced", "sequential", "balanced_low_0"):
+        return "cuda:0"
+    return device_map

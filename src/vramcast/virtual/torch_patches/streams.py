@@ -1,20 +1,23 @@
-"""Streams and events of a virtual device: they order nothing, since nothing runs, but blocks remember their stream."""
+"""Streams and events of virtual cards: they order nothing, since nothing runs, but blocks remember their stream.
+
+In come `torch.cuda.Stream`, `Event` and the functions around them; the allocator model is told which stream is current.
+Does not know time: an event has happened as soon as it is recorded.
+"""
 
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 
-if TYPE_CHECKING:
-    from vramcast.patches import Patches
-    from vramcast.virtual.gpu import VirtualGpu
+from vramcast.patches import Patches
+from vramcast.virtual.state import GpuState
 
 _numbers = count(1)
 
 
-def install(gpu: VirtualGpu, patches: Patches) -> None:
+def install(gpu: GpuState, patches: Patches) -> None:
     kind = type("Stream", (VirtualStream,), {"gpu": gpu})
     event_kind = type("Event", (VirtualEvent,), {"gpu": gpu})
 
@@ -45,16 +48,16 @@ def _index(device: Any) -> int:
 
 
 class VirtualEvent:
-    """Happens at once; time does not pass on a virtual device."""
+    """Has always happened; time does not pass on a virtual card."""
 
-    gpu: ClassVar[VirtualGpu]
+    gpu: ClassVar[GpuState]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     def record(self, stream: Any = None) -> None: ...
     def wait(self, stream: Any = None) -> None: ...
 
     def synchronize(self) -> None:
-        self.gpu.streams_caught_up()
+        self.gpu.complete_streams()
 
     def query(self) -> bool:
         return True
@@ -66,9 +69,11 @@ class VirtualEvent:
 class VirtualStream:
     """A stream is a number; the default one is 0."""
 
-    gpu: ClassVar[VirtualGpu]
+    gpu: ClassVar[GpuState]
 
-    def __init__(self, device: Any = None, priority: int = 0, *, stream_id: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, device: Any = None, priority: int = 0, *, stream_id: int | None = None, **kwargs: Any
+    ) -> None:
         self.stream_id = next(_numbers) if stream_id is None else stream_id
         self.device = torch.device("cuda", _index(device))
         self.priority = priority
@@ -98,7 +103,7 @@ class VirtualStream:
     def wait_stream(self, stream: Any) -> None: ...
 
     def synchronize(self) -> None:
-        self.gpu.streams_caught_up()
+        self.gpu.complete_streams()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, VirtualStream):

@@ -39,13 +39,22 @@ def parse_points(text: str) -> tuple[tuple[int, int], ...]:
 def fit(points: Sequence[tuple[int, int]]) -> Fit:
     """Least squares."""
     if len({batch for batch, _ in points}) < 2:
-        raise InputError("observed needs at least two different batch sizes: one point does not make a line")
+        raise InputError(
+            "observed needs at least two different batch sizes: one point does not make a line"
+        )
     n = len(points)
     mean_b, mean_m = sum(b for b, _ in points) / n, sum(m for _, m in points) / n
     spread = sum((b - mean_b) ** 2 for b, _ in points)
     slope = sum((b - mean_b) * (m - mean_m) for b, m in points) / spread
     if slope < 1:
-        raise InputError("observed memory does not grow with the batch: these points say nothing about a largest one")
+        raise InputError(
+            "observed memory does not grow with the batch: these points say nothing about a largest one"
+        )
     fixed = mean_m - slope * mean_b
     far = max(abs(m - fixed - slope * b) for b, m in points)
-    return Fit(points=tuple(points), per_sample_bytes=round(slope), fixed_bytes=round(fixed), residual_bytes=round(far))
+    return Fit(
+        points=tuple(points),
+        per_sample_bytes=round(slope),
+        fixed_bytes=round(fixed),
+        residual_bytes=round(far),
+    )

@@ -1,24 +1,30 @@
 """A traced ledger and the formulas' ledger of the same job, line by line, in the same phase.
 
-Lines meet by category and by the part of the model they speak of (attention, mlp, norm, embedding, head). Where one
-side does not divide a category, the other's lines are summed. A line that meets nothing is listed as such.
+Lines are matched by category and by the part of the model they belong to (attention, mlp, norm, embedding, head). Where
+one side does not divide a category, the other's lines are summed. A line without a match is listed as such.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from vramcast.ledger import Entry, Ledger
+from vramcast.report.table import align
 from vramcast.report.trace import folded
+from vramcast.report.words import say
+from vramcast.report.words.forecast import CATEGORIES, MOMENTS
 from vramcast.units import format_gib
 
 _PARTS = (
     ("head and loss", r"lm_head|embed_out|logits|loss|softmax|cross.entropy|labels"),
     ("attention", r"attn|attention|[qkvo]_proj|rotary|rope|sdpa|query|key|value"),
-    ("mlp", r"mlp|ffn|feed|c_fc|gate_proj|up_proj|down_proj|expert|\bfc\d|\bwi\b|\bwo\b|DenseReluDense"),
+    (
+        "mlp",
+        r"mlp|ffn|feed|c_fc|gate_proj|up_proj|down_proj|expert|\bfc\d|\bwi\b|\bwo\b|DenseReluDense",
+    ),
     ("norm", r"norm|\bln_|layernorm"),
     ("embedding", r"emb|wte|wpe"),
     ("cuBLAS", r"cublas"),
@@ -54,23 +60,35 @@ def pairs(traced: Ledger, formula: Ledger, place: str) -> list[Pair]:
 
 
 def _of_category(category: str, left: Sequence[Entry], right: Sequence[Entry]) -> list[Pair]:
-    mine = [entry for entry in left if str(entry.category) == category]
-    theirs = [entry for entry in right if str(entry.category) == category]
-    if not ({_part(e) for e in mine} & {_part(e) for e in theirs} - {""}):
-        return [_pair(category, "", mine, theirs)]
-    parts = dict.fromkeys(_part(entry) for entry in (*mine, *theirs))
-    return [
-        _pair(category, part, [e for e in mine if _part(e) == part], [e for e in theirs if _part(e) == part])
-        for part in parts
-    ]
+    traced = _by_part(entry for entry in left if str(entry.category) == category)
+    formula = _by_part(entry for entry in right if str(entry.category) == category)
+    shared = set(traced).intersection(formula).difference([""])
+    if not shared:
+        return [_pair(category, "", _all_of(traced), _all_of(formula))]
+    parts = dict.fromkeys((*traced, *formula))
+    return [_pair(category, part, traced.get(part, []), formula.get(part, [])) for part in parts]
+
+
+def _by_part(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    parts: dict[str, list[Entry]] = {}
+    for entry in entries:
+        parts.setdefault(_part(entry), []).append(entry)
+    return parts
+
+
+def _all_of(parts: dict[str, list[Entry]]) -> list[Entry]:
+    return [entry for entries in parts.values() for entry in entries]
 
 
 def _pair(category: str, part: str, mine: Sequence[Entry], theirs: Sequence[Entry]) -> Pair:
     return Pair(
-        category=category, part=part, traced_bytes=sum(e.nbytes for e in mine) if mine else None,
+        category=category,
+        part=part,
+        traced_bytes=sum(e.nbytes for e in mine) if mine else None,
         formula_bytes=sum(e.nbytes for e in theirs) if theirs else None,
-        traced_lines=_names(mine), formula_lines=_names(theirs),
-    )  # fmt: skip
+        traced_lines=_names(mine),
+        formula_lines=_names(theirs),
+    )
 
 
 def _part(entry: Entry) -> str:
@@ -86,15 +104,24 @@ def _names(entries: Sequence[Entry]) -> tuple[str, ...]:
     return tuple(sorted(sums, key=lambda name: -sums[name]))
 
 
-def beside_text(traced: Ledger, formula: Ledger, place: str) -> str:
+def against_formula_text(traced: Ledger, formula: Ledger, place: str) -> str:
     phase, formula_phase = common_phase(traced, formula, place)
-    there = "" if phase == formula_phase else f"; the formulas' peak is in {formula_phase}"
-    lines = [f"line by line in {phase} on {place}{there}", f"  {'traced':>12} {'formula':>12} {'difference':>12}"]
+    title = f"line by line, {say(MOMENTS, phase, 'en')}, {place}"
+    if phase != formula_phase:
+        title += f"; the formulas peak {say(MOMENTS, formula_phase, 'en')}"
+    rows = [("traced", "formula", "difference", "")]
     for pair in pairs(traced, formula, place):
-        lines.append(f"  {_shown(pair.traced_bytes):>12} {_shown(pair.formula_bytes):>12} {_difference(pair):>12}  "
-                     f"{pair.category}{', ' + pair.part if pair.part else ''}")  # fmt: skip
-        lines.append(f"{'':43}traced: {_list(pair.traced_lines)} | formula: {_list(pair.formula_lines)}")
-    return "\n".join(lines)
+        names = f"traced: {_list(pair.traced_lines)} | formula: {_list(pair.formula_lines)}"
+        rows.append(
+            (_shown(pair.traced_bytes), _shown(pair.formula_bytes), _difference(pair), _name(pair))
+        )
+        rows.append(("", "", "", f"  {names}"))
+    return "\n".join([title, *align(rows, "rrrl")])
+
+
+def _name(pair: Pair) -> str:
+    category = say(CATEGORIES, pair.category, "en")
+    return f"{category}, {pair.part}" if pair.part else category
 
 
 def _shown(nbytes: int | None) -> str:
@@ -113,17 +140,20 @@ def _list(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN_LINES]) + (f" and {more} more" if more > 0 else "") or "nothing"
 
 
-def beside_json(traced: Ledger, formula: Ledger, place: str) -> dict[str, Any]:
+def against_formula_json(traced: Ledger, formula: Ledger, place: str) -> dict[str, Any]:
     phase, formula_phase = common_phase(traced, formula, place)
     return {
         "phase": phase,
         "formula_phase": formula_phase,
         "lines": [
             {
-                "category": pair.category, "part": pair.part or None, "traced_bytes": pair.traced_bytes,
-                "formula_bytes": pair.formula_bytes, "traced": list(pair.traced_lines),
+                "category": pair.category,
+                "part": pair.part or None,
+                "traced_bytes": pair.traced_bytes,
+                "formula_bytes": pair.formula_bytes,
+                "traced": list(pair.traced_lines),
                 "formula": list(pair.formula_lines),
             }
             for pair in pairs(traced, formula, place)
         ],
-    }  # fmt: skip
+    }

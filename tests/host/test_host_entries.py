@@ -12,17 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vramcast.errors import InputError, UnsupportedError
-from vramcast.host.bill import (
-    HostData,
-    HostJob,
-    Loader,
-    ModelOnHost,
-    host_entries,
-    pinned_block_bytes,
-    token_batch,
-)
+from vramcast.host.entries import host_entries
+from vramcast.host.host_job import HostData, HostJob, Loader, ModelOnHost, token_batch
 from vramcast.host.libraries import KNOWN
-from vramcast.host.parquet import ParquetFacts, read_facts
+from vramcast.host.lines import pinned_block_bytes
+from vramcast.host.parquet import read_facts
+from vramcast.host.parquet_facts import ParquetFacts
 from vramcast.ledger import FORWARD, LOAD, SAVE, Ledger, Level
 from vramcast.units import GiB, KiB, MiB
 
@@ -47,7 +42,9 @@ def test_a_batch_of_token_ids_is_kilobytes() -> None:
     assert sum(token_batch(24, 512)) - sum(token_batch(8, 512)) == 192 * KiB
 
 
-@pytest.mark.parametrize(("asked", "given_"), [(0, 0), (1, 1), (4096, 4096), (4097, 8192), (9 * GiB // 4, 4 * GiB)])
+@pytest.mark.parametrize(
+    ("asked", "given_"), [(0, 0), (1, 1), (4096, 4096), (4097, 8192), (9 * GiB // 4, 4 * GiB)]
+)
 def test_pinned_memory_is_rounded_to_a_power_of_two(asked: int, given_: int) -> None:
     assert pinned_block_bytes(asked) == given_
 
@@ -59,7 +56,9 @@ def test_pinned_rounding_never_more_than_doubles(nbytes: int) -> None:
 
 def test_batches_in_flight_follow_workers_and_prefetch() -> None:
     tensors = token_batch(24, 512)  # each 98,304 B: 24 whole pages
-    shown = lines(HostJob(ranks=2, loader=Loader(tensor_bytes=tensors, workers=4, prefetch=3, steady=True)))
+    shown = lines(
+        HostJob(ranks=2, loader=Loader(tensor_bytes=tensors, workers=4, prefetch=3, steady=True))
+    )
     assert shown["batches in flight, shared memory"] == 2 * 12 * 294_912
     assert shown["batches in use"] == 2 * 294_912
     alone = lines(HostJob(loader=Loader(tensor_bytes=tensors)))
@@ -71,7 +70,9 @@ def test_batches_in_flight_follow_workers_and_prefetch() -> None:
 
 
 def test_pinned_batches_are_rounded_each() -> None:
-    shown = lines(HostJob(loader=Loader(tensor_bytes=(98_304,) * 3, workers=2, pin_memory=True, steady=True)))
+    shown = lines(
+        HostJob(loader=Loader(tensor_bytes=(98_304,) * 3, workers=2, pin_memory=True, steady=True))
+    )
     assert shown["pinned batches"] == (2 * 2 + 1) * 3 * 131_072
     assert shown["batches in flight, shared memory"] == 2 * 294_912
 
@@ -91,7 +92,9 @@ def test_several_ranks_have_a_launcher_beside_them() -> None:
     assert shown["launcher of the ranks"] == sum(shown[part] for part in parts) // 4
 
 
-def test_a_forked_worker_may_copy_its_parents_objects_unless_the_dataset_froze_them(facts: ParquetFacts) -> None:
+def test_a_forked_worker_may_copy_its_parents_objects_unless_the_dataset_froze_them(
+    facts: ParquetFacts,
+) -> None:
     loader = Loader(tensor_bytes=(8,), workers=2)
     bare = HostJob(imports=("torch", "transformers"), loader=loader)
     frozen = HostJob(imports=("torch", "transformers"), loader=loader, data=HostData(facts=facts))
@@ -116,7 +119,10 @@ def test_dataset_modes(facts: ParquetFacts) -> None:
     assert facts.held_bytes == held
     assert shown("table")["whole table, decoded"] == 2 * held
     assert shown("table", workers=3)["whole table, decoded"] == 2 * held
-    assert shown("table", workers=3)["table's objects, copied by counting references"] == 6 * 20 * 2 * 560
+    assert (
+        shown("table", workers=3)["table's objects, copied by counting references"]
+        == 6 * 20 * 2 * 560
+    )
     assert shown("table", workers=3, start_method="spawn")["whole table, decoded"] == 2 * 4 * held
     room = 16 * MiB - facts.scratch_bytes(16 * MiB)
     assert shown("row-groups", workers=3)["row groups held"] == 6 * room
@@ -126,17 +132,20 @@ def test_dataset_modes(facts: ParquetFacts) -> None:
 
 
 def test_a_small_budget_is_not_spent_on_segments_of_the_pool(facts: ParquetFacts) -> None:
-    assert facts.decoding_bytes(64 * MiB) == 32 * MiB + facts.most_decoding_bytes
-    assert facts.decoding_bytes(40 * MiB) == facts.most_decoding_bytes < 8 * MiB
-    assert facts.room_for_tables_bytes(16 * MiB) + facts.scratch_bytes(16 * MiB) == 16 * MiB
-    assert facts.least_budget_bytes == facts.most_held_bytes + facts.scratch_bytes(0)
+    assert facts.decoding_bytes(64 * MiB) == 32 * MiB + facts.max_decoding_bytes
+    assert facts.decoding_bytes(40 * MiB) == facts.max_decoding_bytes < 8 * MiB
+    assert facts.table_budget_bytes(16 * MiB) + facts.scratch_bytes(16 * MiB) == 16 * MiB
+    assert facts.min_budget_bytes == facts.max_held_bytes + facts.scratch_bytes(0)
 
 
 def test_a_kept_pool_is_billed_with_two_decodings_and_its_range(facts: ParquetFacts) -> None:
-    data, loader = HostData(facts=facts, budget_bytes=64 * MiB), Loader(tensor_bytes=(8,), workers=2)
+    data, loader = (
+        HostData(facts=facts, budget_bytes=64 * MiB),
+        Loader(tensor_bytes=(8,), workers=2),
+    )
     entries = host_entries(HostJob(data=data, loader=loader))
     pool = next(entry for entry in entries if entry.component == "decoding buffers")
-    one = facts.most_decoding_bytes
+    one = facts.max_decoding_bytes
     assert pool.range_bytes == (2 * one, 2 * (32 * MiB + one))
     assert pool.nbytes == 2 * 2 * one
 
@@ -146,7 +155,7 @@ def test_ultra_keeps_its_pool_where_two_decodings_fit_in_a_segment(facts: Parque
         entries = host_entries(HostJob(data=HostData(facts=facts, mode="ultra")))
         return next((e.nbytes, e.range_bytes) for e in entries if e.component == "decoding buffers")
 
-    one = facts.most_decoding_bytes
+    one = facts.max_decoding_bytes
     assert pool(facts) == (2 * one, (one, 32 * MiB + one))
     large = replace(facts.row_groups[0], decoded_bytes=5 * MiB, widest_bytes=3 * MiB)
     slice_of_it = 5 * MiB + 4 * 3 * MiB + large.pages_bytes
@@ -158,12 +167,17 @@ def test_mapped_pages_are_shown_but_not_needed(facts: ParquetFacts) -> None:
     job = HostJob(data=HostData(facts=facts, mode="mmap"))
     moment = Ledger(entries=host_entries(job)).moment(FORWARD, "host")
     assert moment.process_bytes - moment.allocated_bytes == facts.decoded_bytes
-    assert {e.level for e in host_entries(job) if "mapped from disk" in e.component} == {Level.PROCESS}
+    assert {e.level for e in host_entries(job) if "mapped from disk" in e.component} == {
+        Level.PROCESS
+    }
 
 
 def test_each_rank_maps_no_more_of_the_cache_than_its_budget(facts: ParquetFacts) -> None:
     quarter = facts.decoded_bytes // 4
-    data, loader = HostData(facts=facts, mode="mmap", budget_bytes=quarter), Loader(tensor_bytes=(8,), workers=3)
+    data, loader = (
+        HostData(facts=facts, mode="mmap", budget_bytes=quarter),
+        Loader(tensor_bytes=(8,), workers=3),
+    )
     entries = host_entries(HostJob(ranks=2, data=data, loader=loader))
     mapped = next(entry for entry in entries if "mapped from disk" in entry.component)
     assert (mapped.nbytes, mapped.range_bytes) == (2 * quarter, (0, facts.decoded_bytes))
@@ -171,7 +185,9 @@ def test_each_rank_maps_no_more_of_the_cache_than_its_budget(facts: ParquetFacts
 
 def test_loading_a_model_by_format_and_ranks() -> None:
     def at(phase: str, **model: object) -> int:
-        job = HostJob(ranks=4, model=ModelOnHost(checkpoint_bytes=2 * GiB, weights_bytes=4 * GiB, **model))
+        job = HostJob(
+            ranks=4, model=ModelOnHost(checkpoint_bytes=2 * GiB, weights_bytes=4 * GiB, **model)
+        )
         bare = Ledger(entries=host_entries(HostJob(ranks=4))).moment(phase, "host").process_bytes
         return Ledger(entries=host_entries(job)).moment(phase, "host").process_bytes - bare
 
@@ -219,6 +235,9 @@ def test_the_bill_imports_neither_torch_nor_pyarrow(tmp_path: Path) -> None:
     import subprocess
     import sys
 
-    code = "import sys, vramcast.host.bill, vramcast.cli.host; print({'torch', 'pyarrow', 'numpy'} & set(sys.modules))"
+    code = (
+        "import sys, vramcast.host.entries, vramcast.cli.host; "
+        "print({'torch', 'pyarrow', 'numpy'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -12,10 +12,10 @@ import traceback
 from types import TracebackType
 
 from vramcast.diagnose.diagnosis import diagnose
+from vramcast.diagnose.planned_steps import planned_steps
 from vramcast.diagnose.readers.log import read_text
 from vramcast.job import Job
 from vramcast.report import diagnose_text
-from vramcast.report.diagnose_plans import planned_steps
 
 MAX_TEXT_CHARS = 200_000
 _ABOUT_MEMORY = re.compile(
@@ -26,7 +26,9 @@ _ABOUT_MEMORY = re.compile(
 
 
 def is_about_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or bool(_ABOUT_MEMORY.search(f"{type(error).__name__}: {error}"))
+    return isinstance(error, MemoryError) or bool(
+        _ABOUT_MEMORY.search(f"{type(error).__name__}: {error}")
+    )
 
 
 def explain_oom(error: BaseException, job: Job | None = None, *, lang: str = "en") -> str | None:
@@ -69,7 +71,9 @@ class ExceptHook:
     def __exit__(self, *_: object) -> None:
         self.uninstall()
 
-    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def __call__(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
         self._previous(kind, error, trace)
         try:
             text = explain_oom(error, self._job, lang=self._lang)

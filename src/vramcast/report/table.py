@@ -1,0 +1,209 @@
+"""Every aligned text of the reports is made here: rows of cells → lines, or a Markdown table.
+
+Widths are counted in terminal cells, so columns with Chinese text, whose characters take two cells, line up too.
+Knows nothing about what the cells mean.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+GAP = 2  # cells between columns
+NARROWEST = 8  # cells that a column keeps when a table is folded to a terminal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    title: str
+    right: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    cells: tuple[str, ...]
+    strong: bool = False
+    depth: int = 0  # how far the first cell is indented
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A title, columns with rows, and lines below them."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    below: tuple[str, ...] = ()
+
+
+# ---- width of text
+
+
+def cell_width(text: str) -> int:
+    """How many cells of a terminal the text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_character_width, text))
+
+
+def _character_width(character: str) -> int:
+    if unicodedata.east_asian_width(character) in ("W", "F"):
+        return 2
+    is_invisible = unicodedata.category(character) in ("Mn", "Me", "Cf")
+    return 0 if is_invisible else 1
+
+
+def pad(text: str, width: int, *, right: bool = False) -> str:
+    spaces = " " * (width - cell_width(text))
+    return spaces + text if right else text + spaces
+
+
+# ---- lines
+
+
+def align(rows: Sequence[Sequence[str]], sides: str, *, indent: int = 2) -> list[str]:
+    """One line per row. `sides` has one letter per column: l for text, r for numbers."""
+    widths = _widths(rows, len(sides))
+    return [" " * indent + _line(row, sides, widths) for row in rows]
+
+
+def _widths(rows: Iterable[Sequence[str]], num_columns: int) -> list[int]:
+    widths = [0] * num_columns
+    for row in rows:
+        for column, text in enumerate(row):
+            widths[column] = max(widths[column], cell_width(text))
+    return widths
+
+
+def _line(row: Sequence[str], sides: str, widths: Sequence[int]) -> str:
+    cells = (
+        pad(text, width, right=side == "r")
+        for text, side, width in zip(row, sides, widths, strict=True)
+    )
+    return (" " * GAP).join(cells).rstrip()
+
+
+def as_text(table: Table, width: int | None = None) -> str:
+    """Aligned columns; folded to `width` where one is given (a terminal), else as wide as needed."""
+    rows = [tuple(column.title for column in table.columns), *map(_indented, table.rows)]
+    sides = "".join("r" if column.right else "l" for column in table.columns)
+    widths = _widths(rows, len(sides))
+    if width is not None:
+        widths = _folded_widths(widths, sides, width)
+    body = [_line(part, sides, widths) for row in rows for part in _fold_row(row, widths)]
+    title = (table.title, "") if table.title else ()
+    below = ("", *table.below) if table.below else ()
+    return "\n".join((*title, *body, *below))
+
+
+def _indented(row: Row) -> tuple[str, ...]:
+    return ("  " * row.depth + row.cells[0], *row.cells[1:])
+
+
+# ---- folding to a terminal
+
+
+def _folded_widths(widths: Sequence[int], sides: str, most: int) -> list[int]:
+    """Takes cells from the widest column of text until the table fits; from numbers only if it must be."""
+    found = list(widths)
+    excess = sum(found) + GAP * (len(found) - 1) - most
+    while excess > 0:
+        texts = [at for at, side in enumerate(sides) if side == "l" and found[at] > NARROWEST]
+        others = [at for at in range(len(found)) if found[at] > NARROWEST]
+        if not others:
+            return found
+        widest = max(texts or others, key=lambda at: found[at])
+        found[widest] -= 1
+        excess -= 1
+    return found
+
+
+def _fold_row(row: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    """The row as lines of cells, each within its column's width."""
+    columns = [_fold(text, width) for text, width in zip(row, widths, strict=True)]
+    return zip_longest(*columns, fillvalue="")
+
+
+def _fold(text: str, width: int) -> list[str]:
+    """Broken between words; inside a word only where it alone is wider."""
+    if cell_width(text) <= width:
+        return [text]
+    indent = " " * (len(text) - len(text.lstrip()))
+    lines, line = [], indent
+    for piece in _words(text.lstrip(), width - len(indent)):
+        if cell_width(line) + cell_width(piece.rstrip()) > width and line.strip():
+            lines.append(line.rstrip())
+            line = indent
+        line += piece if line.strip() else piece.lstrip()
+    return [*lines, line.rstrip()]
+
+
+def _words(text: str, width: int) -> Iterator[str]:
+    """Words with the spaces after them; wide characters alone; pieces of words that are wider than a line."""
+    for word in re.findall(r"\S+\s*", text):
+        if cell_width(word.rstrip()) <= width and not _has_wide(word):
+            yield word
+        else:
+            yield from _split(word, width)
+
+
+def _has_wide(text: str) -> bool:
+    return not text.isascii() and cell_width(text) > len(text)
+
+
+def _split(word: str, width: int) -> Iterator[str]:
+    """Before and after each wide character, and wherever a narrow piece reaches the width."""
+    piece = ""
+    for character in word:
+        is_wide = _character_width(character) == 2
+        if piece and (is_wide or cell_width(piece) >= width):
+            yield piece
+            piece = ""
+        if is_wide:
+            yield character
+        else:
+            piece += character
+    if piece:
+        yield piece
+
+
+# ---- Markdown
+
+
+def as_markdown(table: Table) -> str:
+    columns = tuple(Column(title=_escape(c.title), right=c.right) for c in table.columns)
+    body = markdown_lines(columns, map(_markdown_cells, table.rows))
+    below = tuple(line for text in table.below for line in ("", _escape(text)))
+    title = (f"## {_escape(table.title)}", "") if table.title else ()
+    return "\n".join((*title, *body, *below))
+
+
+def markdown_lines(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Cells go in as they are: Markdown inside them stays Markdown."""
+    rule = "|".join("---:" if column.right else "---" for column in columns)
+    titles = [column.title for column in columns]
+    return [_markdown_row(titles), f"|{rule}|", *map(_markdown_row, rows)]
+
+
+def _markdown_row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _markdown_cells(row: Row) -> tuple[str, ...]:
+    first, *others = map(_escape, row.cells)
+    cells = ("&nbsp;&nbsp;" * row.depth + first, *others)
+    return tuple(f"**{cell}**" if cell else "" for cell in cells) if row.strong else cells
+
+
+def _escape(text: str) -> str:
+    """A name from a stranger's file must not become markup."""
+    return (
+        text.replace("\\", "\\\\")
+        .replace("|", "\\|")
+        .replace("*", "\\*")
+        .replace("<", "&lt;")
+        .replace("_", "\\_")
+    )

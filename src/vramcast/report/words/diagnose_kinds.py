@@ -1,0 +1,93 @@
+# ruff: noqa: E501 (a sentence and its translation read better whole)
+"""What was found in a log, by the reader's name for it, and how likely a cause is."""
+
+from __future__ import annotations
+
+_BACKENDS = {
+    "hip": "ROCm",
+    "xpu": "Intel XPU",
+    "npu": "Ascend NPU",
+    "mps": "Apple MPS",
+    "mlu": "Cambricon MLU",
+    "hpu": "Intel Gaudi",
+    "musa": "Moore Threads MUSA",
+    "gcu": "Enflame GCU",
+    "dcu": "Hygon DCU",
+    "privateuseone": "a custom backend",
+}
+
+OBSERVATIONS: dict[str, tuple[str, str]] = {
+    "torch_cuda_oom_v2": ("PyTorch ran out of GPU memory", "PyTorch 显存不足"),
+    "torch_cuda_oom_v1": ("PyTorch (before 2.1) ran out of GPU memory", "PyTorch（2.1 之前）显存不足"),
+    "torch_cuda_oom_legacy_cached": ("PyTorch (before 1.4) ran out of GPU memory", "PyTorch（1.4 之前）显存不足"),
+    "torch_cuda_oom_truncated": ("PyTorch ran out of GPU memory (message cut short)", "PyTorch 显存不足（报错被截断）"),
+    "torch_cudamallocasync_oom": ("PyTorch with cudaMallocAsync ran out of GPU memory", "PyTorch（cudaMallocAsync）显存不足"),
+    **{
+        f"torch_{backend}_oom": (f"PyTorch on {name} ran out of memory", f"PyTorch（{name}）内存不足")
+        for backend, name in _BACKENDS.items()
+    },
+    "cuda_runtime_oom": ("the CUDA runtime ran out of GPU memory", "CUDA 运行时显存不足"),
+    "masked_oom": ("a CUDA library failed, probably for lack of GPU memory", "CUDA 库失败，多半因显存不足"),
+    "allocation_refused": ("an allocation was refused", "内存申请被拒绝"),
+    "host_oom_kill": ("the process was killed", "进程被杀死"),
+    "host_alloc_fail": ("CPU memory ran out", "主机内存不足"),
+    "host_shm": ("shared memory (/dev/shm) ran out", "共享内存（/dev/shm）不足"),
+    "host_free": ("CPU memory, as printed by free", "free 打印的主机内存"),
+    "cgroup_counters": ("memory counters of the container", "容器的内存计数"),
+    "slurm_seff": ("memory use reported by Slurm", "Slurm 报告的内存用量"),
+    "jax_gpu_oom": ("JAX ran out of GPU memory", "JAX 显存不足"),
+    "jax_tpu_oom": ("JAX ran out of TPU memory", "JAX TPU 内存不足"),
+    "tf_oom": ("TensorFlow ran out of memory", "TensorFlow 内存不足"),
+    "tf_bfc": ("TensorFlow's allocator warned", "TensorFlow 分配器警告"),
+    "paddle_oom": ("Paddle ran out of memory", "Paddle 内存不足"),
+    "mindspore_oom": ("MindSpore ran out of memory", "MindSpore 内存不足"),
+    "mlx_oom": ("MLX ran out of memory", "MLX 内存不足"),
+    "neuron_oom": ("AWS Neuron ran out of memory", "AWS Neuron 内存不足"),
+    "vllm_startup": ("vLLM could not start for lack of GPU memory", "vLLM 因显存不足无法启动"),
+    "sglang_startup": ("SGLang could not start for lack of GPU memory", "SGLang 因显存不足无法启动"),
+    "snapshot_oom": ("out of memory in a memory snapshot", "内存快照中的显存不足"),
+    "snapshot_peak": ("peak of a memory snapshot", "内存快照的峰值"),
+    "torch_snapshot_structure": ("a PyTorch memory snapshot, printed", "打印出来的 PyTorch 内存快照"),
+    "torch_counters": ("PyTorch memory counters, printed by the script", "脚本打印的 PyTorch 显存计数"),
+    "torch_memory_summary": ("torch.cuda.memory_summary()", "torch.cuda.memory_summary()"),
+    "torch_memory_stats": ("torch.cuda.memory_stats()", "torch.cuda.memory_stats()"),
+    "torch_memtracker": ("PyTorch memory tracker", "PyTorch 内存跟踪器"),
+    "torch_gpu_processes": ("torch.cuda.list_gpu_processes()", "torch.cuda.list_gpu_processes()"),
+    "nvidia_smi_text": ("nvidia-smi", "nvidia-smi"),
+    "nvidia_smi_csv": ("nvidia-smi --format=csv", "nvidia-smi --format=csv"),
+    "gpustat": ("gpustat", "gpustat"),
+    "rocm_smi": ("rocm-smi", "rocm-smi"),
+    "axolotl_log": ("Axolotl log", "Axolotl 日志"),
+    "comfyui_log": ("ComfyUI log", "ComfyUI 日志"),
+    "deepspeed_log": ("DeepSpeed log", "DeepSpeed 日志"),
+    "deepspeed_see_memory_usage": ("DeepSpeed see_memory_usage", "DeepSpeed see_memory_usage"),
+    "deepspeed_estimator": ("DeepSpeed's ZeRO memory estimate", "DeepSpeed 的 ZeRO 显存估算"),
+    "detectron2_log": ("Detectron2 log", "Detectron2 日志"),
+    "fairseq_log": ("fairseq log", "fairseq 日志"),
+    "hf_gpu_utilization": ("GPU utilisation, printed by the script", "脚本打印的 GPU 利用率"),
+    "hf_trainer_log": ("Hugging Face Trainer log", "Hugging Face Trainer 日志"),
+    "hf_trainer_metrics": ("Hugging Face Trainer memory metrics", "Hugging Face Trainer 内存指标"),
+    "litgpt_log": ("LitGPT log", "LitGPT 日志"),
+    "llama_cpp_log": ("llama.cpp log", "llama.cpp 日志"),
+    "llama_recipes_log": ("llama-recipes log", "llama-recipes 日志"),
+    "megatron_log": ("Megatron-LM log", "Megatron-LM 日志"),
+    "metric_logger": ("training log with a memory column", "带内存列的训练日志"),
+    "mlx_log": ("MLX log", "MLX 日志"),
+    "mmengine_log": ("MMEngine log", "MMEngine 日志"),
+    "nanotron_log": ("Nanotron log", "Nanotron 日志"),
+    "peft_tracemalloc": ("PEFT memory report", "PEFT 内存报告"),
+    "sglang_log": ("SGLang log", "SGLang 日志"),
+    "torchtitan_log": ("torchtitan log", "torchtitan 日志"),
+    "torchtune_log": ("torchtune log", "torchtune 日志"),
+    "ultralytics_log": ("Ultralytics log", "Ultralytics 日志"),
+    "unsloth_log": ("Unsloth log", "Unsloth 日志"),
+    "verl_log": ("verl log", "verl 日志"),
+}  # fmt: skip
+
+# From the most likely to the least.
+LIKELIHOODS: dict[str, tuple[str, str]] = {
+    "proven": ("almost certain", "几乎可以肯定"),
+    "likely": ("likely", "很可能"),
+    "possible": ("possible", "有可能"),
+    "unlikely": ("less likely", "可能性较小"),
+}

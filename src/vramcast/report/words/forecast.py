@@ -1,0 +1,132 @@
+"""Words of a memory breakdown: verdict, categories, phases, origins."""
+
+from __future__ import annotations
+
+VERDICTS = {
+    "fits": ("FITS", "装得下"),
+    "does_not_fit": ("DOES NOT FIT", "装不下"),
+    "needs": ("NEEDS", "需要"),
+}
+
+# Names in braces are sizes that arrive as text.
+HEADLINE = {
+    "peak": ("peak {peak}", "峰值 {peak}"),
+    "of": ("of {capacity}", "/ {capacity}"),
+    "free": ("free {size}", "剩余 {size}"),
+    "short": ("short {size}", "还差 {size}"),
+    "range": ("(range {low}–{high})", "(范围 {low}–{high})"),
+    "lower_bound": ("(lower bound)", "(下限)"),
+    "when": ("{moment}, {place}", "发生在{moment}, {place}"),
+}
+
+LABELS = {
+    "parameters": ("parameters", "个参数"),
+    "trainable": ("trainable", "个可训练"),
+    "what": ("what", "项目"),
+    "why": ("why", "依据"),
+    "origin": ("origin", "来源"),
+    "total": ("total", "合计"),
+    "smaller": ("{count} smaller items: {names}", "{count} 个较小项: {names}"),
+    "smaller_one": ("1 smaller item: {names}", "1 个较小项: {names}"),
+    "largest": ("largest parts", "占用最大"),
+    "growth": ("activations grow by {linear} per token of length (batch {batch})",
+               "激活值随序列长度增长: 每个词元 {linear}（批大小 {batch}）"),
+    "growth_quadratic": ("activations grow by {linear} per token of length plus {quadratic} × length² (batch {batch}); "
+                         "the squared part is larger from length {length} on",
+                         "激活值随序列长度增长: 每个词元 {linear}，另加 {quadratic} × 长度²（批大小 {batch}）；"
+                         "长度达到 {length} 后平方项更大"),
+    "phases": ("phases ({place}, GiB)", "各阶段 ({place}, GiB)"),
+    "later_steps": ("from step 2", "第 2 步起"),
+    "step_2": ("{phase} (step 2+)", "{phase}（第 2 步起）"),
+    "ranks": ("ranks ({count}, allocated, GiB)", "各进程 ({count}, 已分配, GiB)"),
+    "per_node": ("per node, {count} nodes", "每节点，共 {count} 个节点"),
+    "per_one_node": ("per node, 1 node", "每节点，共 1 个节点"),
+    "assumed": ("assumed", "假设"),
+    "warning": ("warning", "警告"),
+    "note": ("note", "说明"),
+}  # fmt: skip
+
+LEVELS = {
+    "allocated": ("allocated", "已分配"),
+    "reserved": ("reserved", "已保留"),
+    "process": ("process", "进程"),
+}
+COUNTERS = {
+    "allocated": ("allocated (torch.cuda.max_memory_allocated)", "已分配（torch.cuda.max_memory_allocated）"),
+    "reserved": ("reserved (torch.cuda.max_memory_reserved)", "已保留（torch.cuda.max_memory_reserved）"),
+    "process": ("process (nvidia-smi)", "进程（nvidia-smi）"),
+}  # fmt: skip
+
+PLACES = {
+    "host": ("CPU memory", "主机内存"),
+    "pinned": ("pinned CPU memory", "锁页主机内存"),
+    "shm": ("shared memory (/dev/shm)", "共享内存（/dev/shm）"),
+}
+
+CATEGORIES = {
+    "weights": ("weights", "权重"),
+    "gradients": ("gradients", "梯度"),
+    "optimizer states": ("optimizer states", "优化器状态"),
+    "master weights": ("master weights", "主权重"),
+    "weight copies": ("weight copies", "权重副本"),
+    "activations": ("activations", "激活值"),
+    "logits and loss": ("logits and loss", "logits 与损失"),
+    "temporaries": ("temporaries", "临时缓冲"),
+    "companion models": ("companion models", "伴随模型"),
+    "kv cache": ("KV cache", "KV 缓存"),
+    "inputs": ("inputs", "输入"),
+    "communication buffers": ("communication buffers", "通信缓冲"),
+    "library workspaces": ("library workspaces", "库工作区"),
+    "allocator slack": ("allocator slack", "分配器余量"),
+    "cuda context": ("CUDA context", "CUDA 上下文"),
+    "interpreter and libraries": ("interpreter and libraries", "解释器与库"),
+    "model load": ("model load", "模型加载"),
+    "data pipeline": ("data pipeline", "数据管线"),
+    "unattributed": ("unattributed", "未归类"),
+}
+
+ORIGINS = {
+    "formula": ("formula", "公式"),
+    "traced": ("traced", "追踪"),
+    "simulated": ("simulated", "模拟"),
+    "measured": ("measured", "实测"),
+    "assumed": ("assumed", "假设"),
+}
+
+# Phases in a list; those of later steps stand under the heading `later_steps` there.
+PHASES = {
+    "load": ("load", "加载"),
+    "resume": ("resume", "恢复"),
+    "edit": ("edit", "编辑"),
+    "forward": ("forward", "前向"),
+    "loss": ("loss", "损失"),
+    "backward": ("backward", "反向"),
+    "step": ("step", "优化器更新"),
+    "rollout": ("rollout", "采样"),
+    "next forward": ("forward", "前向"),
+    "next loss": ("loss", "损失"),
+    "next backward": ("backward", "反向"),
+    "gating": ("gate backward", "门控反向"),
+    "next step": ("step", "优化器更新"),
+    "eval": ("eval", "评估"),
+    "save": ("save", "保存"),
+}
+
+# Phases in a sentence.
+MOMENTS = {
+    "load": ("while loading", "加载时"),
+    "resume": ("while resuming from a checkpoint", "从检查点恢复时"),
+    "edit": ("while editing", "编辑时"),
+    "forward": ("in the forward pass", "前向传播"),
+    "loss": ("in the loss", "损失计算"),
+    "backward": ("in the backward pass", "反向传播"),
+    "step": ("in the optimizer step", "优化器更新"),
+    "rollout": ("while generating samples", "采样时"),
+    "next forward": ("in the forward pass of step 2 and later", "第 2 步起的前向传播"),
+    "next loss": ("in the loss of step 2 and later", "第 2 步起的损失计算"),
+    "next backward": ("in the backward pass of step 2 and later", "第 2 步起的反向传播"),
+    "gating": ("in the backward pass of the gate", "门控的反向传播"),
+    "next step": ("in the optimizer step of step 2 and later", "第 2 步起的优化器更新"),
+    "eval": ("in the evaluation", "评估时"),
+    "save": ("while saving", "保存时"),
+}
