@@ -306,6 +306,33 @@ def test_the_api_has_the_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert sorted(os.listdir(tmp_path)) == ["after.txt", "model.pt"]
 
 
+# A library in C opens a file itself; a program does too.
+BY_A_LIBRARY = """\
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.open(b"made.txt", os.O_CREAT | os.O_WRONLY, 0o644) < 0:
+    raise RuntimeError(f"made.txt: {os.strerror(ctypes.get_errno())}")
+"""
+BY_A_PROGRAM = "import subprocess\nsubprocess.run(['touch', 'made.txt'], check=True)\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="Landlock is Linux's")
+@pytest.mark.parametrize("writes", [BY_A_LIBRARY, BY_A_PROGRAM])
+def test_what_the_kernel_refuses_is_told_in_one_sentence(tmp_path: Path, writes: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(writes)
+    before = tree(tmp_path)
+    words = [sys.executable, "-m", "vramcast", "trace", str(script), "--gpu", "1GiB", "--protect"]
+    done = subprocess.run(
+        [*words, "guard"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "no library in C or Rust write outside of the scratch layer" in done.stderr
+    assert "cannot follow it here" not in done.stderr
+    assert tree(tmp_path) == before
+
+
 @pytest.mark.slow
 def test_a_script_that_is_diagnosed_is_protected_too(real_folder: Path) -> None:
     from vramcast.diagnose.follow_script import Following, follow

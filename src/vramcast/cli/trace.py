@@ -97,7 +97,7 @@ def trace_here(payload: dict[str, Any], session: Session) -> dict[str, Any]:
         rank=args.rank,
         protect=False,
     )
-    ended = run_script(args.script, args.arguments, gpu)
+    ended = run_script(args.script, args.arguments, gpu, session.protection.explain)
     forecast = _forecast(gpu, ended)
     formula = None if args.job is None else _formula(Path(args.job))
     used = [place for place in gpu.places if place in forecast.ledger.devices()]

@@ -8,8 +8,11 @@ from the parent   the request, then one answer for every question
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import subprocess
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -32,6 +35,33 @@ class Protection:
     kind: str  # NAMESPACE, GUARD or NONE
     kernel_refuses: bool = False  # of a guard: the kernel refuses what Python does not see
     reason: str = ""  # why it is not the namespace
+
+    def explain(self, error: BaseException) -> str | None:
+        """One sentence if the error may come from the kernel, which says no more than "Permission denied"."""
+        if not self.kernel_refuses or not any(map(_may_be_refused, _chain(error))):
+            return None
+        return (
+            "The guard lets no program and no library in C or Rust write outside of the scratch layer, and your files "
+            "are left alone; if that was tried here, `vramcast trace` where user namespaces are allowed can follow it, "
+            "and --no-protect lets the script do it."
+        )
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and those that it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _may_be_refused(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM):
+        return True
+    # Libraries in C++ and Rust pass on the text alone; programs say why on their own standard error.
+    return (
+        isinstance(error, subprocess.CalledProcessError)
+        or "permission denied" in str(error).lower()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

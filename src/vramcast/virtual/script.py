@@ -10,7 +10,7 @@ import os
 import runpy
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,13 @@ class Run:
     out_of_memory_line: str = ""  # the innermost line of the user's own files
 
 
-def run_script(path: str, arguments: Sequence[str], gpu: VirtualGpu) -> Run:
+def run_script(
+    path: str,
+    arguments: Sequence[str],
+    gpu: VirtualGpu,
+    explain: Callable[[BaseException], str | None] = lambda error: None,
+) -> Run:
+    """`explain`: why an error is not the script's own, where the caller knows it."""
     script = Path(path)
     if not script.is_file():
         raise InputError(f"{path}: no such script.")
@@ -55,7 +61,7 @@ def run_script(path: str, arguments: Sequence[str], gpu: VirtualGpu) -> Run:
         shown = "".join(traceback.format_exception(error, limit=-6)).rstrip()
         raise TraceError(
             f"{path} failed at {_innermost_line(error, script)}: {type(error).__name__}: {error}\n{shown}\n"
-            f"{_advice(error)}"
+            f"{explain(error) or _advice(error)}"
         ) from error
     stopped = gpu.step_limit is not None and gpu.phases.steps >= gpu.step_limit
     return Run(
@@ -77,7 +83,7 @@ def _missing(error: ImportError) -> str:
     package = (error.name or "").partition(".")[0]
     found = package or next((name for name in _WITHOUT if name in str(error)), "")
     way = f" Without it: {_WITHOUT[found]}." if found in _WITHOUT else ""
-    return f"Install {found or 'what is missing'} beside vramcast; the script runs with this Python.{way}"
+    return f"Install {found or 'what is missing'} where vramcast is installed; the script runs with this Python.{way}"
 
 
 def _advice(error: Exception) -> str:
