@@ -141,10 +141,10 @@ class Job:
     )
     image_tokens: int | None = option("language-model tokens per image", kind="int", group="data")
 
-    precision: Precision = option(
+    precision: Precision | None = option(
         "dtypes of weights, compute and master copy: X-true all in X; X-mixed fp32 weights, compute in X; X-master "
-        "weights and compute in X, fp32 master copy; X-autocast weights in X under autocast",
-        Precision.BF16_MIXED,
+        "weights and compute in X, fp32 master copy; X-autocast weights in X under autocast; default as the framework "
+        "loads this model",
         choices=tuple(map(str, Precision)),
         group="recipe",
     )
@@ -167,10 +167,9 @@ class Job:
         choices=("sdpa", "eager", "math", "efficient", "flash", "cudnn"),
         group="recipe",
     )
-    checkpointing: str = option(
+    checkpointing: str | None = option(
         "gradient checkpointing: none, full, selective (matrix products are kept), every-N (every Nth block), "
-        "offload (full, block inputs in CPU memory)",
-        "none",
+        "offload (full, block inputs in CPU memory); default as the framework does",
         group="recipe",
     )
     recompute: tuple[str, ...] = option(

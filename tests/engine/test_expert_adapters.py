@@ -16,7 +16,7 @@ from vramcast.engine.assumptions import list_assumptions
 from vramcast.engine.estimate import estimate
 from vramcast.engine.recording.regime import regime_of
 from vramcast.errors import InputError
-from vramcast.job import Job, job_from
+from vramcast.job import Job, Precision, job_from
 from vramcast.models.families import record
 from vramcast.models.read.config import Config
 from vramcast.models.record.program import Sizes
@@ -68,7 +68,7 @@ def theirs(name: str, targets: Any) -> Shapes:
 
 def ours(name: str, **values: Any) -> Shapes:
     config = Config(config_of(name))
-    job = Job(model=name, lora_rank=4, **values)
+    job = Job(model=name, lora_rank=4, **{"precision": Precision.BF16_MIXED, **values})
     params = record(config, regime_of(resolve(job), config, None), Sizes()).params()
     return {p.name: (tuple(map(int, p.shape)), p.trainable) for p in params if p.tied_to is None}
 
@@ -112,7 +112,7 @@ def test_half_of_a_joined_tensor_is_refused_as_peft_refuses_it() -> None:
 )
 def test_what_is_assumed_about_experts_is_said(values: dict[str, Any], told: str | None) -> None:
     config = Config(config_of("mixtral"))
-    job = Job(model="mixtral", lora_rank=4, **values)
+    job = Job(model="mixtral", lora_rank=4, **{"precision": Precision.BF16_MIXED, **values})
     texts = [text for text in list_assumptions(job, config) if text.startswith("adapters on")]
     assert texts == [text for text in texts if told is not None and told in text]
     assert len(texts) == (told is not None)

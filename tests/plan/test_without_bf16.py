@@ -26,14 +26,20 @@ def test_the_catalog_says_which_cards_these_are() -> None:
 
 @pytest.mark.parametrize("gpu", OLD)
 def test_bf16_is_warned_of(gpu: str) -> None:
-    assert any("no bf16 arithmetic" in text for text in estimate(job(gpu=gpu)).warnings)
+    assert any(
+        "no bf16 arithmetic" in text
+        for text in estimate(job(gpu=gpu, precision=Precision.BF16_MIXED)).warnings
+    )
     assert not any(
         "bf16" in text for text in estimate(job(gpu=gpu, precision=Precision.FP16_MIXED)).warnings
     )
 
 
 def test_many_gpus_are_warned_too() -> None:
-    assert any("no bf16 arithmetic" in text for text in estimate(job(gpu="t4", gpus=4)).warnings)
+    assert any(
+        "no bf16 arithmetic" in text
+        for text in estimate(job(gpu="t4", gpus=4, precision=Precision.BF16_MIXED)).warnings
+    )
 
 
 @pytest.mark.parametrize("gpu", ["a100-80gb", "24GiB", None])

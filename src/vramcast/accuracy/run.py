@@ -14,6 +14,7 @@ from vramcast.engine import estimate
 from vramcast.forecast import Forecast
 from vramcast.job import Job, job_from
 from vramcast.ledger import Level
+from vramcast.setup import complete
 
 LEVEL_OF = {
     "allocated": Level.ALLOCATED,
@@ -47,7 +48,7 @@ def run_rows(rows: Iterable[Row]) -> list[Outcome]:
 
 def run_row(row: Row) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
-        job = job_from(_values(row, Path(folder)))
+        job = complete(job_from(_values(row, Path(folder))))
         start = time.perf_counter()
         forecast = estimate(job)
         seconds = time.perf_counter() - start

@@ -9,13 +9,18 @@ from vramcast.engine.recording.sequence_limits import has_tokens
 from vramcast.engine.replay.varying_lengths import length_text
 from vramcast.job import Job
 from vramcast.models.read.config import Config
-from vramcast.setup import resolve
+from vramcast.setup import complete, resolve
+from vramcast.setup.profiles import explain_precision
 
 
-def list_assumptions(job: Job, config: Config | None) -> tuple[str, ...]:
+def list_assumptions(said: Job, config: Config | None) -> tuple[str, ...]:
     """What was not said and had to be decided."""
-    setup = resolve(job)
+    job, setup = complete(said), resolve(said)
     texts = [f"precision {job.precision}: {setup.precision.whose}"]
+    if said.precision is None:
+        texts.append(f"precision was not given: {explain_precision(said)}")
+    if said.checkpointing is None and job.checkpointing != "none":
+        texts.append(f"gradient checkpointing {job.checkpointing}, as {job.framework} does")
     if config is not None:
         if job.seq is None and job.longest_seq is None and has_tokens(config):
             texts.append(f"seq {int(sizes_of(setup.data, config).seq)} (not given)")

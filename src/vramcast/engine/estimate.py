@@ -47,7 +47,7 @@ from vramcast.models.read.config import Config
 from vramcast.models.read.model import read_model
 from vramcast.models.read.source import ModelSource
 from vramcast.models.record.program import Program
-from vramcast.setup import Setup, resolve
+from vramcast.setup import Setup, complete, resolve
 from vramcast.setup.precision import card_warnings
 from vramcast.setup.records import Versions
 from vramcast.units import format_bytes, format_gib
@@ -76,7 +76,8 @@ ONLY_PARAMETERS = (
 class Question:
     """A job with its model and its card looked up."""
 
-    job: Job
+    said: Job
+    job: Job  # with what its framework does where nothing was said
     setup: Setup
     gpu: Gpu | None
     source: ModelSource
@@ -84,7 +85,7 @@ class Question:
 
     def remarks(self, assumptions: tuple[str, ...] = (), notes: tuple[str, ...] = ()) -> Remarks:
         return Remarks(
-            assumptions=(*list_assumptions(self.job, self.config), *assumptions),
+            assumptions=(*list_assumptions(self.said, self.config), *assumptions),
             warnings=(
                 *self.source.notes,
                 *self.source.warnings,
@@ -97,6 +98,7 @@ class Question:
 def estimate(job: Job, *, with_scaling: bool = True, drafts: Drafts | None = None) -> Forecast:
     """The memory of a job. `with_scaling`: also how it grows with the length, which takes recordings of its own.
     `drafts`: what was recorded for jobs like this one."""
+    said, job = job, complete(job)
     setup = resolve(job)
     gpu = find_gpu(job.gpu) if job.gpu else None
     if job.params is not None:
@@ -107,7 +109,9 @@ def estimate(job: Job, *, with_scaling: bool = True, drafts: Drafts | None = Non
     if source.config is None or source.params is not None:
         states = States(params=unique(source.params or ()), setup=setup)
         return _estimate_states(job, states, gpu, source.name, (*source.notes, *source.warnings))
-    question = Question(job=job, setup=setup, gpu=gpu, source=source, config=source.config)
+    question = Question(
+        said=said, job=job, setup=setup, gpu=gpu, source=source, config=source.config
+    )
     if is_divided(setup):
         return _estimate_ranks(question)
     if setup.editing.parameters:
@@ -124,11 +128,14 @@ def estimate_if_it_may_fit(
 ) -> Forecast | TooLarge:
     """For searches: no bill is made where the card runs out of memory, or where context and workspaces at their upper
     end leave too little of it. Model and card must be known. `at_least_bytes`: a lower bound of the peak."""
+    said, job = job, complete(job)
     assert job.gpu is not None
     assert job.model is not None
     setup, gpu, source = resolve(job), find_gpu(job.gpu), read_model(job.model)
     assert source.config is not None
-    question = Question(job=job, setup=setup, gpu=gpu, source=source, config=source.config)
+    question = Question(
+        said=said, job=job, setup=setup, gpu=gpu, source=source, config=source.config
+    )
     if is_divided(setup):
         from vramcast.engine.parallel.ranks import forecast_ranks
 

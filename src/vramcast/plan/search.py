@@ -43,7 +43,7 @@ from vramcast.plan.ranking import (
     is_plan,
     rank_of,
 )
-from vramcast.setup import resolve
+from vramcast.setup import complete, resolve
 
 if TYPE_CHECKING:  # one kind of job needs NumPy, the other what is known of many GPUs: each is loaded where it is used
     from vramcast.plan.cluster import Search
@@ -63,7 +63,7 @@ OnEstimate = Callable[[int, Plan | None], None]
 def plan(job: Job, limits: Limits | None = None, on_estimate: OnEstimate | None = None) -> Plans:
     limits = limits or Limits()
     gpu, config = about(job)
-    job = _with_length(job, config)
+    job = _with_length(complete(job), config)
     if job.gpus > 1 or job.edit:
         return _by_estimates(job, gpu, config, limits, on_estimate)
     return _by_table(job, gpu, Drafts(config, gpu), limits, on_estimate)
@@ -250,10 +250,8 @@ def _in_order(table: Table, room: int, found: list[Moves], asked: dict[int, bool
     for candidate in table.ranked(room, lambda moves: _covered(moves, found)):
         if found and len(asked) >= TRIED:
             return
-        changed = applied(job, candidate.moves) if candidate.moves else None
-        if changed is None or _covered(candidate.moves, found):
-            continue
-        if candidate.allocated_bytes > most.get(changed.alloc_conf, room):
+        changed = _changed_if_news(job, candidate.moves, found)
+        if changed is None or candidate.allocated_bytes > most.get(changed.alloc_conf, room):
             continue
         answer = yield _question(candidate, changed)
         asked[candidate.cell] = is_plan(answer)
@@ -263,6 +261,12 @@ def _in_order(table: Table, room: int, found: list[Moves], asked: dict[int, bool
             most[changed.alloc_conf] = min(
                 most.get(changed.alloc_conf, room), candidate.allocated_bytes - 1
             )
+
+
+def _changed_if_news(job: Job, moves: Moves, found: Iterable[Moves]) -> Job | None:
+    """The job with these changes; None where they do not apply, or a fitting plan is contained in them."""
+    changed = applied(job, moves) if moves else None
+    return changed if changed is not None and not _covered(moves, found) else None
 
 
 def _smallest_of_all(table: Table, likely: int, room: int, asked: dict[int, bool]) -> Questions:

@@ -11,6 +11,7 @@ import functools
 from vramcast.errors import InputError
 from vramcast.job import Job
 from vramcast.setup.precision import RECIPES
+from vramcast.setup.profiles import complete
 from vramcast.setup.records import (
     Adapter,
     Checkpointing,
@@ -48,6 +49,8 @@ WITH_TRANSFORMERS = ("hf", "trl", "accelerate", "lightning", "plain", "deepspeed
 @functools.lru_cache(maxsize=8192)  # searches ask for the same jobs again and again
 def resolve(job: Job) -> Setup:
     """Decide everything that the job left open."""
+    job = complete(job)
+    assert job.precision is not None
     versions = _versions(job)
     return Setup(
         model=job.model,
@@ -146,7 +149,7 @@ def _checkpointing(job: Job, versions: Versions) -> Checkpointing:
         raise InputError(
             "selective checkpointing needs the form without reentry: leave out reentrant"
         )
-    how = job.checkpointing
+    how = job.checkpointing or "none"
     if job.offload in ("activations", "all"):  # the inputs of recomputed blocks go to the host
         how = "offload"
     return Checkpointing(how=how, is_reentrant=_is_reentrant(how, job.reentrant, versions))

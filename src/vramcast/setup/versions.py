@@ -11,6 +11,8 @@ FUSED_FROM: Version = (4, 54)
 FUSED_NEEDS_TORCH: Version = (2, 8)
 # transformers modeling_utils.py gradient_checkpointing_enable: use_reentrant was True unless asked otherwise.
 REENTRANT_BEFORE: Version = (5, 0)
+# transformers modeling_utils.py from_pretrained: without a dtype, the checkpoint's own instead of fp32.
+LOADS_STORED_DTYPE_FROM: Version = (5, 0)
 # torchtitan `del pred` after the loss (its PR 391), dated by the torch nightly of the day.
 TITAN_DROPS_OUTPUTS_FROM: Version = (2, 5)
 # torchtitan splits the loss over tensor-parallel ranks by default.

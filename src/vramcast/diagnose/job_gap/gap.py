@@ -29,6 +29,7 @@ from vramcast.diagnose.job_gap.variants import (
 from vramcast.diagnose.rules.evidence import Evidence
 from vramcast.diagnose.rules.findings import DRIVER_MARGIN_BYTES
 from vramcast.job import Job
+from vramcast.setup import complete
 
 # How much less plausible an explanation is if it also takes fragmentation.
 FRAGMENTED = 0.4
@@ -54,6 +55,7 @@ def explain_gap(job: Job, evidence: Evidence, *, least_share: float = LEAST_SHAR
 
     `least_share`: how plausible an explanation must be relative to the best one."""
     check_has_layers(job)
+    job = complete(job)
     job = with_released_outputs(on_card(job, evidence.capacity_bytes))
     prices = Prices()
     described = prices.of(job)

@@ -84,6 +84,10 @@ def described(t: Tape, c: Config, sizes: Sizes, text: Config, see: Callable[[], 
         raise UnsupportedError(
             f"{c.where}: {task} is not described. Known ending: ForConditionalGeneration."
         )
+    if text.model_type not in TEXT:
+        raise UnsupportedError(
+            f"{text.where}: text model {text.model_type!r} inside {c.model_type}. Known: {', '.join(sorted(TEXT))}"
+        )
     frame = Frame(prefix="model.language_model", merged=lambda x: merged(t, x, see()))
     return TEXT[text.model_type](t, text, sizes, frame)
 
@@ -278,6 +282,7 @@ def qwen_vl(t: Tape, c: Config, sizes: Sizes) -> Program:
 
 
 def qwen_tower(t: Tape, c: Config, sizes: Sizes, *, later: bool) -> Value:
+    """Patches through blocks, then neighbouring ones merged into tokens; `later`: Qwen2.5-VL's."""
     h = c.dim("hidden_size" if later else "embed_dim", "h_v")
     merge = int(c.dim("spatial_merge_size", "m")) ** 2
     tokens = IMAGE_TOKENS if sizes.image_tokens is None else sizes.image_tokens
@@ -290,11 +295,11 @@ def qwen_tower(t: Tape, c: Config, sizes: Sizes, *, later: bool) -> Value:
 
     def block(x: Value, kind: str) -> Value:
         length = minimum(per_image, window) if kind == "window" else per_image
-        y = rms_norm(t, "norm1", x) if later else t.layer_norm("norm1", x)
+        y = qwen_norm(t, "norm1", x, later=later)
         with t.scope("attn"):
             y = packed_attention(t, c, y, table, length)
         x = t.add(x, y, "residual stream")
-        y = rms_norm(t, "norm2", x) if later else t.layer_norm("norm2", x)
+        y = qwen_norm(t, "norm2", x, later=later)
         with t.scope("mlp"):
             y = qwen_mlp(t, c, y, h, later=later)
         return t.add(x, y, "residual stream")
@@ -302,13 +307,18 @@ def qwen_tower(t: Tape, c: Config, sizes: Sizes, *, later: bool) -> Value:
     x = t.layers("blocks", kinds, block, x)
     with t.section(t.path("merger"), x) as section:
         with t.scope("merger"):
-            x = rms_norm(t, "ln_q", x) if later else t.layer_norm("ln_q", x)
+            x = qwen_norm(t, "ln_q", x, later=later)
             x = t.view(x, (images * tokens, merge * h))
             out = c.dim("out_hidden_size" if later else "hidden_size", "h")
             y = t.activation(t.linear("mlp.0", x, merge * h, bias=True), "gelu")
             x = t.linear("mlp.2", y, out, bias=True, label="image features")
         section.outputs = (x,)
     return x
+
+
+def qwen_norm(t: Tape, name: str, x: Value, *, later: bool) -> Value:
+    """Qwen2-VL normalises with mean and variance, Qwen2.5-VL by the mean square."""
+    return rms_norm(t, name, x) if later else t.layer_norm(name, x)
 
 
 def qwen_patches(t: Tape, c: Config, num: Number, h: Dim) -> Value:

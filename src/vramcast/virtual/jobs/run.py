@@ -19,6 +19,7 @@ import torch
 from vramcast.errors import UnsupportedError
 from vramcast.job import Job
 from vramcast.models.read.config import Config
+from vramcast.setup import complete
 from vramcast.virtual.gpu import VirtualGpu, virtual_gpu
 from vramcast.virtual.jobs import edit as job_edit
 from vramcast.virtual.jobs import ranks as job_ranks
@@ -87,25 +88,8 @@ class Loop:
 
 def trace_job(job: Job, loop: Loop, config: Config, gpu: str) -> VirtualGpu:
     """Two steps; `out_of_memory` of the answer says whether the card refused one."""
-    _check(job, PLAIN, "cannot be traced from a job")
-    _check(
-        job,
-        IN_EDITING if job.edit else WITHOUT_EDIT,
-        f"{'in editing ' * bool(job.edit)}cannot be traced from a job",
-    )
-    if job.gpus > 1:
-        sharded = SHARDED.get(job.strategy or "", {})
-        _check(job, {**ON_MANY_GPUS, **sharded}, "on many GPUs cannot be traced from a job")
-    if job.tp > 1:
-        _check(job, UNDER_TENSOR_PARALLELISM, f"beside tp {job.tp} cannot be traced from a job")
-        if job.strategy != "fsdp2":
-            _check(
-                job, DIVIDED_ALONE, f"beside tp {job.tp} without fsdp2 cannot be traced from a job"
-            )
-        if job.strategy != "fsdp2" and job.gpus > job.tp:
-            raise UnsupportedError(
-                f"ddp over groups of tp {job.tp} cannot be traced from a job: give --strategy fsdp2"
-            )
+    job = complete(job)
+    _refuse_what_has_no_loop(job)
     count = job.gpus if job.sub_device is None else 1 + job_edit.number_of(job.sub_device)
     rank = 0 if job.gpus > 1 else None
     with (
@@ -119,6 +103,32 @@ def trace_job(job: Job, loop: Loop, config: Config, gpu: str) -> VirtualGpu:
         else:
             _Run(job, loop, config).steps()
     return traced
+
+
+def _refuse_what_has_no_loop(job: Job) -> None:
+    """Raise an error that names the first setting that the loops here do not carry out."""
+    _check(job, PLAIN, "cannot be traced from a job")
+    if job.edit:
+        _check(job, IN_EDITING, "in editing cannot be traced from a job")
+    else:
+        _check(job, WITHOUT_EDIT, "cannot be traced from a job")
+    if job.gpus > 1:
+        sharded = SHARDED.get(job.strategy or "", {})
+        _check(job, {**ON_MANY_GPUS, **sharded}, "on many GPUs cannot be traced from a job")
+    if job.tp > 1:
+        _refuse_under_tensor_parallelism(job)
+
+
+def _refuse_under_tensor_parallelism(job: Job) -> None:
+    """The same for what does not go together with tensor parallelism."""
+    _check(job, UNDER_TENSOR_PARALLELISM, f"beside tp {job.tp} cannot be traced from a job")
+    if job.strategy == "fsdp2":
+        return
+    _check(job, DIVIDED_ALONE, f"beside tp {job.tp} without fsdp2 cannot be traced from a job")
+    if job.gpus > job.tp:
+        raise UnsupportedError(
+            f"ddp over groups of tp {job.tp} cannot be traced from a job: give --strategy fsdp2"
+        )
 
 
 def _check(job: Job, plain: dict[str, tuple[Any, ...]], why: str) -> None:

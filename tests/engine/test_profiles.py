@@ -1,0 +1,70 @@
+"""What is decided where the user says neither precision nor checkpointing.
+
+Expected values are what the frameworks' sources say (see `setup.profiles`), not what the code answers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vramcast import estimate
+from vramcast.job import job_from
+from vramcast.setup import complete, resolve
+
+BF16_CHECKPOINT, FP32_CHECKPOINT = "qwen2.5-0.5b", "gpt2"
+
+
+@pytest.mark.parametrize(
+    ("said", "precision"),
+    [
+        # transformers 5 loads a bf16 checkpoint in bf16, before that in fp32
+        ({"framework": "hf"}, "bf16-autocast"),
+        ({"framework": "hf", "transformers-version": "4.57"}, "bf16-mixed"),
+        ({"framework": "hf", "model": FP32_CHECKPOINT}, "bf16-mixed"),
+        ({"framework": "hf", "lora-rank": 16}, "bf16-autocast"),
+        ({"lora-rank": 16}, "bf16-autocast"),
+        ({"lora-rank": 16, "transformers-version": "4.57"}, "bf16-mixed"),
+        # what bitsandbytes leaves is loaded in 16 bit, with every version
+        ({"lora-rank": 16, "quantize": "nf4", "transformers-version": "4.57"}, "bf16-autocast"),
+        # a T4 has no bf16; a GradScaler wants fp32 gradients of what is trained
+        ({"framework": "hf", "gpu": "t4"}, "fp16-mixed"),
+        ({"framework": "hf", "gpu": "t4", "lora-rank": 16}, "fp16-autocast"),
+        # accelerate raises what is trained to fp32 under FSDP; DeepSpeed keeps a master copy
+        ({"framework": "hf", "gpus": 8, "strategy": "fsdp2"}, "bf16-mixed"),
+        ({"framework": "hf", "gpus": 8, "strategy": "zero3"}, "bf16-master"),
+        ({"framework": "trl"}, "bf16-mixed"),
+        ({"framework": "torchtune"}, "bf16-true"),
+        ({"framework": "deepspeed"}, "bf16-master"),
+        ({"framework": "megatron"}, "megatron-bf16"),
+        ({}, "bf16-mixed"),
+        ({"framework": "hf", "precision": "fp32"}, "fp32"),
+    ],
+)
+def test_precision_follows_framework_checkpoint_and_card(
+    said: dict[str, Any], precision: str
+) -> None:
+    job = job_from({"model": BF16_CHECKPOINT, **said})
+    assert str(complete(job).precision) == precision
+    assert str(resolve(job).precision.name) == precision
+
+
+def test_trl_checkpoints_unless_told_otherwise() -> None:
+    said = {"model": BF16_CHECKPOINT, "framework": "trl"}
+    assert complete(job_from(said)).checkpointing == "full"
+    assert complete(job_from({**said, "checkpointing": "none"})).checkpointing == "none"
+    assert complete(job_from({**said, "framework": "hf"})).checkpointing == "none"
+
+
+def test_a_job_in_which_all_is_said_stays_as_it_is() -> None:
+    job = job_from({"model": BF16_CHECKPOINT, "precision": "fp32", "checkpointing": "none"})
+    assert complete(job) is job
+    assert complete(complete(job_from({"model": BF16_CHECKPOINT}))).precision is not None
+
+
+def test_frozen_weights_under_adapters_take_two_bytes_each() -> None:
+    forecast = estimate(job_from({"model": "qwen2.5-7b", "lora-rank": 16, "seq": 512}))
+    frozen = [entry for entry in forecast.ledger.entries if entry.component.startswith("frozen")]
+    assert sum(entry.nbytes for entry in frozen) == 2 * 7_615_616_512
+    assert any("was not given" in text for text in forecast.assumptions)
