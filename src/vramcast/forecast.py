@@ -79,18 +79,13 @@ class Forecast:
         peak = max(
             (self.ledger.peak(device) for device in places), key=lambda moment: moment.process_bytes
         )
-        complete = list(Level).index(self.ledger.top_level)
-        levels = [peak.allocated_bytes, peak.reserved_bytes, peak.process_bytes]
-        known = [value if index <= complete else None for index, value in enumerate(levels)]
+        known = self._known_levels(peak)
         capacity = self.gpu.capacity_bytes() if self.gpu else None
         highest = next(
             (value for value in reversed(known) if value is not None), peak.allocated_bytes
         )
-        fits = None
-        if capacity is not None and (highest > capacity or complete == len(Level) - 1):
-            fits = highest <= capacity
         return Verdict(
-            fits=fits,
+            fits=self._fits(highest, capacity),
             peak=peak,
             allocated_bytes=known[0],
             reserved_bytes=known[1],
@@ -99,6 +94,20 @@ class Forecast:
             headroom_bytes=None if capacity is None else capacity - highest,
             range_bytes=self._range(peak, highest),
         )
+
+    def _known_levels(self, peak: Moment) -> list[int | None]:
+        """Allocated, reserved and process bytes; None for the levels that are not modelled."""
+        complete = list(Level).index(self.ledger.top_level)
+        levels = [peak.allocated_bytes, peak.reserved_bytes, peak.process_bytes]
+        return [value if index <= complete else None for index, value in enumerate(levels)]
+
+    def _fits(self, highest: int, capacity: int | None) -> bool | None:
+        """None where there is no card, or what is not modelled decides."""
+        if capacity is None:
+            return None
+        if highest > capacity:
+            return False
+        return True if self.ledger.top_level == list(Level)[-1] else None
 
     def assumed_most_bytes(self) -> int:
         """The peak with every assumed line (context, workspaces) at its upper end."""

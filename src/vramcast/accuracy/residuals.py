@@ -79,8 +79,7 @@ def coverage(outcomes: Sequence[Outcome]) -> list[Coverage]:
 def _covered(source: str, outcomes: Sequence[Outcome]) -> Coverage:
     others = classes(outcome for outcome in outcomes if outcome.row.source != source)
     own = [outcome for outcome in outcomes if outcome.row.source == source]
-    ranges = [(range_from(others, _names(each), each.predicted_bytes), each) for each in own]
-    known = [(span, each) for span, each in ranges if span is not None]
+    known = _with_ranges(own, others)
     widths = sorted((span[1] - span[0]) / each.predicted_bytes for span, each in known)
     return Coverage(
         source=source,
@@ -89,3 +88,15 @@ def _covered(source: str, outcomes: Sequence[Outcome]) -> Coverage:
         inside=sum(span[0] <= each.row.peak_bytes <= span[1] for span, each in known),
         width=widths[len(widths) // 2] if widths else None,
     )
+
+
+def _with_ranges(
+    outcomes: Iterable[Outcome], known: dict[str, dict[str, Any]]
+) -> list[tuple[tuple[int, int], Outcome]]:
+    """The outcomes whose classes are known, each with its range."""
+    found = []
+    for outcome in outcomes:
+        span = range_from(known, _names(outcome), outcome.predicted_bytes)
+        if span is not None:
+            found.append((span, outcome))
+    return found

@@ -99,6 +99,16 @@ def _row(path: Path, item: Mapping[str, Any]) -> Row:
     except TypeError as error:
         shown = item.get("id", "?") if isinstance(item, dict) else "?"
         raise InputError(f"{path}: row {shown}: {error}") from None
+    _check_words(path, row)
+    if type(row.peak_bytes) is not int or row.peak_bytes <= 0 or not _is_share(row.tolerance):
+        raise InputError(
+            f"{path}: row {row.id}: peak_bytes must be a positive int and tolerance lie between 0 and 1"
+        )
+    return row
+
+
+def _check_words(path: Path, row: Row) -> None:
+    """Refuse words that are unknown, or that do not go together."""
     if row.metric not in METRICS or row.confidence not in CONFIDENCES:
         raise InputError(
             f"{path}: row {row.id}: metric must be one of {', '.join(METRICS)} and confidence one of "
@@ -116,11 +126,6 @@ def _row(path: Path, item: Mapping[str, Any]) -> Row:
         raise InputError(
             f"{path}: row {row.id}: lengths must be one of {', '.join(LENGTHS)}, not {row.lengths!r}"
         )
-    if type(row.peak_bytes) is not int or row.peak_bytes <= 0 or not _is_share(row.tolerance):
-        raise InputError(
-            f"{path}: row {row.id}: peak_bytes must be a positive int and tolerance lie between 0 and 1"
-        )
-    return row
 
 
 def _is_share(value: object) -> bool:

@@ -31,7 +31,8 @@ class Figures:
 def figures(outcomes: Sequence[Outcome]) -> Figures:
     errors = [outcome.error for outcome in outcomes]
     sizes = sorted(map(abs, errors))
-    over, under = [error for error in errors if error > 0], [error for error in errors if error < 0]
+    over = [error for error in errors if error > 0]
+    under = [error for error in errors if error < 0]
     judged = [outcome.fits for outcome in outcomes if outcome.fits is not None]
     return Figures(
         rows=len(errors),
@@ -39,13 +40,18 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
         p90_abs=sizes[ceil(0.9 * len(sizes)) - 1],
         bias=mean(errors),
         over=len(over),
-        over_median=median(over) if over else None,
+        over_median=_median(over),
         under=len(under),
-        under_median=median(under) if under else None,
+        under_median=_median(under),
         verdicts=len(judged),
         wrong_verdicts=judged.count(False),
         seconds=sum(outcome.seconds for outcome in outcomes),
     )
+
+
+def _median(errors: list[float]) -> float | None:
+    """None of no rows."""
+    return median(errors) if errors else None
 
 
 def by_source_and_metric(outcomes: Sequence[Outcome]) -> dict[tuple[str, str], Figures]:

@@ -118,10 +118,7 @@ def run_trace_rows(
 ) -> tuple[tuple[TraceOutcome, ...], tuple[NotTraced, ...]]:
     """All rows, as many at a time as there are processors, and those that failed; `tell` hears of each that is done."""
     if environments is not None:
-        for name in sorted({row.environment for row in rows} - {""}):
-            environment(
-                name, folder, environments
-            )  # before the rows: two that need the same one must not both make it
+        _make_environments(rows, folder, environments)
     done: dict[str, TraceOutcome] = {}
     failed: dict[str, NotTraced] = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -136,9 +133,14 @@ def run_trace_rows(
                 told = f"failed: {error}"
             tell(f"{len(done) + len(failed)} of {len(rows)}: {id} {told}")
     ids = [row.id for row in rows]
-    return tuple(done[id] for id in ids if id in done), tuple(
-        failed[id] for id in ids if id in failed
-    )
+    outcomes = tuple(done[id] for id in ids if id in done)
+    return outcomes, tuple(failed[id] for id in ids if id in failed)
+
+
+def _make_environments(rows: Sequence[TraceRow], folder: Path, environments: Path) -> None:
+    """Before the rows: two that need the same one must not both make it."""
+    for name in sorted({row.environment for row in rows} - {""}):
+        environment(name, folder, environments)
 
 
 def run_trace_row(row: TraceRow, folder: Path, environments: Path | None) -> TraceOutcome:
@@ -202,18 +204,23 @@ def _range(answer: dict[str, Any], metric: str) -> tuple[int, int]:
     open_lines = [
         entry for entry in answer["entries"] if entry["range_bytes"] and entry["level"] in counted
     ]
-    lows, highs = [], []
-    for phase in answer["phases"]:
-        alive = [
-            e for e in open_lines if e["place"] == phase["place"] and phase["phase"] in e["phases"]
-        ]
-        lows.append(
-            int(phase[f"{metric}_bytes"]) - sum(e["bytes"] - e["range_bytes"][0] for e in alive)
-        )
-        highs.append(
-            int(phase[f"{metric}_bytes"]) + sum(e["range_bytes"][1] - e["bytes"] for e in alive)
-        )
-    return max(lows), max(highs)
+    ranges = [_range_in(phase, open_lines, metric) for phase in answer["phases"]]
+    return max(low for low, _ in ranges), max(high for _, high in ranges)
+
+
+def _range_in(
+    phase: dict[str, Any], open_lines: list[dict[str, Any]], metric: str
+) -> tuple[int, int]:
+    """A phase's peak with its open lines at their lower and at their upper ends."""
+    alive = [
+        line
+        for line in open_lines
+        if line["place"] == phase["place"] and phase["phase"] in line["phases"]
+    ]
+    peak = int(phase[f"{metric}_bytes"])
+    low = peak - sum(line["bytes"] - line["range_bytes"][0] for line in alive)
+    high = peak + sum(line["range_bytes"][1] - line["bytes"] for line in alive)
+    return low, high
 
 
 def variables_with(overlay: Path | None) -> dict[str, str]:

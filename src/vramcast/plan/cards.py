@@ -17,6 +17,8 @@ from vramcast.models.read.model import read_model
 from vramcast.plan.ranking import fits_surely
 from vramcast.setup import resolve
 
+CardKind = tuple[int, tuple[int, int] | None]  # capacity in bytes, compute capability
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
@@ -38,22 +40,32 @@ class Card:
 def cards_for(job: Job, most: int = 1, prices: Mapping[str, float] | None = None) -> list[Card]:
     """Every card whose capacity is known. Alone: smallest first. In numbers, the fewest of each that do: cheapest
     first, by price where all have one, else by the memory that is bought; what does not fit comes last."""
-    known = sorted(
-        (gpu for gpu in all_gpus() if gpu.total_bytes and gpu.vendor == "nvidia"),
-        key=lambda g: g.total_bytes or 0,
-    )
+    known = _known_cards(prices)
+    tried = _fewest_of_each_kind(job, known, most)
+    found = [_priced(replace(tried[_kind(gpu)], gpu=gpu), prices) for gpu in known]
+    return found if most == 1 and not prices else sorted(found, key=_cost)
+
+
+def _known_cards(prices: Mapping[str, float] | None) -> list[Gpu]:
+    """NVIDIA's cards with a known capacity, smallest first; where prices are given, those that have one."""
+    known = [gpu for gpu in all_gpus() if gpu.total_bytes and gpu.vendor == "nvidia"]
     if prices:
         known = [gpu for gpu in known if gpu.name in prices]
-    tried: dict[tuple[int, tuple[int, int] | None], Card] = {}
+    return sorted(known, key=lambda gpu: gpu.total_bytes or 0)
+
+
+def _kind(gpu: Gpu) -> CardKind:
+    """Size and generation: cards that share both answer the same."""
+    return gpu.capacity_bytes(), gpu.compute_capability
+
+
+def _fewest_of_each_kind(job: Job, known: list[Gpu], most: int) -> dict[CardKind, Card]:
+    """The answer of the first card of every kind."""
+    tried: dict[CardKind, Card] = {}
     for gpu in known:
-        key = (gpu.capacity_bytes(), gpu.compute_capability)
-        if key not in tried:
-            tried[key] = _fewest(job, gpu, most)
-    found = [
-        _priced(replace(tried[gpu.capacity_bytes(), gpu.compute_capability], gpu=gpu), prices)
-        for gpu in known
-    ]
-    return found if most == 1 and not prices else sorted(found, key=_cost)
+        if _kind(gpu) not in tried:
+            tried[_kind(gpu)] = _fewest(job, gpu, most)
+    return tried
 
 
 def _cost(card: Card) -> tuple[bool, float, int, int]:

@@ -49,6 +49,7 @@ LEFT_OUT = (
 )
 SHARDED = ("fsdp1", "fsdp2", "zero1", "zero2", "zero3")
 ZERO = ("zero1", "zero2", "zero3")
+APPLIED_FIRST = ("strategy", "tp", "optimizer")  # axes that decide whether moves of others apply
 
 
 def _shard(strategy: str) -> Callable[[Job], Job | None]:
@@ -226,22 +227,22 @@ def moves_for(job: Job, limits: Limits) -> list[Move]:
 
 def in_order(job: Job, limits: Limits) -> Iterator[tuple[Moves, Job]]:
     """Combinations of at most one move per axis, cheapest first; strategy before offload, optimizer before its step."""
-    axes: dict[str, list[Move | None]] = {}
-    for move in moves_for(job, limits):
-        axes.setdefault(move.axis, [None]).append(move)
-    first = ("strategy", "tp", "optimizer")
-    names = [
-        name for name in (*first, *(name for name in axes if name not in first)) if name in axes
-    ]
-    combined = [
-        tuple(m for m in chosen if m) for chosen in product(*(axes[name] for name in names))
-    ]
+    combined = _combinations(moves_for(job, limits))
     combined.sort(key=lambda moves: (_worst(moves), sum(map(move_effort, moves)), len(moves)))
     after = Applied(job)
     for moves in combined:
         changed = after(moves) if moves else None
         if changed is not None:
             yield moves, changed
+
+
+def _combinations(moves: list[Move]) -> list[Moves]:
+    """At most one move per axis, in the order in which they are applied."""
+    axes: dict[str, list[Move | None]] = {name: [] for name in APPLIED_FIRST}
+    for move in moves:
+        axes.setdefault(move.axis, []).append(move)
+    choices = [[None, *each] for each in axes.values() if each]
+    return [tuple(move for move in chosen if move) for chosen in product(*choices)]
 
 
 def _worst(moves: Moves) -> int:
@@ -272,18 +273,11 @@ class Search:
         Once something fits, at most TRIED of at most PRICED are asked about. Before that the search goes on to its end.
         """
         for moves, changed in in_order(self.job, self.limits):
-            if found and (self.num_asked >= TRIED or self.num_priced >= PRICED):
+            if found and self._has_tried_enough():
                 return
-            if (
-                skip(moves)
-                or _divides_nothing(moves, changed)
-                or any(move.name in self.useless for move in moves)
-            ):
+            if skip(moves) or self._is_pointless(moves, changed):
                 continue
-            try:
-                price = self._price_if_it_may_fit(moves, changed)
-            except VramcastError:  # a combination that the engine does not model is no plan
-                continue
+            price = self._price_if_modelled(moves, changed)
             if price is None or not self._fast_enough(price.cost):
                 continue
             self.num_asked += 1
@@ -294,6 +288,21 @@ class Search:
                 found.append(moves)
             if isinstance(answer, Forecast | TooLarge):
                 self._learn(moves, changed, price, answer)
+
+    def _has_tried_enough(self) -> bool:
+        """As many as are tried once something fits."""
+        return self.num_asked >= TRIED or self.num_priced >= PRICED
+
+    def _is_pointless(self, moves: Moves, job: Job) -> bool:
+        """Does it contain a change that is known to free nothing?"""
+        return _divides_nothing(moves, job) or any(move.name in self.useless for move in moves)
+
+    def _price_if_modelled(self, moves: Moves, job: Job) -> _Price | None:
+        """None for a combination that cannot fit, or that the engine does not model: that is no plan."""
+        try:
+            return self._price_if_it_may_fit(moves, job)
+        except VramcastError:
+            return None
 
     def _learn(self, moves: Moves, job: Job, price: _Price, forecast: Forecast | TooLarge) -> None:
         asked = asked_bytes(forecast)

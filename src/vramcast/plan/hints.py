@@ -32,11 +32,12 @@ NAMES = (  # one or two of each class: each costs a few milliseconds
     "8-bit AdamW",
     "LoRA",
 )
+MOVES = {move.name: move for move in (*FREE, *SLOWER, *CHANGES)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
-    """One change, or several that belong together, and what the card would hold then beside cached blocks."""
+    """One change, or several that belong together, and what the card would hold then in addition to cached blocks."""
 
     moves: tuple[Move, ...]
     frees_bytes: int
@@ -49,48 +50,62 @@ class Hint:
 
 def hints(forecast: Forecast) -> tuple[Hint, ...]:
     """The cheapest single changes, and the first of two combinations that would do; nothing for a job that fits."""
-    job, gpu, verdict = forecast.job, forecast.gpu, forecast.verdict()
-    if (
-        verdict.fits is not False
-        or job is None
-        or gpu is None
-        or job.model is None
-        or job.gpus > 1
-        or job.edit
-    ):
+    verdict = forecast.verdict()
+    prices = _prices(forecast) if verdict.fits is False else None
+    if prices is None:
         return ()
+    short_bytes = -(verdict.headroom_bytes or 0)
+    singles = _worthwhile_singles(prices, short_bytes)[:SHOWN]
+    if any(hint.fits for hint in singles):
+        return tuple(singles)
+    combined = _first_fitting_combination(prices)
+    return tuple(singles) if combined is None else (*singles, combined)
+
+
+def _prices(forecast: Forecast) -> _Prices | None:
+    """Prices of changes to a job on one GPU; None where hints are not given."""
+    job, gpu = forecast.job, forecast.gpu
+    if job is None or gpu is None or job.model is None:
+        return None
+    if job.gpus > 1 or job.edit:
+        return None
     config = read_model(job.model).config
     if config is None or forecast.ledger.top_level != Level.PROCESS:
-        return ()
-    prices = _Prices(job, config, gpu)
-    named = {move.name: move for move in (*FREE, *SLOWER, *CHANGES)}
-    singles = [hint for name in NAMES if (hint := prices.hint((named[name],))) is not None]
+        return None
+    return _Prices(job, config, gpu)
+
+
+def _worthwhile_singles(prices: _Prices, short_bytes: int) -> list[Hint]:
+    """Single changes that fit or free enough of what is short: by class, then those that fit, then by size."""
+    singles = [prices.hint((MOVES[name],)) for name in NAMES]
     worth = [
         hint
         for hint in singles
-        if hint.fits or hint.frees_bytes > WORTH * -(verdict.headroom_bytes or 0)
+        if hint is not None and (hint.fits or hint.frees_bytes > WORTH * short_bytes)
     ]
     order = list(Kind)
     worth.sort(key=lambda hint: (order.index(hint.kind), not hint.fits, -hint.frees_bytes))
-    combined = next(
-        (hint for hint in map(prices.hint, _combinations()) if hint is not None and hint.fits), None
-    )
-    return (
-        *worth[:SHOWN],
-        *([combined] if combined and not any(hint.fits for hint in worth[:SHOWN]) else []),
-    )
+    return worth
+
+
+def _first_fitting_combination(prices: _Prices) -> Hint | None:
+    """The milder combination where it fits, else the stronger one where that does."""
+    for moves in _combinations():
+        hint = prices.hint(moves)
+        if hint is not None and hint.fits:
+            return hint
+    return None
 
 
 def _combinations() -> tuple[tuple[Move, ...], ...]:
     """Everything free and checkpointing; with adapters on 4-bit weights."""
-    named = {move.name: move for move in (*FREE, *SLOWER, *CHANGES)}
     free = tuple(
         move
         for move in FREE
         if move.name not in ("optimizer step inside backward", "chunked cross entropy")
     )
-    slower = (*free, named["checkpointing"])
-    return slower, (*slower, named["QLoRA"])
+    slower = (*free, MOVES["checkpointing"])
+    return slower, (*slower, MOVES["QLoRA"])
 
 
 class _Prices:

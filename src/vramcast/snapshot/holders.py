@@ -136,9 +136,14 @@ class Attribution:
 def responsible_frame(stack: Stack) -> Frame:
     """The innermost Python line outside torch; without Python the autograd node or the operator that ran."""
     python = [frame for frame in stack if _is_python(frame)]
-    outside = [frame for frame in python if not _HELPERS.search(frame.filename.replace("\\", "/"))]
-    if outside or python:
-        return (outside or python)[0]
+    if not python:
+        return _native_frame(stack)
+    outside = (frame for frame in python if not _is_helper(frame))
+    return next(outside, python[0])
+
+
+def _native_frame(stack: Stack) -> Frame:
+    """The outermost autograd node, else the outermost operator, else the outermost frame of any kind."""
     for pattern, label in ((_NODE, "autograd node"), (_OPERATOR, "operator")):
         names = [match.group(1) for frame in stack if (match := pattern.search(frame.name))]
         if names:
@@ -149,19 +154,28 @@ def responsible_frame(stack: Stack) -> Frame:
 def category_of(stack: Stack, *, lasts: bool) -> Category:
     """A guess from names. `lasts`: still alive at the end of the recording, as gradients and weights are."""
     for category, words in _RULES:
-        if any(_mentions(frame, words) for frame in stack):
+        if _any_mentions(stack, words):
             return Category.OPTIMIZER if lasts and words is _IN_OPTIMIZER else category
-    if any(_mentions(frame, _BACKWARD) for frame in stack):
+    if _any_mentions(stack, _BACKWARD):
         return Category.GRADIENTS if lasts else Category.TEMPORARY
-    if any(_mentions(frame, _FORWARD) for frame in stack):
+    if _any_mentions(stack, _FORWARD):
         return Category.ACTIVATIONS
     return Category.UNKNOWN
+
+
+def _any_mentions(stack: Stack, words: tuple[str, ...]) -> bool:
+    return any(_mentions(frame, words) for frame in stack)
 
 
 @cache
 def _mentions(frame: Frame, words: tuple[str, ...]) -> bool:
     text = f"{frame.filename.replace(chr(92), '/')}:{frame.name} ("
     return any(word in text for word in words)
+
+
+def _is_helper(frame: Frame) -> bool:
+    """Is it a line of torch, or of a library that only passes calls on?"""
+    return _HELPERS.search(frame.filename.replace("\\", "/")) is not None
 
 
 def _is_python(frame: Frame) -> bool:

@@ -48,6 +48,11 @@ class Span:
     pool: PoolId
 
 
+def _is_same_segment(piece: Span, other: Span) -> bool:
+    """Do pieces that touch belong together? Those of expandable segments of one stream do."""
+    return piece.is_expandable and piece.stream == other.stream
+
+
 class Layout:
     """Spans and live blocks, each findable by address."""
 
@@ -118,22 +123,22 @@ class Layout:
         if span.start >= span.end or overlaps_next or self.span_at(span.start) is not None:
             return False
         if span.is_expandable:
-            below = self.span_at(span.start - 1)
-            if (
-                below is not None
-                and below.is_expandable
-                and below.end == span.start
-                and below.stream == span.stream
-            ):
-                self._drop(below.start)
-                span = replace(span, start=below.start)
-            above = self.spans.get(span.end)
-            if above is not None and above.is_expandable and above.stream == span.stream:
-                self._drop(above.start)
-                span = replace(span, end=above.end)
+            span = self._join_neighbours(span)
         self.spans[span.start] = span
         insort(self._starts, span.start)
         return True
+
+    def _join_neighbours(self, span: Span) -> Span:
+        """Take out the pieces of the same segment that end or begin where this one begins or ends: one span of all."""
+        below = self.span_at(span.start - 1)
+        if below is not None and below.end == span.start and _is_same_segment(below, span):
+            self._drop(below.start)
+            span = replace(span, start=below.start)
+        above = self.spans.get(span.end)
+        if above is not None and _is_same_segment(above, span):
+            self._drop(above.start)
+            span = replace(span, end=above.end)
+        return span
 
     def remove_span(self, start: int, end: int) -> bool:
         """Take memory away; of an expandable segment also from the middle. False if it was not there."""

@@ -180,9 +180,10 @@ class Intake:
             )
         frames, requested = fields.get("frames"), fields.get("requested_size")
         history = fields.get("history")  # torch 1.13 and 2.0: who allocated it, newest first
-        if isinstance(history, list) and history and isinstance(history[0], dict):
-            frames = history[0].get("frames", frames)
-            requested = history[0].get("real_size") if requested is None else requested
+        newest = _newest_of(history) if history is not None else None
+        if newest is not None:
+            frames = newest.get("frames", frames)
+            requested = newest.get("real_size") if requested is None else requested
         size = _size(fields["size"], "block size")
         if state == "inactive":
             requested = 0  # torch leaves an old figure there
@@ -288,6 +289,13 @@ def _placed(blocks: list[BlockRecord], address: int) -> tuple[BlockRecord, ...]:
         placed.append(block if block.address else BlockRecord(address=address, **fields))
         address += block.size
     return tuple(placed)
+
+
+def _newest_of(history: object) -> dict[Any, Any] | None:
+    """The last allocation of a block; None where nothing is recorded of it."""
+    if isinstance(history, list) and history and isinstance(history[0], dict):
+        return history[0]
+    return None
 
 
 def _integer(value: object, what: str) -> int:

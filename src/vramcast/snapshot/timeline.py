@@ -5,7 +5,7 @@ Steps are equal shares of the events, not of the time: allocations come in burst
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vramcast.allocator.block import ALLOCATED
@@ -84,29 +84,36 @@ class Shares:
 
 def timeline(samples: Sequence[Sample]) -> Timeline:
     """The holders that ever had most get a layer each; the others share one."""
-    most: dict[HolderKey, int] = {}
-    for sample in samples:
-        for key, nbytes in sample.by_holder.items():
-            most[key] = max(most.get(key, 0), nbytes)
-    shown = sorted(most, key=lambda key: -most[key])[:MOST_LAYERS]
-    layers = [
-        _layer(key.frame, str(key.category), [s.by_holder.get(key, 0) for s in samples])
-        for key in shown
-    ]
-    rest = [
-        sample.allocated_bytes - sum(sample.by_holder.get(key, 0) for key in shown)
-        for sample in samples
-    ]
-    if any(rest):
-        layers.append(_layer("all others", "", rest))
     start_us = samples[0].time_us
     return Timeline(
         events=tuple(sample.event for sample in samples),
         times_us=tuple(sample.time_us - start_us for sample in samples),
         allocated_bytes=tuple(sample.allocated_bytes for sample in samples),
         reserved_bytes=tuple(sample.reserved_bytes for sample in samples),
-        layers=tuple(layers),
+        layers=tuple(_layers(samples, _largest_holders(samples))),
     )
+
+
+def _largest_holders(samples: Sequence[Sample]) -> list[HolderKey]:
+    """Those that ever had most, largest first."""
+    most: dict[HolderKey, int] = {}
+    for sample in samples:
+        for key, nbytes in sample.by_holder.items():
+            most[key] = max(most.get(key, 0), nbytes)
+    return sorted(most, key=lambda key: -most[key])[:MOST_LAYERS]
+
+
+def _layers(samples: Sequence[Sample], shown: list[HolderKey]) -> Iterator[Layer]:
+    """A layer for each holder, and one for what is left where anything is."""
+    for key in shown:
+        held = [sample.by_holder.get(key, 0) for sample in samples]
+        yield _layer(key.frame, str(key.category), held)
+    rest = [
+        sample.allocated_bytes - sum(sample.by_holder.get(key, 0) for key in shown)
+        for sample in samples
+    ]
+    if any(rest):
+        yield _layer("all others", "", rest)
 
 
 def _layer(label: str, category: str, nbytes: list[int]) -> Layer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from importlib.metadata import version as installed_version
@@ -51,9 +51,7 @@ def run_grid(
     tell: Callable[[str], None],
 ) -> Grid:
     """`tell` hears of each cell that is done."""
-    for version in versions:  # before the jobs: two that need the same one must not both make it
-        if version != INSTALLED:
-            environment(environment_name(version), places.scripts, places.environments)
+    _make_environments(versions, places)
     wanted = [(job, version) for job in jobs for version in versions if has_family(job, version)]
     found: dict[tuple[int, str], Cell | Failure] = {}
     with ThreadPoolExecutor(workers) as pool:
@@ -64,11 +62,26 @@ def run_grid(
             done = finished.result()
             found[done.job.number, done.version] = done
             tell(f"{len(found)} of {len(wanted)}: {_progress(done)}")
-    ordered = [found[job.number, version] for job, version in wanted]
-    return Grid(
-        cells=tuple(each for each in ordered if isinstance(each, Cell)),
-        failures=tuple(each for each in ordered if isinstance(each, Failure)),
-    )
+    return _grid(found[job.number, version] for job, version in wanted)
+
+
+def _grid(done: Iterable[Cell | Failure]) -> Grid:
+    """Cells and failures apart, each in their order."""
+    cells: list[Cell] = []
+    failures: list[Failure] = []
+    for each in done:
+        if isinstance(each, Cell):
+            cells.append(each)
+        else:
+            failures.append(each)
+    return Grid(cells=tuple(cells), failures=tuple(failures))
+
+
+def _make_environments(versions: Sequence[str], places: Places) -> None:
+    """Before the jobs: two that need the same one must not both make it."""
+    for version in versions:
+        if version != INSTALLED:
+            environment(environment_name(version), places.scripts, places.environments)
 
 
 def _progress(done: Cell | Failure) -> str:

@@ -149,30 +149,23 @@ _VLLM_FIGURES = tuple(
 
 
 def read_vllm(passage: Passage) -> Iterator[Read]:
+    """What vLLM says when it starts: free and wanted memory, and the parts of its calculation."""
     first = passage.text()
     if not _VLLM.search(first):
         return
     text = _whole_sentence(passage, " ")
     glued = _whole_sentence(passage, "")  # a terminal breaks inside words
-    fields: dict[str, Any] = {}
-    if (free := _VLLM_FREE.search(text)) is not None:
-        fields["free_bytes"] = to_bytes(free.group(1), free.group(3), binary=True)
-        fields["capacity_bytes"] = to_bytes(free.group(2), free.group(3), binary=True)
     figures = [
         figure
         for label, unit, pattern in _VLLM_FIGURES
         if (figure := _figure(label, unit, pattern.search(text) or pattern.search(glued)))
     ]
-    printed = {item.label: item.value for item in figures}
-    for field, label in (("capacity_bytes", "total gpu memory"), ("allowed_bytes", "usable")):
-        fields.setdefault(field, printed.get(label))
+    fields = _vllm_fields(text, {item.label: item.value for item in figures})
     if (wanted := _VLLM_WANTED.search(text)) is not None:
         fields["requested_bytes"] = to_bytes(wanted.group(2), wanted.group(3), binary=True)
         figures.append(
             Figure(label="gpu_memory_utilization", value=float(wanted.group(1)), unit="share")
         )
-    elif "kv cache needed" in printed:
-        fields["requested_bytes"] = printed["kv cache needed"]
     device = re.search(r"cuda:(\d{1,3})", text)
     observation = observe(
         passage,
@@ -183,6 +176,19 @@ def read_vllm(passage: Passage) -> Iterator[Read]:
         **fields,
     )
     yield Read(observation=observation, last_line=passage.line.number)
+
+
+def _vllm_fields(text: str, printed: dict[str, int | float]) -> dict[str, Any]:
+    """The card's memory, and what the cache needs, from the sentence and the figures in it."""
+    fields: dict[str, Any] = {}
+    if (free := _VLLM_FREE.search(text)) is not None:
+        fields["free_bytes"] = to_bytes(free.group(1), free.group(3), binary=True)
+        fields["capacity_bytes"] = to_bytes(free.group(2), free.group(3), binary=True)
+    for field, label in (("capacity_bytes", "total gpu memory"), ("allowed_bytes", "usable")):
+        fields.setdefault(field, printed.get(label))
+    if "kv cache needed" in printed:
+        fields["requested_bytes"] = printed["kv cache needed"]
+    return fields
 
 
 def _whole_sentence(passage: Passage, glue: str) -> str:

@@ -136,39 +136,54 @@ def read_text(text: str) -> Reading:
 
 
 def read_stream(stream: BinaryIO) -> Reading:
+    """One pass over the stream; what surrounds the first failure is read with it."""
     scan = _Scan(stream)
     kept: dict[str, _Kept] = {}
-    first: Passage | None = None
-    looked = 0
+    failure = _FirstFailure()
     for passage, observation in scan.observations():
-        if (
-            observation.is_failure()
-            and looked < MAX_LOOKS
-            and (first is None or not frames_of(first))
-        ):
-            first, looked = passage, looked + 1
+        if observation.is_failure():
+            failure.consider(passage)
         kept.setdefault(observation.kind, _Kept()).add(observation)
-    chosen = sorted(
-        (item for group in kept.values() for item in group.chosen()), key=lambda item: item.line
+    chosen = [item for group in kept.values() for item in group.chosen()]
+    chosen.sort(key=lambda item: item.line)
+    reading = Reading(observations=tuple(chosen), omitted=tuple(_omitted(kept, scan.passed_over)))
+    if failure.passage is None:
+        return reading
+    return replace(
+        reading,
+        frames=frames_of(failure.passage),
+        context=_context_of(failure.passage),
+        progress=progress_of(failure.passage),
     )
-    omitted = tuple(
-        (kind, count)
-        for kind, group in kept.items()
-        if (count := group.omitted() + scan.passed_over[kind])
-    )
-    if first is None:
-        return Reading(observations=tuple(chosen), omitted=omitted)
-    around = (
-        first.before[-MAX_CONTEXT_LINES:] or first.after[:MAX_LINES_BELOW]
-    )  # some quote the message first
-    context = tuple(clean(line.raw)[:MAX_CONTEXT_CHARS] for line in (*around, first.line))
-    return Reading(
-        observations=tuple(chosen),
-        omitted=omitted,
-        frames=frames_of(first),
-        context=context,
-        progress=progress_of(first),
-    )
+
+
+def _omitted(kept: dict[str, _Kept], passed_over: Counter[str]) -> Iterator[tuple[str, int]]:
+    """Kinds of which observations were read but not kept, or passed over, and how many."""
+    for kind, group in kept.items():
+        count = group.omitted() + passed_over[kind]
+        if count:
+            yield kind, count
+
+
+def _context_of(failure: Passage) -> tuple[str, ...]:
+    """The last lines before a failure and its own; the first after it where a paste quotes the message first."""
+    around = failure.before[-MAX_CONTEXT_LINES:] or failure.after[:MAX_LINES_BELOW]
+    return tuple(clean(line.raw)[:MAX_CONTEXT_CHARS] for line in (*around, failure.line))
+
+
+@dataclass(slots=True)
+class _FirstFailure:
+    """The first failure that has a traceback, else the last of the first few."""
+
+    passage: Passage | None = None
+    looked: int = 0
+
+    def consider(self, failure: Passage) -> None:
+        if self.looked >= MAX_LOOKS:
+            return
+        if self.passage is None or not frames_of(self.passage):
+            self.passage = failure
+            self.looked += 1
 
 
 @lru_cache(maxsize=4096)
@@ -366,25 +381,38 @@ def frames_of(passage: Passage) -> tuple[Frame, ...]:
 
 
 def _frames(lines: Iterable[Line]) -> tuple[Frame, ...]:
+    """Frames in the order in which they were printed, each with the source line that follows it."""
     frames: list[Frame] = []
     pending = ""  # the first half of a frame that a terminal wrapped
     for line in lines:
         text = without_prefix(clean(line.raw))
         match = _frame_in(text) or (_frame_in(pending + text) if pending else None)
         pending = text if 'File "' in text and match is None else ""
-        if match:
+        if match is not None:
             frames.append(
                 Frame(file=match.group(1), line=int(match.group(2)), function=match.group(3))
             )
         elif (cell := _CELL_FRAME.match(text)) is not None:
             frames.append(Frame(file=cell.group(1), line=0, function=cell.group(2)))
-        elif frames and (arrow := _ARROW.match(text)) is not None:
-            frames[-1] = replace(
-                frames[-1], line=int(arrow.group(1)), source=arrow.group(2).strip()
-            )
-        elif frames and not frames[-1].source and not pending and not _UNDERLINE.match(text):
-            frames[-1] = replace(frames[-1], source=text[:200])
-    return tuple([frame for frame in frames if not _VIRTUAL.search(frame.file)][-MAX_FRAMES:])
+        elif frames:
+            frames[-1] = _with_source(frames[-1], text, is_half_a_frame=bool(pending))
+    return _innermost_of_job(frames)
+
+
+def _with_source(frame: Frame, text: str, *, is_half_a_frame: bool) -> Frame:
+    """The frame with a source line: one that an arrow marks, else the first that is no underline."""
+    arrow = _ARROW.match(text)
+    if arrow is not None:
+        return replace(frame, line=int(arrow.group(1)), source=arrow.group(2).strip())
+    if frame.source or is_half_a_frame or _UNDERLINE.match(text):
+        return frame
+    return replace(frame, source=text[:200])
+
+
+def _innermost_of_job(frames: list[Frame]) -> tuple[Frame, ...]:
+    """The last frames, without the virtual GPU's own."""
+    own = [frame for frame in frames if not _VIRTUAL.search(frame.file)]
+    return tuple(own[-MAX_FRAMES:])
 
 
 def _frame_in(text: str) -> re.Match[str] | None:

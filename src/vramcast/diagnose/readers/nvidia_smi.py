@@ -60,22 +60,14 @@ def read_table(passage: Passage) -> Iterator[Read]:
 
 
 def _take_row(text: str, cards: _Cards) -> bool:
+    """Was it a row about a process, about memory in use, or about a card's name?"""
     cards.has_processes |= "Processes:" in text
     if (process := _PROCESS.match(text)) is not None:
-        size = None if process["size"] == "N/A" else to_bytes(process["size"][:-3], "MiB")
-        use = ProcessUse(pid=int(process["pid"]), nbytes=size, name=process["name"][:40])
-        cards.processes.setdefault(int(process["gpu"]), []).append(use)
+        _take_process(process, cards)
         return True
     usage = _USAGE.search(text) if _HAS_USAGE.match(text) else None
     if usage is not None or _UNSUPPORTED.search(text):
-        index = (
-            cards.current
-            if cards.current not in cards.used and cards.current >= 0
-            else len(cards.used)
-        )
-        cards.used[index] = (
-            (_size(usage.group(1)), _size(usage.group(3))) if usage else (None, None)
-        )
+        _take_usage(usage, cards)
         return True
     if (card := _CARD.match(text)) is not None:
         cards.current = int(card.group(1))
@@ -83,6 +75,20 @@ def _take_row(text: str, cards: _Cards) -> bool:
         cards.marks[cards.current] = ("wddm",) if "WDDM" in text else ()
         return True
     return False
+
+
+def _take_process(process: re.Match[str], cards: _Cards) -> None:
+    """A process and what it holds, if the driver says it."""
+    size = None if process["size"] == "N/A" else to_bytes(process["size"][:-3], "MiB")
+    use = ProcessUse(pid=int(process["pid"]), nbytes=size, name=process["name"][:40])
+    cards.processes.setdefault(int(process["gpu"]), []).append(use)
+
+
+def _take_usage(usage: re.Match[str] | None, cards: _Cards) -> None:
+    """Used and total memory of the card named above; of the next one where none was."""
+    is_named = cards.current >= 0 and cards.current not in cards.used
+    index = cards.current if is_named else len(cards.used)
+    cards.used[index] = (_size(usage.group(1)), _size(usage.group(3))) if usage else (None, None)
 
 
 def _card(passage: Passage, cards: _Cards, index: int) -> Observation:
@@ -148,17 +154,15 @@ def _csv_row(passage: Passage, row: int, cells: dict[str, str], number: int) -> 
 
 
 def _read_apps(passage: Passage, names: list[str]) -> Iterator[Read]:
+    """`nvidia-smi --query-compute-apps=... --format=csv`: a process per row."""
     processes, last = list[ProcessUse](), passage.line.number
     memory = next((name for name in names if name.startswith("used_") and "memory" in name), None)
     for line in passage.following(256):
         cells = [cell.strip() for cell in line.clean().split(",")]
         if len(cells) != len(names) or memory is None:
             break
-        row = dict(zip(names, cells, strict=True))
-        if row["pid"].isdigit() and len(row["pid"]) <= 10:
-            use = ProcessUse(
-                pid=int(row["pid"]), nbytes=_mib(row[memory]), name=row.get("process_name", "")[:40]
-            )
+        use = _app(dict(zip(names, cells, strict=True)), memory)
+        if use is not None:
             processes.append(use)
             last = line.number
     if processes:
@@ -170,6 +174,14 @@ def _read_apps(passage: Passage, names: list[str]) -> Iterator[Read]:
             other_processes=tuple(processes),
         )
         yield Read(observation=observation, last_line=last)
+
+
+def _app(row: dict[str, str], memory: str) -> ProcessUse | None:
+    """The process of a row; None where its id is no number."""
+    pid = row["pid"]
+    if not pid.isdigit() or len(pid) > 10:
+        return None
+    return ProcessUse(pid=int(pid), nbytes=_mib(row[memory]), name=row.get("process_name", "")[:40])
 
 
 def _column(cell: str) -> str:

@@ -93,6 +93,12 @@ class Form:
             yield from self._read(replace(passage, line=line._replace(raw=raw)))
 
     def _read(self, passage: Passage) -> Iterable[Read]:
+        """One statement, if it says what this form needs."""
+        found, last = self._statement(passage)
+        if found and all(field in found for field in self.needs):
+            yield Read(observation=self._observation(passage, found), last_line=last)
+
+    def _statement(self, passage: Passage) -> tuple[dict[str, tuple[int | float | None, str]], int]:
         """Take lines as long as each adds a field; a field seen again starts the next statement."""
         found: dict[str, tuple[int | float | None, str]] = {}
         last, missed = passage.line.number, 0
@@ -106,8 +112,7 @@ class Form:
                 continue
             found.update(values)
             last, missed = line.number, 0
-        if found and all(field in found for field in self.needs):
-            yield Read(observation=self._observation(passage, found), last_line=last)
+        return found, last
 
     def _values(self, text: str, follows: str) -> dict[str, tuple[int | float | None, str]]:
         """What one line says; messages are often wrapped, so a number may stand at the beginning of the next."""

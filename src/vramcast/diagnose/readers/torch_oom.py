@@ -203,25 +203,28 @@ def _found(text: str) -> dict[str, tuple[str, str]]:
     return found
 
 
+def _fields_in_bytes(printed: dict[str, tuple[str, str]], *, binary: bool) -> dict[str, Any]:
+    """Printed numbers as bytes; those whose name begins with a plus become figures."""
+    fields: dict[str, Any] = {}
+    figures: list[Figure] = []
+    for field, (number, unit) in printed.items():
+        value = to_bytes(number, unit, binary=binary)
+        if not field.startswith("+"):
+            fields[field] = value
+        elif value is not None:
+            figures.append(Figure(label=field[1:], value=value))
+    fields["figures"] = tuple(figures)
+    if "requested_bytes" in printed:
+        fields["requested_range_bytes"] = printed_range(*printed["requested_bytes"], binary=binary)
+    return fields
+
+
 def _observation(passage: Passage, text: str, start: re.Match[str]) -> Observation:
     end = _END.search(text)
     message = text[: end.end()] if end else text
     printed = _found(message)
     backend = start["backend"] or "cuda"
-    is_mps = backend == "mps"
-    values = {
-        field: to_bytes(number, unit, binary=is_mps) for field, (number, unit) in printed.items()
-    }
-    fields: dict[str, Any] = {
-        field: value for field, value in values.items() if not field.startswith("+")
-    }
-    fields["figures"] = tuple(
-        Figure(label=field[1:], value=value)
-        for field, value in values.items()
-        if field[0] == "+" and value is not None
-    )
-    if "requested_bytes" in printed:
-        fields["requested_range_bytes"] = printed_range(*printed["requested_bytes"], binary=is_mps)
+    fields = _fields_in_bytes(printed, binary=backend == "mps")
     others = tuple(
         ProcessUse(pid=int(pid), nbytes=to_bytes(number, unit))
         for pid, number, unit in _OTHERS.findall(message)

@@ -1,6 +1,6 @@
 """Tables that torch and its friends print: memory_summary, MemTracker, ZeRO estimates, Trainer metrics, PEFT's.
 
-In: a Passage whose line lies in such a table. Out: one Observation per table.
+In: a Passage whose line is in such a table. Out: one Observation per table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-from vramcast.diagnose.observation import Figure, Moment
+from vramcast.diagnose.observation import Figure, Moment, Observation
 from vramcast.diagnose.readers.quantity import NUMBER, UNIT, decimal, to_bytes
 from vramcast.diagnose.readers.reader import Read, Reader, observe
 from vramcast.diagnose.readers.stream import LINES_AFTER, Passage
@@ -32,6 +32,7 @@ _SUMMARY_COLUMNS = ("current", "peak", "total allocated", "total freed")
 
 
 def read_memory_summary(passage: Passage) -> Iterator[Read]:
+    """torch.cuda.memory_summary() of one device."""
     fields: dict[str, Any] = {"place": "cuda"}
     figures: list[Figure] = []
     last, above = passage.line.number, ""
@@ -41,11 +42,7 @@ def read_memory_summary(passage: Passage) -> Iterator[Read]:
             if "allocated_bytes" in fields:
                 break
             fields["place"] = f"cuda:{header.group(1)}"
-        if (counts := _SUMMARY_COUNTS.search(text)) is not None:
-            named = zip(("CUDA OOMs", "cudaMalloc retries"), counts.groups(), strict=True)
-            figures += [
-                Figure(label=label, value=int(value), unit="count") for label, value in named
-            ]
+        figures += _summary_counts(text)
         if (row := _SUMMARY_ROW.match(text)) is not None:
             name = row.group(1).lower()
             above = above if name.startswith("from ") else name
@@ -61,6 +58,15 @@ def read_memory_summary(passage: Passage) -> Iterator[Read]:
             **fields,
         )
         yield Read(observation=observation, last_line=last)
+
+
+def _summary_counts(text: str) -> list[Figure]:
+    """Failures and retries, from the line above the rows."""
+    counts = _SUMMARY_COUNTS.search(text)
+    if counts is None:
+        return []
+    named = zip(("CUDA OOMs", "cudaMalloc retries"), counts.groups(), strict=True)
+    return [Figure(label=label, value=int(value), unit="count") for label, value in named]
 
 
 def _take_summary_row(
@@ -91,31 +97,40 @@ def read_memtracker(passage: Passage) -> Iterator[Read]:
         cells = _cells(line.clean())
         if len(cells) != len(names) or not cells or set(cells[0]) <= set("-: "):
             continue
-        values = {
-            name: match
-            for name, cell in zip(names[1:], cells[1:], strict=True)
-            if (match := _TRACKER_CELL.match(cell))
-        }
-        if not values:
+        sizes = _tracker_sizes(names[1:], cells[1:])
+        if not sizes:
             return
-        sizes = {
-            name: to_bytes(match.group(1), match.group(2) or "B", binary=True)
-            for name, match in values.items()
-        }
-        total = next((size for name, size in sizes.items() if name.lower() == "total"), None)
-        figures = tuple(
-            Figure(label=name, value=size) for name, size in sizes.items() if size is not None
+        yield Read(
+            observation=_tracker_observation(passage, cells[0], sizes), last_line=line.number
         )
-        place = "host" if cells[0] == "cpu" else cells[0][:20]
-        observation = observe(
-            passage,
-            kind="torch_memtracker",
-            moment=Moment.PEAK,
-            place=place,
-            allocated_bytes=total,
-            figures=figures,
-        )
-        yield Read(observation=observation, last_line=line.number)
+
+
+def _tracker_observation(
+    passage: Passage, device: str, sizes: dict[str, int | None]
+) -> Observation:
+    """One device's row: every column as a figure, the total as what is allocated."""
+    total = next((size for name, size in sizes.items() if name.lower() == "total"), None)
+    figures = tuple(
+        Figure(label=name, value=size) for name, size in sizes.items() if size is not None
+    )
+    return observe(
+        passage,
+        kind="torch_memtracker",
+        moment=Moment.PEAK,
+        place="host" if device == "cpu" else device[:20],
+        allocated_bytes=total,
+        figures=figures,
+    )
+
+
+def _tracker_sizes(names: list[str], cells: list[str]) -> dict[str, int | None]:
+    """Name of a column → its cell in bytes; cells that hold no size are left out."""
+    sizes: dict[str, int | None] = {}
+    for name, cell in zip(names, cells, strict=True):
+        match = _TRACKER_CELL.match(cell)
+        if match is not None:
+            sizes[name] = to_bytes(match.group(1), match.group(2) or "B", binary=True)
+    return sizes
 
 
 def _cells(text: str) -> list[str]:
@@ -181,16 +196,7 @@ _METRIC = re.compile(
 
 def read_trainer_metrics(passage: Passage) -> Iterator[Read]:
     """transformers.Trainer with skip_memory_metrics=False: deltas per stage, MB meaning 2^20, or plain bytes."""
-    found: dict[str, int] = {}
-    last = passage.line.number
-    for line in passage.lines(40):
-        matches = _METRIC.findall(line.clean())
-        if any(name in found for name, *_ in matches) or (not matches and line.number > last + 6):
-            break
-        found.update(
-            {name: int(value) * (2**20 if unit else 1) for name, _, value, unit in matches}
-        )
-        last = line.number if matches else last
+    found, last = _trainer_metrics(passage)
     if not found:
         return
     figures = tuple(Figure(label=name, value=value) for name, value in found.items())
@@ -206,6 +212,20 @@ def read_trainer_metrics(passage: Passage) -> Iterator[Read]:
         notes=("gb_is_gib",),
     )
     yield Read(observation=observation, last_line=last)
+
+
+def _trainer_metrics(passage: Passage) -> tuple[dict[str, int], int]:
+    """Name → bytes up to where names repeat or end, and the last line with one."""
+    found: dict[str, int] = {}
+    last = passage.line.number
+    for line in passage.lines(40):
+        matches = _METRIC.findall(line.clean())
+        if any(name in found for name, *_ in matches) or (not matches and line.number > last + 6):
+            break
+        for name, _, value, unit in matches:
+            found[name] = int(value) * (2**20 if unit else 1)
+        last = line.number if matches else last
+    return found, last
 
 
 def _trainer_peak(found: dict[str, int]) -> int | None:
@@ -231,17 +251,7 @@ def read_peft_tracer(passage: Passage) -> Iterator[Read]:
     if match is None:
         return
     side = match.group(1)
-    rows = dict[str, int]()
-    last = passage.line.number
-    for line in passage.lines(6):
-        match = _TRACER.search(line.clean())
-        if match is None or match.group(1) != side or match.group(2) in rows:
-            break
-        # PEFT prints MiB without a unit; llama-recipes, which copied it, prints whole GiB as GB.
-        rows[match.group(2)], last = (
-            int(match.group(4)) * (2**30 if match.group(5) else 2**20),
-            line.number,
-        )
+    rows, last = _tracer_rows(passage, side)
     peak = next((size for label, size in rows.items() if label.startswith("Total Peak")), None)
     level = "allocated_bytes" if side == "GPU" else "process_bytes"
     observation = observe(
@@ -254,6 +264,20 @@ def read_peft_tracer(passage: Passage) -> Iterator[Read]:
         **{level: peak},
     )
     yield Read(observation=observation, last_line=last)
+
+
+def _tracer_rows(passage: Passage, side: str) -> tuple[dict[str, int], int]:
+    """Label → bytes of one side, up to where labels repeat or end, and the last line with one."""
+    rows: dict[str, int] = {}
+    last = passage.line.number
+    for line in passage.lines(6):
+        match = _TRACER.search(line.clean())
+        if match is None or match.group(1) != side or match.group(2) in rows:
+            break
+        # PEFT prints MiB without a unit; llama-recipes, which copied it, prints whole GiB as GB.
+        rows[match.group(2)] = int(match.group(4)) * (2**30 if match.group(5) else 2**20)
+        last = line.number
+    return rows, last
 
 
 _SNAPSHOT_SIZES = re.compile(r'"(total_size|allocated_size)": ?(\d{1,18})')

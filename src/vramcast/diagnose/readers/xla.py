@@ -28,7 +28,7 @@ _IS_GPU = re.compile(
     r"|reservable|Attempting to allocate .{0,60}(?:HBM|free)",
     re.IGNORECASE,
 )
-# What a library's search for algorithms asks the driver for, beside the pool that JAX took in advance.
+# What a library's search for algorithms asks the driver for, next to the pool that JAX took in advance.
 _OUTSIDE_POOL = re.compile(
     r"Original error: RESOURCE_EXHAUSTED: Failed to allocate request", re.IGNORECASE
 )
@@ -40,37 +40,38 @@ _RESERVABLE = re.compile(
 
 
 def read_gpu(passage: Passage) -> Iterator[Read]:
+    """A request that XLA refused, with the parts of what the program needs."""
     text = passage.text()
     match = _GPU.search(text)
-    above = (
-        passage.before[-1].clean() if passage.before else ""
-    )  # where a terminal wrapped the first words
+    # where a terminal wrapped the first words
+    above = passage.before[-1].clean() if passage.before else ""
     if match is None or not _IS_GPU.search(f"{above} {text}") or "bfc_allocator" in text:
         return
-    exact = match.group(3)
-    fields: dict[str, Any] = {
-        "requested_bytes": int(exact)
-        if exact
-        else to_bytes(match.group(1), match.group(2), binary=True)
-    }
+    number, unit, exact = match.groups()
+    requested = int(exact) if exact else to_bytes(number, unit, binary=True)
+    fields: dict[str, Any] = {"requested_bytes": requested}
     kind, place = "jax_gpu_oom", device_of(text, "cuda")
     if (room := _RESERVABLE.search(text)) is not None:
-        kind, place = (
-            "jax_tpu_oom",
-            "tpu:0",
-        )  # only a TPU's runtime reserves from the top and from the bottom
-        fields["free_bytes"] = to_bytes(room.group(1), room.group(2), binary=True)
-        fields["figures"] = tuple(
-            Figure(
-                label=label, value=to_bytes(room.group(at), room.group(at + 1), binary=True) or 0
-            )
-            for label, at in (("reserved", 3), ("reservable", 5))
-        )
+        # only a TPU's runtime reserves from the top and from the bottom
+        kind, place = "jax_tpu_oom", "tpu:0"
+        fields.update(_room_fields(room))
     if _OUTSIDE_POOL.search(text):
         fields["marks"] = (OUTSIDE_POOL,)
     parts, last = _parts(passage) if room is None else _hbm_account(passage, fields)
     fields["figures"] = (*fields.get("figures", ()), *parts)
     yield _failure(passage, last, kind=kind, place=place, **fields)
+
+
+def _room_fields(room: re.Match[str]) -> dict[str, Any]:
+    """What a TPU has free, reserved and reservable."""
+    free, reserved, reservable = (
+        to_bytes(room.group(at), room.group(at + 1), binary=True) for at in (1, 3, 5)
+    )
+    figures = (
+        Figure(label="reserved", value=reserved or 0),
+        Figure(label="reservable", value=reservable or 0),
+    )
+    return {"free_bytes": free, "figures": figures}
 
 
 _ACCOUNT = re.compile(

@@ -34,12 +34,20 @@ def own_process(oom: Observation) -> ProcessUse | None:
     if oom.process_bytes is not None:
         return None
     held = _held_by_pytorch(oom)
-    if held is None:
-        listed = _listed(oom)
-        return listed[0] if len(listed) == 1 and _leaves_no_room(oom) else None
-    large_enough = [use for use in _listed(oom) if (use.nbytes or 0) >= held - ROUNDING_BYTES]
+    return _only_one_possible(oom) if held is None else _closest_to_held(held, oom)
+
+
+def _only_one_possible(oom: Observation) -> ProcessUse | None:
+    """The only listed process, where there is no room for this one outside the list."""
+    listed = _listed(oom)
+    return listed[0] if len(listed) == 1 and _leaves_no_room(oom) else None
+
+
+def _closest_to_held(held_bytes: int, oom: Observation) -> ProcessUse | None:
+    """The smallest listed process that can hold so much, best with little more than that."""
+    large_enough = [use for use in _listed(oom) if (use.nbytes or 0) >= held_bytes - ROUNDING_BYTES]
     just_larger = [use for use in large_enough if _holds_only_pytorch_and_libraries(use, oom)]
-    if not just_larger and _has_room_for(held, oom):
+    if not just_larger and _has_room_for(held_bytes, oom):
         return None
     return min(just_larger or large_enough, key=lambda use: use.nbytes or 0, default=None)
 

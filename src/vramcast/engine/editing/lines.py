@@ -227,26 +227,37 @@ def edit_replay(
 ) -> Script:
     """Two editing steps as the allocator of one device sees them."""
     edit = _edit_of(setting)
+    held_here = [line for line in held if line.place == device]
+    return edit_script(_weights_on(edit, device), held_here, _passes_on(edit, device), small)
+
+
+def _passes_on(edit: _Edit, device: str) -> Passes:
+    """What the model's passes allocate on one device."""
     here = [item for item in edit.stream() if edit.place(item.section) == device]
-    asked = [item for item in here if item.event.kind != "gradient" or edit.is_inner(item)]
-    item, edits = edit.inner[0].dtype.nbytes, device == edit.sub
-    sizes = [param.numel for param in edit.inner] if edits else []
-    passes = Passes(
+    edited = [item for item in here if item.event.kind != "gradient" or edit.is_inner(item)]
+    sizes = [param.numel for param in edit.inner] if device == edit.sub else []
+    return Passes(
         inner=here,
-        edited=asked,
+        edited=edited,
         together=edit.together,
-        replaying=[8 * n for n in sizes],
-        making=[nbytes for n in sizes for nbytes in (4 * n, 4 * n, item * n)],
+        replaying=[8 * elements for elements in sizes],
+        making=list(_made_by_edit(sizes, edit.inner[0].dtype.nbytes)),
         shares=dict.fromkeys(("edited weights", "pseudo-gradients, fp32"), sizes or (1,)),
     )
-    weights = (
-        param.nbytes
-        for index, place in enumerate(setting.program.sections)
-        if edit.place(index) == device
-        for param in place.params()
-        if param.tied_to is None
-    )
-    return edit_script(weights, [line for line in held if line.place == device], passes, small)
+
+
+def _made_by_edit(sizes: Iterable[int], item: int) -> Iterator[int]:
+    """Of each edited weight: a pseudo-gradient and an update in fp32, and the new weight with `item` bytes per
+    element."""
+    for elements in sizes:
+        yield from (4 * elements, 4 * elements, item * elements)
+
+
+def _weights_on(edit: _Edit, device: str) -> Iterator[int]:
+    """The bytes of each parameter on one device; tied ones are no tensors of their own."""
+    for index, place in enumerate(edit.setting.program.sections):
+        if edit.place(index) == device:
+            yield from (param.nbytes for param in place.params() if param.tied_to is None)
 
 
 def _remarks(edit: _Edit, layer: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ dropped is `windows`' business.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from vramcast.engine.parallel.host import offloads_params
@@ -97,17 +97,14 @@ def _units(setup: Setup, program: Program, topology: Topology) -> list[Unit]:
         elif placed.section.params:
             root.append(index)
     groups = sorted([*groups, *([root] if root else [])])
-    return _alike(setup, program, topology, [tuple(group) for group in groups])
+    return _units_of_groups(setup, program, topology, [tuple(group) for group in groups])
 
 
-def _alike(
+def _units_of_groups(
     setup: Setup, program: Program, topology: Topology, groups: list[tuple[int, ...]]
 ) -> list[Unit]:
-    """Blocks of one kind are one unit in other places; the last block may differ."""
-    last = max(
-        (index for index, placed in enumerate(program.sections) if placed.section.is_block),
-        default=-1,
-    )
+    """Identical blocks are one unit in other places; the last block may differ."""
+    last = _last_block(program)
     made: dict[tuple[object, ...], Unit] = {}
     units = []
     for number, sections in enumerate(groups):
@@ -116,6 +113,12 @@ def _alike(
             made[key] = _unit(setup, program, topology, number, sections)
         units.append(replace(made[key], number=number, sections=sections))
     return units
+
+
+def _last_block(program: Program) -> int:
+    """The index of the last block; -1 where there is none."""
+    blocks = (index for index, placed in enumerate(program.sections) if placed.section.is_block)
+    return max(blocks, default=-1)
 
 
 def _fetches_ends(versions: Versions, topology: Topology) -> bool:
@@ -127,63 +130,158 @@ def _fetches_ends(versions: Versions, topology: Topology) -> bool:
 def _unit(
     setup: Setup, program: Program, topology: Topology, number: int, sections: tuple[int, ...]
 ) -> Unit:
-    params = [
-        p for index in sections for p in program.sections[index].section.params if p.tied_to is None
-    ]
-    trained = [param for param in params if param.trainable]
-    pieces = tuple(_padded(param, topology) for param in params)
-    gathered, share = sum(pieces), _shared_bytes(trained, setup, topology, _gradient_item)
-    scattered = _shared_bytes(trained, setup, topology, _reduce_item)
-    offloaded = offloads_params(setup.offload)
-    leaving = _shared_bytes(trained, setup, topology, _stored_item) if offloaded else 0
-    fetched = tuple(_fetched(param, setup, topology) for param in params) if offloaded else ()
-    casts, flat = setup.precision.autocast is not None, topology.strategy == "fsdp1"
-    last_block = max(
-        (i for i, placed in enumerate(program.sections) if placed.section.is_block), default=-1
-    )
+    """One unit, with the bytes of every tensor that gathering and reducing it needs."""
+    params = tuple(_params_of(program, sections))
     is_root = not program.sections[sections[0]].section.is_block
-    kept = (
-        is_root
-        or topology.pp > 1
-        or (setup.versions.framework == "torchtitan" and sections[0] == last_block)
+    sizes = _Sizes(
+        setup=setup,
+        topology=topology,
+        params=params,
+        trained=[param for param in params if param.trainable],
+        pieces=tuple(_padded(param, topology) for param in params),
     )
     return Unit(
         number=number,
         sections=sections,
         elements=sum(param.numel for param in params),
-        gathered_bytes=gathered,
-        reduced_bytes=sum(_reduced(param, setup, topology) for param in trained),
-        share_bytes=share,
-        scattered_bytes=scattered if scattered != share else 0,
-        pieces=pieces,
-        leaving_bytes=leaving if leaving != scattered else 0,
-        input_bytes=gathered // topology.shard if casts and (flat or not offloaded) else 0,
-        arriving_bytes=gathered // topology.shard if offloaded else 0,
-        uncast_bytes=sum(stored for stored, _ in fetched) if casts and flat and offloaded else 0,
-        fetched=() if flat else fetched,
-        vector_bytes=gathered
-        if setup.versions.framework in MIXED_VECTORS and 0 < len(trained) < len(params)
-        else 0,
-        whole_bytes=_whole(setup, topology, trained, gathered),
-        numels=tuple(param.numel for param in trained),
-        reshards=setup.parallel.reshard and not kept,
+        gathered_bytes=sizes.gathered_bytes,
+        reduced_bytes=sizes.reduced_bytes,
+        share_bytes=sizes.share_bytes,
+        scattered_bytes=sizes.scattered_bytes,
+        pieces=sizes.pieces,
+        leaving_bytes=sizes.leaving_bytes,
+        input_bytes=sizes.input_bytes,
+        arriving_bytes=sizes.arriving_bytes,
+        uncast_bytes=sizes.uncast_bytes,
+        fetched=() if sizes.is_flat else sizes.fetched,
+        vector_bytes=sizes.vector_bytes,
+        whole_bytes=sizes.whole_bytes,
+        numels=tuple(param.numel for param in sizes.trained),
+        reshards=setup.parallel.reshard and not _stays_gathered(setup, program, topology, sections),
         is_root=is_root and len(sections) > 1,
     )
 
 
-def _whole(setup: Setup, topology: Topology, trained: list[Param], gathered: int) -> int:
-    """Under no_sync gradients pile up unsharded. FSDP1's are flat: as large as a unit, however little of it trains."""
-    if (
-        not trained
-        or topology.strategy not in ("fsdp1", "fsdp2")
-        or not accumulates_unsharded(setup)
-    ):
-        return 0
-    return (
-        gathered
-        if topology.strategy == "fsdp1"
-        else sum(_reduced(param, setup, topology) for param in trained)
-    )
+def _params_of(program: Program, sections: tuple[int, ...]) -> Iterator[Param]:
+    """The sections' parameters; a tied one belongs to the section that declares it."""
+    for index in sections:
+        for param in program.sections[index].section.params:
+            if param.tied_to is None:
+                yield param
+
+
+def _stays_gathered(
+    setup: Setup, program: Program, topology: Topology, sections: tuple[int, ...]
+) -> bool:
+    """Backward needs the last parts at once, and a pipeline stage its parameters for every micro-batch."""
+    first = sections[0]
+    if topology.pp > 1 or not program.sections[first].section.is_block:
+        return True
+    return setup.versions.framework == "torchtitan" and first == _last_block(program)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """A unit's parameters, and the bytes of the tensors made of them."""
+
+    setup: Setup
+    topology: Topology
+    params: tuple[Param, ...]
+    trained: list[Param]
+    pieces: tuple[int, ...]  # gathered bytes, parameter by parameter
+
+    @property
+    def is_flat(self) -> bool:
+        """FSDP1 joins a unit's parameters in one vector."""
+        return self.topology.strategy == "fsdp1"
+
+    @property
+    def casts(self) -> bool:
+        """Are parameters gathered in another dtype than they are stored in?"""
+        return self.setup.precision.autocast is not None
+
+    @property
+    def is_offloaded(self) -> bool:
+        return offloads_params(self.setup.offload)
+
+    @property
+    def gathered_bytes(self) -> int:
+        return sum(self.pieces)
+
+    @property
+    def shard_bytes(self) -> int:
+        """Of the rank's part of what is gathered."""
+        return self.gathered_bytes // self.topology.shard
+
+    @property
+    def reduced_bytes(self) -> int:
+        """Of the reduce-scatter's input."""
+        return sum(_reduced(param, self.setup, self.topology) for param in self.trained)
+
+    @property
+    def share_bytes(self) -> int:
+        """Of the sharded gradient."""
+        return self._shared(_gradient_item)
+
+    @property
+    def scattered_bytes(self) -> int:
+        """Of the reduce-scatter's output, where it is not the gradient itself."""
+        scattered = self._shared(_reduce_item)
+        return 0 if scattered == self.share_bytes else scattered
+
+    @property
+    def leaving_bytes(self) -> int:
+        """Of the gradient's cast before it goes to the host."""
+        if not self.is_offloaded:
+            return 0
+        leaving = self._shared(_stored_item)
+        return 0 if leaving == self._shared(_reduce_item) else leaving
+
+    @property
+    def input_bytes(self) -> int:
+        """Of the cast shard; FSDP2 casts offloaded ones as it fetches them."""
+        cast_apart = self.is_flat or not self.is_offloaded
+        return self.shard_bytes if self.casts and cast_apart else 0
+
+    @property
+    def arriving_bytes(self) -> int:
+        """Of the shard that comes from the host."""
+        return self.shard_bytes if self.is_offloaded else 0
+
+    @property
+    def fetched(self) -> tuple[tuple[int, int], ...]:
+        """Shards that come from the host, as they are stored and as they are gathered."""
+        if not self.is_offloaded:
+            return ()
+        return tuple(_fetched(param, self.setup, self.topology) for param in self.params)
+
+    @property
+    def uncast_bytes(self) -> int:
+        """Of the shard that FSDP1 casts when it has come from the host."""
+        if not (self.casts and self.is_flat):
+            return 0
+        return sum(stored for stored, _ in self.fetched)
+
+    @property
+    def vector_bytes(self) -> int:
+        """Of the gradient of a vector that holds frozen parameters too."""
+        is_mixed = 0 < len(self.trained) < len(self.params)
+        wraps_both = self.setup.versions.framework in MIXED_VECTORS
+        return self.gathered_bytes if is_mixed and wraps_both else 0
+
+    @property
+    def whole_bytes(self) -> int:
+        """Under no_sync gradients pile up unsharded. FSDP1's are flat: as large as a unit, however little of it
+        trains."""
+        if not self.trained or not accumulates_unsharded(self.setup):
+            return 0
+        if self.topology.strategy == "fsdp2":
+            return self.reduced_bytes
+        return self.gathered_bytes if self.is_flat else 0
+
+    def _shared(self, item: Callable[[Param, Setup], int]) -> int:
+        """Of the rank's part of gradients, at `item` bytes per element."""
+        return _shared_bytes(self.trained, self.setup, self.topology, item)
 
 
 def _shared_bytes(

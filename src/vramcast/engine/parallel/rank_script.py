@@ -7,7 +7,7 @@ here each tensor is a block of its own, because that is what decides which cache
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.engine.lines.batch import batch_values
@@ -24,6 +24,7 @@ from vramcast.engine.parallel.sharding import RankStates, wrapped_vectors
 from vramcast.engine.parallel.topology import Topology
 from vramcast.engine.stream.timeline import Stamped, step_events
 from vramcast.ledger import BACKWARD, LOSS, PHASES, Category, Entry
+from vramcast.setup import Setup
 from vramcast.units import MiB
 
 Streams = tuple[list[Stamped], list[Stamped]]  # of a first step and of a later one
@@ -49,50 +50,81 @@ def rank_script(
 ) -> RankScript:
     """`states` are those on the GPU; `resident` are companions' weights, which come when the model has been wrapped."""
     setup, program = step.setup, step.program
-    item = states.recipe.states.nbytes if states.recipe.states else None
-    halves = (
-        state_bytes(param, setup, item) // 2
-        for param in states.trained
-        if not is_paged(setup.optimizer, param)
-    )
     wrapping = tuple(_wrapping(step, states, topology))
-    bucketed = is_bucketed(setup.versions, topology)
-    waiting = any(
-        unit.whole_bytes for unit in units_of(setup, program, topology)
-    )  # in the stream of each micro-batch
+    buckets = _buckets_of(step, states, topology)
+    units = units_of(setup, program, topology)
+    waiting = any(unit.whole_bytes for unit in units)  # in the stream of each micro-batch
     first, later = (streams[0], streams[0]) if waiting else streams
-    strategy = (
-        BEFORE_25 if topology.strategy == "fsdp2" and copies_aside(setup) else topology.strategy
-    )
+    weights = () if wrapping else _weights(step, states)
     return RankScript(
-        strategy=strategy,
+        strategy=_replayed_strategy(setup, topology),
         first=first,
         later=later,
         wrapping=wrapping,
         tried=tuple(_tried(step, topology, wrapping)),
-        weights=(
-            *(() if wrapping else _weights(step, states)),
-            *_beside(step, states, lying, bucketed=bucketed),
-        ),
+        weights=(*weights, *_other_states(step, states, lying, bucketed=buckets is not None)),
         small=tuple(int(value.nbytes) for value in batch_values(program, setup.versions)),
         workspaces=workspaces(setup.versions, gpu),
         last_section=len(program.sections) - 1,
-        states=tuple(half for each in halves for half in (each, each)),
-        step_temporaries=()
-        if setup.optimizer.implementation == "in-backward"
-        else (
-            *copied_rows(setup.optimizer, states.tables),
-            *temporary_lists(states.trained, setup, item),
-        ),
+        states=tuple(_optimizer_states(setup, states)),
+        step_temporaries=tuple(_step_temporaries(setup, states)),
         old_until=LOSS if loss_apart(setup) else BACKWARD,
         accumulates=setup.data.accumulate > 1 and not waiting,
         zero_grad_first=not step.grads_in_forward,
         resident=resident,
         pieces=_pieces(step, topology) if topology.strategy == "fsdp2" else {},
-        broadcast=tuple(sent_vectors(states)) if bucketed else (),
-        buckets=(states.gradient_bytes,) if bucketed else (),
-        rebuilt=tuple(filled(_as_they_come(step), (FIRST_BUCKET, BUCKET))) if bucketed else (),
+        broadcast=buckets.broadcast if buckets else (),
+        buckets=buckets.first if buckets else (),
+        rebuilt=buckets.rebuilt if buckets else (),
     )
+
+
+def _replayed_strategy(setup: Setup, topology: Topology) -> str:
+    """Older FSDP2 uses streams in another way."""
+    is_older = topology.strategy == "fsdp2" and copies_aside(setup)
+    return BEFORE_25 if is_older else topology.strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Buckets:
+    """Vectors in which DDP sends the model, and those in which it reduces gradients."""
+
+    broadcast: tuple[int, ...]
+    first: tuple[int, ...]  # until the order of gradients is known
+    rebuilt: tuple[int, ...]
+
+
+def _buckets_of(step: Step, states: RankStates, topology: Topology) -> _Buckets | None:
+    """None where gradients are not reduced in buckets."""
+    if not is_bucketed(step.setup.versions, topology):
+        return None
+    return _Buckets(
+        broadcast=tuple(sent_vectors(states)),
+        first=(states.gradient_bytes,),
+        rebuilt=tuple(filled(_as_they_come(step), (FIRST_BUCKET, BUCKET))),
+    )
+
+
+def _state_item(states: RankStates) -> int | None:
+    """Bytes per element of an optimizer's state, where the recipe says so."""
+    return states.recipe.states.nbytes if states.recipe.states else None
+
+
+def _optimizer_states(setup: Setup, states: RankStates) -> Iterator[int]:
+    """Two tensors per parameter, unless they are paged."""
+    item = _state_item(states)
+    for param in states.trained:
+        if not is_paged(setup.optimizer, param):
+            half = state_bytes(param, setup, item) // 2
+            yield half
+            yield half
+
+
+def _step_temporaries(setup: Setup, states: RankStates) -> Iterator[tuple[int, ...]]:
+    """Lists of tensors that the optimizer's step makes; an optimizer that steps in backward makes none."""
+    if setup.optimizer.implementation != "in-backward":
+        yield from copied_rows(setup.optimizer, states.tables)
+        yield from temporary_lists(states.trained, setup, _state_item(states))
 
 
 def _weights(step: Step, states: RankStates) -> Iterator[int]:
@@ -100,10 +132,11 @@ def _weights(step: Step, states: RankStates) -> Iterator[int]:
         yield from (param.nbytes for param in states.weights)
 
 
-def _beside(
+def _other_states(
     step: Step, states: RankStates, lying: Iterable[Entry], *, bucketed: bool
 ) -> Iterator[int]:
-    """What lies there all the time beside weights: statistics, master weights, an average, buffers, gradients' own."""
+    """What is allocated all the time in addition to weights: statistics, master weights, an average, buffers,
+    gradients' own."""
     yield states.statistics_bytes
     always = (Category.MASTER, Category.COMPANION, *(() if bucketed else (Category.COMMUNICATION,)))
     here = (entry for entry in lying if entry.place == step.place and entry.phases == PHASES)
@@ -114,28 +147,41 @@ def _beside(
 
 def _wrapping(step: Step, states: RankStates, topology: Topology) -> Iterator[Wrapping]:
     """FSDP1 wraps a model with data in it, a plain loop calls fully_shard or parallelize_module on one."""
-    setup, stays = step.setup, not offloads_params(step.setup.offload)
+    versions = step.setup.versions
     if topology.strategy == "fsdp1":
-        for sizes, ranks in wrapped_vectors(setup, step.program, topology):
-            yield Wrapping(params=sizes, shards=(-(-sum(sizes) // ranks),), stays=stays)
-    elif topology.strategy == "fsdp2" and setup.versions.framework not in ON_META:
-        shares = {param.name: param.nbytes for param in states.weights}
-        for unit in sorted(
-            units_of(setup, step.program, topology), key=lambda unit: (unit.is_root, unit.number)
-        ):
-            params = [
-                p
-                for at in unit.sections
-                for p in step.program.sections[at].params()
-                if p.name in shares
-            ]
-            whole = tuple(param.numel * states.recipe.weights.nbytes for param in params)
-            cut = tuple(shares[param.name] for param in params)
-            yield Wrapping(params=whole, shards=cut, joins=False, stays=stays, ranks=topology.tp)
-    elif divides_itself(setup.versions, topology) and setup.versions.framework not in ON_META:
-        for param in states.weights:
-            ranks = topology.tp if len(param.shape) > 1 else 1  # norms and most biases stay whole
-            yield Wrapping(params=(param.nbytes * ranks,), shards=(param.nbytes,), joins=False)
+        return _wrapped_vectors(step, topology)
+    if versions.framework in ON_META:
+        return iter(())
+    if topology.strategy == "fsdp2":
+        return _wrapped_units(step, states, topology)
+    return _divided_params(states, topology) if divides_itself(versions, topology) else iter(())
+
+
+def _wrapped_vectors(step: Step, topology: Topology) -> Iterator[Wrapping]:
+    """FSDP1 joins a unit's parameters in a vector and cuts that."""
+    stays = not offloads_params(step.setup.offload)
+    for sizes, ranks in wrapped_vectors(step.setup, step.program, topology):
+        yield Wrapping(params=sizes, shards=(-(-sum(sizes) // ranks),), stays=stays)
+
+
+def _wrapped_units(step: Step, states: RankStates, topology: Topology) -> Iterator[Wrapping]:
+    """FSDP2 cuts parameter by parameter, and the root's last."""
+    stays = not offloads_params(step.setup.offload)
+    shares = {param.name: param.nbytes for param in states.weights}
+    units = units_of(step.setup, step.program, topology)
+    for unit in sorted(units, key=lambda unit: (unit.is_root, unit.number)):
+        placed = (step.program.sections[index] for index in unit.sections)
+        params = [param for place in placed for param in place.params() if param.name in shares]
+        whole = tuple(param.numel * states.recipe.weights.nbytes for param in params)
+        cut = tuple(shares[param.name] for param in params)
+        yield Wrapping(params=whole, shards=cut, joins=False, stays=stays, ranks=topology.tp)
+
+
+def _divided_params(states: RankStates, topology: Topology) -> Iterator[Wrapping]:
+    """parallelize_module cuts matrices; norms and most biases stay whole."""
+    for param in states.weights:
+        ranks = topology.tp if len(param.shape) > 1 else 1
+        yield Wrapping(params=(param.nbytes * ranks,), shards=(param.nbytes,), joins=False)
 
 
 def _tried(step: Step, topology: Topology, wrapping: tuple[Wrapping, ...]) -> Iterator[int]:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from vramcast.errors import InputError
 from vramcast.job import MOST_GPUS
 from vramcast.models.read.config import LARGEST_DIM, Config
 from vramcast.setup import Setup
-from vramcast.setup.records import Experts, Parallel
+from vramcast.setup.records import Experts, Offload, Parallel
 
 SHARDED = ("fsdp1", "fsdp2", "zero1", "zero2", "zero3")
 GATHERING = ("fsdp1", "fsdp2", "zero3")  # parameters themselves are sharded
+OFFLOADS_STATES = ("optimizer", "params", "all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,89 +135,122 @@ def _expert_tp(setup: Setup) -> int:
 # ---- against the model
 
 
+Refusals = Iterator[tuple[bool, str]]  # what is wrong with a job, if it is, and how that is said
+
+
 def check_model(topology: Topology, config: Config, setup: Setup) -> None:
-    """Refuse what no framework can run: heads, experts and layers that cannot be divided."""
-    for name, size, by, why in _divisions(
-        topology, config, ulysses=setup.parallel.cp_style == "ulysses"
-    ):
+    """Refuse what no framework can run: heads, experts and layers that cannot be divided; and what would be left
+    undone in silence."""
+    _check_divisions(topology, config, setup.parallel)
+    refusals = chain(
+        _sharing_refusals(topology, config, setup),
+        _offload_refusals(topology, setup.offload),
+        _expert_refusals(topology, config, setup),
+        _nvme_refusals(topology, setup.offload),
+        _pipeline_refusals(topology, config, setup.parallel),
+    )
+    for is_wrong, message in refusals:
+        if is_wrong:
+            raise InputError(message)
+
+
+def _check_divisions(topology: Topology, config: Config, parallel: Parallel) -> None:
+    """Refuse sizes that do not divide what they are to divide."""
+    is_ulysses = parallel.cp_style == "ulysses"
+    for name, size, by, why in _divisions(topology, config, ulysses=is_ulysses):
         if size is not None and size % by:
             raise InputError(
                 f"{config.where}: {name} {size} does not divide by {why}. Sizes that do: {listed(divisors(size))}."
             )
-    _check_asked(topology, config, setup)
-    layers = _first(config, "num_hidden_layers", "n_layer", "num_layers")
-    stages = topology.pp * setup.parallel.virtual_stages
-    if layers is not None and layers < stages and topology.pp > 1:
-        raise InputError(
-            f"{layers} layers cannot fill pp {topology.pp} × virtual-stages {setup.parallel.virtual_stages} stages. "
-            f"Take pp × virtual-stages of at most {layers}."
-        )
-    if setup.parallel.virtual_stages > 1 and setup.parallel.schedule != "interleaved":
-        raise InputError(
-            f"virtual-stages {setup.parallel.virtual_stages} needs schedule interleaved, not {setup.parallel.schedule}"
-        )
-    if (
-        setup.parallel.schedule == "interleaved"
-        and topology.pp > 1
-        and setup.parallel.virtual_stages == 1
-    ):
-        raise InputError(
-            "schedule interleaved needs virtual-stages of at least 2, not 1; or say schedule 1f1b"
-        )
 
 
-def _check_asked(topology: Topology, config: Config, setup: Setup) -> None:
-    """Refuse what would be left undone in silence."""
-    if topology.ep > 1 and _experts(config) is None:
-        raise InputError(
-            f"ep {topology.ep} divides experts, and {config.where} has none: leave ep out"
-        )
-    if topology.cp > 1 and setup.kernels.attention in ("eager", "math"):
-        raise InputError(
-            f"attention {setup.kernels.attention} writes out whole rows of scores, "
-            f"which cp {topology.cp} cannot divide. Take sdpa, flash, efficient or cudnn."
-        )
-    needed = GATHERING if setup.offload.what in ("params", "all") else SHARDED
-    if (
-        setup.offload.what in ("optimizer", "params", "all")
-        and topology.strategy not in needed
-        and topology.gpus > 1
-    ):
-        raise InputError(
-            f"offload {setup.offload.what} is not something that strategy {topology.strategy} does. "
-            f"Strategies that do: {', '.join(needed)}."
-        )
+def _sharing_refusals(topology: Topology, config: Config, setup: Setup) -> Refusals:
+    """Ranks that would have nothing to share."""
+    yield (
+        topology.ep > 1 and _experts(config) is None,
+        f"ep {topology.ep} divides experts, and {config.where} has none: leave ep out",
+    )
+    yield (
+        topology.cp > 1 and setup.kernels.attention in ("eager", "math"),
+        f"attention {setup.kernels.attention} writes out whole rows of scores, "
+        f"which cp {topology.cp} cannot divide. Take sdpa, flash, efficient or cudnn.",
+    )
 
-    if (setup.experts.capacity is not None or setup.experts.pad) and _experts(config) is None:
-        raise InputError(
-            f"expert-capacity and pad-experts are about experts, and {config.where} has none"
-        )
+
+def _offload_refusals(topology: Topology, offload: Offload) -> Refusals:
+    """Offloading that the strategy does not do."""
+    needed = GATHERING if offload.what in ("params", "all") else SHARDED
+    is_left_undone = topology.gpus > 1 and topology.strategy not in needed
+    yield (
+        is_left_undone and offload.what in OFFLOADS_STATES,
+        f"offload {offload.what} is not something that strategy {topology.strategy} does. "
+        f"Strategies that do: {', '.join(needed)}.",
+    )
+
+
+def _expert_refusals(topology: Topology, config: Config, setup: Setup) -> Refusals:
+    """Settings about experts that mean nothing here."""
+    experts, framework = setup.experts, setup.versions.framework
+    has_none = _experts(config) is None
+    yield (
+        has_none and (experts.capacity is not None or experts.pad),
+        f"expert-capacity and pad-experts are about experts, and {config.where} has none",
+    )
     said = {
-        "expert-dispatch": setup.experts.dispatch,
-        "expert-gemm": setup.experts.gemm,
-        "overlap-experts": setup.experts.overlap,
+        "expert-dispatch": experts.dispatch,
+        "expert-gemm": experts.gemm,
+        "overlap-experts": experts.overlap,
     }
     about_experts = [name for name, value in said.items() if value]
-    if about_experts and _experts(config) is None:
-        raise InputError(f"{', '.join(about_experts)}: {config.where} has no experts")
-    if setup.experts.dispatch is not None and setup.versions.framework != "megatron":
-        raise InputError(
-            f"expert-dispatch names Megatron's dispatchers, and framework is {setup.versions.framework}: leave it out"
-        )
-    if setup.experts.overlap and topology.ep == 1:
-        raise InputError(
-            "overlap-experts hides the communication of expert parallelism: it needs ep of at least 2"
-        )
-    if setup.experts.pad and setup.experts.capacity is None:
-        raise InputError("pad-experts needs expert-capacity: that is what rows are padded to")
-    if setup.offload.device == "nvme" and topology.strategy != "zero3":
-        raise InputError(
-            f"offload-device nvme is something that zero3 does, not strategy {topology.strategy}"
-        )
-    if setup.offload.device == "nvme" and setup.offload.what not in ("optimizer", "params", "all"):
-        raise InputError(
-            f"offload-device nvme needs offload optimizer, params or all, not {setup.offload.what}"
-        )
+    yield (
+        has_none and bool(about_experts),
+        f"{', '.join(about_experts)}: {config.where} has no experts",
+    )
+    yield (
+        experts.dispatch is not None and framework != "megatron",
+        f"expert-dispatch names Megatron's dispatchers, and framework is {framework}: leave it out",
+    )
+    yield (
+        experts.overlap and topology.ep == 1,
+        "overlap-experts hides the communication of expert parallelism: it needs ep of at least 2",
+    )
+    yield (
+        experts.pad and experts.capacity is None,
+        "pad-experts needs expert-capacity: that is what rows are padded to",
+    )
+
+
+def _nvme_refusals(topology: Topology, offload: Offload) -> Refusals:
+    """Only ZeRO-3 writes to disks, and only states."""
+    uses_nvme = offload.device == "nvme"
+    yield (
+        uses_nvme and topology.strategy != "zero3",
+        f"offload-device nvme is something that zero3 does, not strategy {topology.strategy}",
+    )
+    yield (
+        uses_nvme and offload.what not in OFFLOADS_STATES,
+        f"offload-device nvme needs offload optimizer, params or all, not {offload.what}",
+    )
+
+
+def _pipeline_refusals(topology: Topology, config: Config, parallel: Parallel) -> Refusals:
+    """Stages that no layer would fill, and schedules that do not go with their number."""
+    layers = _first(config, "num_hidden_layers", "n_layer", "num_layers")
+    virtual_stages, schedule = parallel.virtual_stages, parallel.schedule
+    is_too_deep = layers is not None and layers < topology.pp * virtual_stages
+    yield (
+        topology.pp > 1 and is_too_deep,
+        f"{layers} layers cannot fill pp {topology.pp} × virtual-stages {virtual_stages} stages. "
+        f"Take pp × virtual-stages of at most {layers}.",
+    )
+    yield (
+        virtual_stages > 1 and schedule != "interleaved",
+        f"virtual-stages {virtual_stages} needs schedule interleaved, not {schedule}",
+    )
+    yield (
+        schedule == "interleaved" and topology.pp > 1 and virtual_stages == 1,
+        "schedule interleaved needs virtual-stages of at least 2, not 1; or say schedule 1f1b",
+    )
 
 
 def expert_load(experts: Experts) -> int:

@@ -1,17 +1,19 @@
 """Companions, evaluation, rollouts and resuming in the stream that the allocator is given.
 
-A step's stream goes in, the same stream comes out with what happens beside it: passes tensor by tensor where they run,
-and what is simply held (a critic's states, a teacher's logits) as one block for as long as its line is alive.
+A step's stream goes in, the same stream comes out with what happens in addition to it: passes tensor by tensor where
+they run, and what is simply held (a critic's states, a teacher's logits) as one block for as long as its line is alive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from typing import TypeVar
 
 from vramcast.engine.lines.amounts import Amounts
-from vramcast.engine.lines.setting import Beside
+from vramcast.engine.lines.setting import Beside, Pass
 from vramcast.engine.replay.run import BETWEEN, Script
 from vramcast.engine.stream.events import Event
 from vramcast.engine.stream.timeline import Stamped
@@ -35,45 +37,53 @@ Played = TypeVar("Played", bound=Script)
 
 
 def played_with(script: Played, extra: Beside, device: str) -> Played:
-    """The script with what happens beside both of its steps. What comes between steps comes before the first
+    """The script with what happens in addition to both of its steps. What comes between steps comes before the first
     micro-batch of a later one."""
     if not extra.passes and not extra.blocks:
         return script
     accumulates = script.accumulates
+    first = _with_extras(script.first, extra, device, later=False)
+    again = _with_extras(script.first, extra, device, later=True)
+    later = _with_extras(script.later, extra, device, later=True, begins=not accumulates)
     return replace(
         script,
-        first=with_beside(script.first, extra, device, later=False),
-        again=with_beside(script.first, extra, device, later=True) if accumulates else None,
-        later=with_beside(script.later, extra, device, later=True, begins=not accumulates),
+        first=list(first),
+        again=list(again) if accumulates else None,
+        later=list(later),
     )
 
 
-def with_beside(
+def _with_extras(
     stream: Sequence[Stamped], extra: Beside, device: str, *, later: bool, begins: bool = True
-) -> list[Stamped]:
+) -> Iterator[Stamped]:
     """The stream of the first step, or of a `later` one, if it `begins` one."""
-    blocks = Blocks(
-        (line for line in extra.blocks if line.place == device), STEP if later else None
-    )
-    passes = [(run.phase, run.stream()) for run in extra.passes if run.place == device]
-    found: list[Stamped] = []
-    for phase in (BETWEEN if later else (RESUME,)) if begins else ():
-        found += blocks.at(phase)
-        found += (item for name, made in passes if name == phase for item in alone(made, name))
-    seen = ""
-    for item in stream:
-        if item.phase != seen:
-            seen = item.phase
-            if seen == BACKWARD:
-                found += (
-                    event
-                    for name, made in passes
-                    if name in (FORWARD, LOSS)
-                    for event in alone(made, name)
-                )
-            found += blocks.at(LATER.get(seen, seen) if later else seen)
-        found.append(item)
-    return [*found, *blocks.at(NEXT_STEP if later else STEP)]
+    lines = (line for line in extra.blocks if line.place == device)
+    blocks = Blocks(lines, STEP if later else None)
+    passes = [run for run in extra.passes if run.place == device]
+    if begins:
+        yield from _before_step(BETWEEN if later else (RESUME,), blocks, passes)
+    for phase, items in groupby(stream, key=attrgetter("phase")):
+        if phase == BACKWARD:
+            yield from _passes_in((FORWARD, LOSS), passes)
+        yield from blocks.at(LATER.get(phase, phase) if later else phase)
+        yield from items
+    yield from blocks.at(NEXT_STEP if later else STEP)
+
+
+def _before_step(
+    phases: tuple[str, ...], blocks: Blocks, passes: Sequence[Pass]
+) -> Iterator[Stamped]:
+    """What comes before a step's forward: resuming, or rollouts and evaluation."""
+    for phase in phases:
+        yield from blocks.at(phase)
+        yield from _passes_in((phase,), passes)
+
+
+def _passes_in(phases: tuple[str, ...], passes: Sequence[Pass]) -> Iterator[Stamped]:
+    """The passes that run in one of these phases, one after the other."""
+    for run in passes:
+        if run.phase in phases:
+            yield from alone(run.stream(), run.phase)
 
 
 class Blocks:

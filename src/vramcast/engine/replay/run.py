@@ -1,4 +1,4 @@
-"""The job's births and deaths through the caching allocator: what torch would reserve, and whether it suffices."""
+"""The job's allocations and frees through the caching allocator: what torch would reserve, and whether it suffices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """Two steps of a job: what lies there from the start, what a step makes, what the optimizer adds."""
+    """Two steps of a job: what is allocated from the start, what a step makes, what the optimizer adds."""
 
     weights: tuple[int, ...]
     first: list[Stamped]
@@ -38,36 +38,59 @@ class Script:
         BACKWARD  # the phase before which a variable lets go of the last step's outputs
     )
     zero_grad_first: bool  # gradients are dropped before the next forward
-    zero_grad_behind: bool = False  # behind the forward of a step's first micro-batch
+    zero_grad_behind: bool = False  # after the forward of a step's first micro-batch
     accumulates: bool = False  # further micro-batches come before the first optimizer step
     again: list[Stamped] | None = (
         None  # the first micro-batch of a later step, where it is not like the very first
     )
     earlier: tuple[list[Stamped], ...] = ()  # batches of other lengths, before the longest
     stepped_after: int | None = (
-        None  # of those; None: the optimizer's first step comes behind the longest
+        None  # of those; None: the optimizer's first step comes after the longest
     )
     small: tuple[int, ...] = ()  # inputs
     workspaces: tuple[
         int, ...
-    ] = ()  # of cuBLAS: forward's thread asks for one with the first block, autograd's behind
+    ] = ()  # of cuBLAS: forward's thread asks for one with the first block, autograd's after
     last_section: int = 0  # the loss, which multiplies nothing
 
+    @property
+    def zeroes_after_forward(self) -> bool:
+        """Are a step's gradients dropped when the forward of the next one is over?"""
+        has_identical_steps = self.later is self.first
+        return has_identical_steps and not (self.zero_grad_first or self.accumulates)
+
+    @property
+    def begins_without_gradients(self) -> bool:
+        """Is the first of a later step's micro-batches one that makes gradients anew?"""
+        return self.accumulates and (self.zero_grad_first or self.zero_grad_behind)
+
+    @property
+    def next_step(self) -> list[Stamped]:
+        """How a step begins that comes after an optimizer's step."""
+        return (self.again or self.first) if self.accumulates else self.later
+
     def largest(self) -> Script:
-        """The few largest tensors of a step alone, beside the optimizer's states: these decide what a cache grows by.
-        Of more that are all alike the first few order runs as all of them do."""
+        """The few largest tensors of a step alone, in addition to the optimizer's states: these decide what a cache
+        grows by. Of more that are all identical the first few order runs as all of them do."""
         least = _least([int(item.event.nbytes) for item in self.first if item.event.sign > 0])
-        first, later = (
-            [item for item in part if item.event.nbytes >= least]
-            for part in (self.first, self.later)
-        )
-        births = [item.key for item in first if item.event.sign > 0]
-        if len(births) > LARGEST:
-            few = set(births[:LARGEST])
-            first, later = ([item for item in part if item.key in few] for part in (first, later))
+        first, later = _at_least(self.first, least), _at_least(self.later, least)
+        allocated = [item.key for item in first if item.event.sign > 0]
+        if len(allocated) > LARGEST:
+            few = set(allocated[:LARGEST])
+            first, later = _under(first, few), _under(later, few)
         return replace(
             self, weights=(), small=(), workspaces=(), first=first, later=later, step_temporaries=()
         )
+
+
+def _at_least(stream: list[Stamped], nbytes: int) -> list[Stamped]:
+    """The events of tensors that are as large as this, or larger."""
+    return [item for item in stream if item.event.nbytes >= nbytes]
+
+
+def _under(stream: list[Stamped], keys: set[Hashable]) -> list[Stamped]:
+    """The events of these tensors."""
+    return [item for item in stream if item.key in keys]
 
 
 def _least(sizes: list[int]) -> int:
@@ -140,7 +163,7 @@ class _Bounded(SimulatedDriver):
 
 BETWEEN = (ROLLOUT, EVAL)  # in front of a later step
 LARGEST = 30  # tensors that stand for all
-QUIET = 2  # steps: no published run grows again behind a longer pause, however long it is replayed
+QUIET = 2  # steps: no published run grows again after a longer pause, however long it is replayed
 HELD = ("weights", "small", "states", "old", "shard", "bucket", "companion")
 
 
@@ -188,41 +211,51 @@ class Run:
         self.hold("small", self.script.small)
 
     def steps(self) -> None:
+        """The steps before the longest batch, that batch, and the step after it."""
         script = self.script
-        zeroes = (
-            not (script.zero_grad_first or script.accumulates) and script.later is script.first
-        )  # behind forward
-        for count, stream in enumerate(script.earlier, 1):
-            self.play(stream, zeroes=zeroes)
-            if count == script.stepped_after:
-                self.optimizer_step()
-            self.end_step(gradients=script.zero_grad_first and not script.accumulates)
-        self.play(script.first, zeroes=zeroes)
-        if script.accumulates:
+        self.earlier_steps()
+        before = self.longest_step()
+        if script.stepped_after:
+            # the longest batch comes once, and the optimizer's states were there
+            between = takewhile(lambda item: item.phase in BETWEEN, script.next_step)
+            return self.play(list(between))
+        if script.begins_without_gradients:
+            self.play(script.next_step, zeroes=script.zero_grad_behind)
             self.end_step(gradients=False)
-            second = self.state()
-            self.play(script.later)
-        self.optimizer_step()
-        self.end_step(gradients=script.zero_grad_first)
-        if (
-            script.stepped_after
-        ):  # the longest batch comes once, and the optimizer's states were there
-            upcoming = script.again or script.first if script.accumulates else script.later
-            return self.play(list(takewhile(lambda item: item.phase in BETWEEN, upcoming)))
-        if script.accumulates and (script.zero_grad_first or script.zero_grad_behind):
-            self.play(script.again or script.first, zeroes=script.zero_grad_behind)
-            self.end_step(gradients=False)
-            if self.state() == second:  # from here on all goes as it did
+            if self.state() == before:  # from here on all goes as it did
                 return
             self.play(script.later)
         else:
-            self.play(script.later, zeroes=zeroes)
+            self.play(script.later, zeroes=script.zeroes_after_forward)
         self.flash(script.step_temporaries)
-        if zeroes and not script.earlier:
+        if script.zeroes_after_forward and not script.earlier:
             self.settle()
 
+    def earlier_steps(self) -> None:
+        """Batches of other lengths."""
+        script = self.script
+        drops_gradients = script.zero_grad_first and not script.accumulates
+        for count, stream in enumerate(script.earlier, 1):
+            self.play(stream, zeroes=script.zeroes_after_forward)
+            if count == script.stepped_after:
+                self.optimizer_step()
+            self.end_step(gradients=drops_gradients)
+
+    def longest_step(self) -> object:
+        """One whole step. Gives the state after its first micro-batch, if there are more."""
+        script = self.script
+        before: object = None
+        self.play(script.first, zeroes=script.zeroes_after_forward)
+        if script.accumulates:
+            self.end_step(gradients=False)
+            before = self.state()
+            self.play(script.later)
+        self.optimizer_step()
+        self.end_step(gradients=script.zero_grad_first)
+        return before
+
     def state(self) -> object:
-        """Where things lie and what is cached, which decides all that comes next: no address is handed out twice."""
+        """Where tensors are and what is cached, which decides all that comes next: no address is handed out twice."""
         pools = (self.allocator.segments.default_small, self.allocator.segments.default_large)
         cached = [
             {stream: [key[:2] for key in keys] for stream, keys in pool.free.items() if keys}
@@ -231,8 +264,8 @@ class Run:
         return {key: block.address for key, (block, _) in self.blocks.items()}, cached
 
     def settle(self) -> None:
-        """Gradients that live through the next forward lie elsewhere in every step, so the cache may grow after the
-        second one: until as many steps in a row ask the driver for nothing."""
+        """Gradients that live through the next forward are at other addresses in every step, so the cache may grow
+        after the second one: until as many steps in a row ask the driver for nothing."""
         quiet = 0
         while quiet < QUIET:
             before = self.allocator.peak_reserved_bytes
@@ -284,12 +317,8 @@ class Run:
         for item in stream:
             phase, _, (sign, _, nbytes, kind, _), key = item
             if phase != seen:
+                zeroes = self.begin_phase(phase, zeroes=zeroes)
                 seen, waits = phase, self.waits(phase)
-                if zeroes and phase == BACKWARD:
-                    self.drop_gradients()
-                    zeroes = False
-                if self.old and phase in (self.script.old_until, BACKWARD):
-                    self.drop_old()
             if waits and sign > 0:
                 self.born_of_products(item)
                 waits = self.waits(phase)
@@ -308,11 +337,20 @@ class Run:
                 free(block)
                 self.requested -= nbytes
 
+    def begin_phase(self, phase: str, *, zeroes: bool) -> bool:
+        """Drop what ends as the phase begins. Says whether gradients are still to be dropped in a later one."""
+        if zeroes and phase == BACKWARD:
+            self.drop_gradients()
+            zeroes = False
+        if self.old and phase in (self.script.old_until, BACKWARD):
+            self.drop_old()
+        return zeroes
+
     def born(self, item: Stamped) -> None:
         self.take(item.key, int(item.event.nbytes))
 
     def born_of_products(self, item: Stamped) -> None:
-        """cuBLAS asks for its workspace behind the result of a thread's first product, out of what is cached then."""
+        """cuBLAS asks for its workspace after the result of a thread's first product, out of what is cached then."""
         self.born(item)
         if self.waits(item.phase) and self.multiplies(item):
             self.take(("small", "workspace", self.handles), self.script.workspaces[self.handles])

@@ -1,4 +1,4 @@
-"""One section's births and deaths, forward and backward, in the order torch makes them.
+"""One section's allocations and frees, forward and backward, in the order torch makes them.
 
 Sizes are number-like and the order does not depend on them, so the same events give bytes for one job and grids for
 many. Knows nothing about phases, optimizers or places.
@@ -7,13 +7,13 @@ many. Knows nothing about phases, optimizers or places.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from vramcast.models.record.dims import Number, maximum
-from vramcast.models.record.tape import Op, Section, Value
+from vramcast.models.record.tape import Op, Param, Section, Value
 
 IN, OUT = "in", "out"  # the values at a section's borders
 GRAD_IN, GRAD_OUT = "gradient of in", "gradient of out"
@@ -38,20 +38,20 @@ class _Books:
     events: list[Event]
     alive: dict[Hashable, Event]
 
-    def born(self, key: Hashable, nbytes: Number, kind: str, label: str) -> None:
+    def allocate(self, key: Hashable, nbytes: Number, kind: str, label: str) -> None:
         event = Event(1, key, nbytes, kind, label)
         self.events.append(event)
         self.alive[key] = event
 
-    def dies(self, key: Hashable) -> None:
+    def free(self, key: Hashable) -> None:
         event = self.alive.pop(key)
         self.events.append(Event(-1, key, event.nbytes, event.kind, event.label))
 
     def passing(self, nbytes: Number, label: str) -> None:
         """A temporary that is gone before the next event."""
         if not (isinstance(nbytes, int) and nbytes == 0):
-            self.born(("temporary",), nbytes, "working", label)
-            self.dies(("temporary",))
+            self.allocate(("temporary",), nbytes, "working", label)
+            self.free(("temporary",))
 
     def summed(
         self, nbytes: Number, label: str, key: Hashable | None = None, kind: str = "working"
@@ -59,11 +59,11 @@ class _Books:
         """A second gradient of the same value: autograd adds it to the first in a new tensor, so three are there
         (torch/csrc/autograd/input_buffer.cpp; seen with the CPU's allocator in torch 2.13). The sum stays as `key`, or
         is taken to be where the first one was."""
-        self.born(("temporary",), nbytes, "working", label)
-        self.born(key or ("sum",), nbytes, kind, label)
-        self.dies(("temporary",))
+        self.allocate(("temporary",), nbytes, "working", label)
+        self.allocate(key or ("sum",), nbytes, kind, label)
+        self.free(("temporary",))
         if key is None:
-            self.dies(("sum",))
+            self.free(("sum",))
 
     def workspace(self, temps: tuple[Number, ...], nbytes: Number, label: str) -> None:
         """What an op needs for a while; large pieces apart, as the allocator is asked for them."""
@@ -71,9 +71,9 @@ class _Books:
             return self.passing(nbytes, label)
         keys = [("temporary", index) for index in range(len(temps))]
         for key, each in zip(keys, temps, strict=True):
-            self.born(key, each, "working", label)
+            self.allocate(key, each, "working", label)
         for key in keys:
-            self.dies(key)
+            self.free(key)
 
     def forward_workspace(self, op: Op) -> None:
         self.workspace(op.forward_temps, op.forward_temp_bytes, f"{op.name} workspace")
@@ -117,33 +117,43 @@ def forward_events(
     entry, out = section.inputs[0].storage, section.outputs[0].storage
     books.alive[IN] = Event(1, IN, entry.nbytes, "activation", entry.label)
     saved = kept_ids(section, keep)
-    last = _last_uses(section)
-    drops_input = not input_kept and id(entry) not in saved and entry is not out
-    stop = last_saving(section) if stops else None
-    for index, op in enumerate(section.ops):
-        if index == stop and not _saves_result(op):
-            break
-        for value in _births(op, own, keep == "all", books):
+    unneeded = _unneeded_keys(section, own, saved, exported, input_kept)
+    for index, op in enumerate(_until_all_is_saved(section) if stops else section.ops):
+        for value in _made_by(op, own, keep == "all", books):
             kind = _kind(value, id(value) in saved)
-            books.born(OUT if value is out else id(value), value.nbytes, kind, value.label)
+            books.allocate(OUT if value is out else id(value), value.nbytes, kind, value.label)
         books.forward_workspace(op)
-        for storage in last.get(index, ()):
-            if is_cached_copy(storage) or storage.is_cache or id(storage) in exported:
-                continue
-            if (
-                id(storage) in own
-                and id(storage) not in saved
-                and storage is not out
-                and id(storage) in books.alive
-            ):
-                books.dies(id(storage))
-            elif storage is entry and drops_input and IN in books.alive:
-                books.dies(IN)
-        if index == stop:
-            break
+        for key in unneeded.get(index, ()):
+            if key in books.alive:
+                books.free(key)
     if stops:
         _unwind(section, books, saved | exported)
     return books.events
+
+
+def _unneeded_keys(
+    section: Section, own: set[int], saved: set[int], exported: frozenset[int], input_kept: bool
+) -> dict[int, list[Hashable]]:
+    """By the index of an op: what nobody needs after it."""
+    entry, out = section.inputs[0].storage, section.outputs[0].storage
+    kept = {*saved, *exported, id(out), *((id(entry),) if input_kept else ())}
+    unneeded: dict[int, list[Hashable]] = {}
+    for index, storages in _last_uses(section).items():
+        unneeded[index] = [
+            IN if storage is entry else id(storage)
+            for storage in storages
+            if id(storage) not in kept
+            and (storage is entry or id(storage) in own)
+            and not _is_cached(storage)
+        ]
+    return unneeded
+
+
+def _until_all_is_saved(section: Section) -> Sequence[Op]:
+    """The ops that a recomputation runs before it stops."""
+    last = last_saving(section)
+    ops = section.ops[: last + 1]
+    return ops if any(map(_saves_result, ops[last:])) else ops[:last]
 
 
 def last_saving(section: Section) -> int:
@@ -165,12 +175,13 @@ def _unwind(section: Section, books: _Books, stays: AbstractSet[int]) -> None:
     """What was under way goes when the recomputation stops."""
     for op in section.ops:
         value = op.output.storage
-        if (
-            id(value) in books.alive
-            and id(value) not in stays
-            and not (is_cached_copy(value) or value.is_cache)
-        ):
-            books.dies(id(value))
+        if id(value) in books.alive and id(value) not in stays and not _is_cached(value):
+            books.free(id(value))
+
+
+def _is_cached(storage: Value) -> bool:
+    """Does a cache hold it, autocast's or that of keys and values?"""
+    return is_cached_copy(storage) or storage.is_cache
 
 
 def is_cached_copy(storage: Value) -> bool:
@@ -198,7 +209,7 @@ def kept_ids(section: Section, keep: str) -> set[int]:
 
 def used_again(section: Section) -> frozenset[int]:
     """Products that selective checkpointing kept and backward does not need: the recomputation takes each out of the
-    store and drops it behind its last use, unless it has stopped by then (torch/utils/checkpoint.py: early stop, once
+    store and drops it after its last use, unless it has stopped by then (torch/utils/checkpoint.py: early stop, once
     all that ops save is there)."""
     saved, out = kept_ids(section, "all"), section.outputs[0].storage
     stop = last_saving(section)
@@ -224,7 +235,8 @@ def _kind(value: Value, saved: bool = True) -> str:
     return "activation" if saved else "working"
 
 
-def _births(op: Op, own: set[int], keep: bool, books: _Books) -> Iterator[Value]:
+def _made_by(op: Op, own: set[int], keep: bool, books: _Books) -> Iterator[Value]:
+    """The op's output, and side products that its backward needs."""
     if op.output.owner is None:
         yield op.output
     if keep:
@@ -296,50 +308,41 @@ def backward_events(
         books=books,
         grads=grads,
         own=own,
+        holds=holds,
         entry=entry,
         fresh=fresh_grads,
         exists=set(has_grad),
         entry_is_outside=entry_is_outside,
         own_params=frozenset(map(id, section.params)),
     )
-    for param in section.params:
-        if (
-            id(param) in flow.exists
-        ):  # another section has left its share of a tied parameter's gradient
-            key, kind = share_of(id(param)), "gradient" if fresh_grads else "working"
-            books.alive[key] = Event(1, key, param.nbytes, kind, f"gradient of {param.name}")
-    borrowed = Counter(id(value) for op in section.ops for value in op.restored)
+    flow.open_tied_shares(section.params)
+    tail = _run_backward(section, flow)
+    left = grads.get(id(entry))
+    elsewhere = flow.exists.difference(has_grad, flow.own_params)
+    return Backward(
+        events=books.events,
+        grad_in=left.key if left else None,
+        given=frozenset(elsewhere),
+        tail=tail,
+    )
+
+
+def _run_backward(section: Section, flow: _Flow) -> int:
+    """Every op's backward, last op first. Says how many events come before the first that needs something saved."""
+    books = flow.books
+    uses_left = Counter(id(value) for op in section.ops for value in op.restored)
     tail: int | None = None
     for op in reversed(section.ops):
         if tail is None and _saves(op):
             tail = len(books.events)
         for value in op.restored_here:
-            books.born(("again", id(value)), value.nbytes, "working", value.label)
-        flowing = grads.pop(id(op.output), None)
-        if op.grad_in_place_of_saved:
-            books.backward_workspace(op)
-            _let_go(op, holds, books, entry)
-        if flowing is not None:
-            if not op.grad_in_place_of_saved:
-                books.backward_workspace(op)
-            for value in _gradient_order(op):
-                if value.requires_grad:
-                    flow.into(value, flowing, op)
-            flow.release(flowing)
-        if not op.grad_in_place_of_saved:
-            _let_go(op, holds, books, entry)
+            books.allocate(("again", id(value)), value.nbytes, "working", value.label)
+        flow.through(op)
         for value in op.restored:
-            borrowed[id(value)] -= 1
-            if borrowed[id(value)] == 0:
-                books.dies(("again", id(value)))
-    left = grads.get(id(entry))
-    elsewhere = flow.exists.difference(has_grad, (id(param) for param in section.params))
-    return Backward(
-        events=books.events,
-        grad_in=left.key if left else None,
-        given=frozenset(elsewhere),
-        tail=tail or 0,
-    )
+            uses_left[id(value)] -= 1
+            if uses_left[id(value)] == 0:
+                books.free(("again", id(value)))
+    return tail or 0
 
 
 def _gradient_order(op: Op) -> tuple[Value, ...]:
@@ -358,15 +361,6 @@ def _imported_gradients(
             key = ("outer", id(value))
             books.alive[key] = Event(1, key, value.nbytes, "working", f"gradient of {value.label}")
             grads[id(value)] = _Gradient(key, 1)
-
-
-def _let_go(op: Op, holds: Counter[int], books: _Books, entry: Value) -> None:
-    """What the op saved, where no other op needs it any more."""
-    for value in op.saved:
-        if id(value) in holds:
-            holds[id(value)] -= 1
-            if holds[id(value)] == 0:
-                books.dies(_key(value, entry))
 
 
 def _key(storage: Value, entry: Value) -> Hashable:
@@ -403,6 +397,7 @@ class _Flow:
     books: _Books
     grads: dict[int, _Gradient]
     own: set[int]
+    holds: Counter[int]  # ids of saved tensors, and how many ops are still to use each
     entry: Value
     fresh: bool
     exists: set[
@@ -410,6 +405,48 @@ class _Flow:
     ]  # ids; a negative one where another section's share is the result of a cast or of a sum
     entry_is_outside: bool
     own_params: frozenset[int]
+
+    def open_tied_shares(self, params: Iterable[Param]) -> None:
+        """Other sections have left their shares of tied parameters' gradients."""
+        for param in params:
+            if id(param) in self.exists:
+                key, label = share_of(id(param)), f"gradient of {param.name}"
+                self.books.alive[key] = Event(1, key, param.nbytes, self.kind, label)
+
+    @property
+    def kind(self) -> str:
+        """Of a parameter's gradient: one that is added to `.grad` is gone at once."""
+        return "gradient" if self.fresh else "working"
+
+    def through(self, op: Op) -> None:
+        """The op's backward: gradients of its inputs are made, then what it saved goes; a kernel that writes
+        gradients in place of what it saved has them first."""
+        flowing = self.grads.pop(id(op.output), None)
+        if op.grad_in_place_of_saved:
+            self.books.backward_workspace(op)
+            self._let_go(op)
+            if flowing is not None:
+                self._spread(flowing, op)
+        else:
+            if flowing is not None:
+                self.books.backward_workspace(op)
+                self._spread(flowing, op)
+            self._let_go(op)
+
+    def _spread(self, flowing: _Gradient, op: Op) -> None:
+        """Give all inputs of the op their shares of its output's gradient, which then goes."""
+        for value in _gradient_order(op):
+            if value.requires_grad:
+                self.into(value, flowing, op)
+        self.release(flowing)
+
+    def _let_go(self, op: Op) -> None:
+        """What the op saved, where no other op needs it any more."""
+        for value in op.saved:
+            if id(value) in self.holds:
+                self.holds[id(value)] -= 1
+                if self.holds[id(value)] == 0:
+                    self.books.free(_key(value, self.entry))
 
     def _is_outside(self, value: Value) -> bool:
         if value.storage is self.entry.storage:
@@ -420,13 +457,7 @@ class _Flow:
         """Give `value` its share of the gradient that reached the op's output."""
         label = f"gradient of {value.label}"
         if value.param is not None:
-            if self.fresh or not op.adds_weight_grad or len(value.shape) == 1:
-                self._parameter(value, id(value.param), label)
-            nobodys = (
-                op.output.copy_of is not None or op.grad_in_place_of_saved
-            )  # a cast, or what a fused loss made
-            if nobodys and id(value.param) not in self.own_params:
-                self.exists.add(-id(value.param))
+            self._into_parameter(value, id(value.param), label, op)
         elif self._is_outside(value):
             self._outside(value, label)
         elif id(value) in self.grads:
@@ -436,8 +467,17 @@ class _Flow:
             self.grads[id(value)] = flowing
         else:
             key: Hashable = GRAD_IN if value is self.entry else ("flow", id(value))
-            self.books.born(key, value.nbytes, "working", label)
+            self.books.allocate(key, value.nbytes, "working", label)
             self.grads[id(value)] = _Gradient(key, 1, op.name in OWN_GRADIENTS)
+
+    def _into_parameter(self, value: Value, what: int, label: str, op: Op) -> None:
+        """Unless a fused kernel adds a weight's gradient to the one that exists."""
+        if self.fresh or not op.adds_weight_grad or len(value.shape) == 1:
+            self._parameter(value, what, label)
+        is_cast = op.output.copy_of is not None
+        is_nobodys = is_cast or op.grad_in_place_of_saved  # the latter is what a fused loss made
+        if is_nobodys and what not in self.own_params:
+            self.exists.add(-what)
 
     def _second(self, first: _Gradient, nbytes: Number, label: str, op: Op) -> None:
         """Another gradient of the same value."""
@@ -452,49 +492,52 @@ class _Flow:
 
     def _parameter(self, value: Value, what: int, label: str) -> None:
         """A tied parameter's gradients are summed before they reach `.grad`, in the section that declares it."""
-        own, kind = what in self.own_params, "gradient" if self.fresh else "working"
+        is_own = what in self.own_params
         if what in self.exists:
-            left = own and share_of(what) in self.books.alive
-            if -what in self.exists and (left or not own):
-                return (
-                    self._added(what, value.nbytes, label)
-                    if left
-                    else self.books.passing(value.nbytes, label)
-                )
-            self.books.summed(
-                value.nbytes, label, ("gradient", what) if left and self.fresh else None, kind
-            )
-            if left:
-                self.books.dies(share_of(what))
-            elif not own:
-                self.exists.add(-what)  # the sum is nobody else's: a third share is added into it
-        elif own and not self.fresh:
+            self._further_share(value, what, label)
+        elif is_own and not self.fresh:
             self.books.passing(value.nbytes, label)
         else:
-            self.books.born(
-                ("gradient", what) if own else share_of(what), value.nbytes, kind, label
-            )
+            key = ("gradient", what) if is_own else share_of(what)
+            self.books.allocate(key, value.nbytes, self.kind, label)
             self.exists.add(what)
+
+    def _further_share(self, value: Value, what: int, label: str) -> None:
+        """One more gradient of a tied parameter."""
+        is_own, is_nobodys = what in self.own_params, -what in self.exists
+        has_share = is_own and share_of(what) in self.books.alive
+        if is_nobodys and has_share:
+            self._added(what, value.nbytes, label)
+        elif is_nobodys and not is_own:
+            self.books.passing(value.nbytes, label)
+        elif has_share:
+            key = ("gradient", what) if self.fresh else None
+            self.books.summed(value.nbytes, label, key, self.kind)
+            self.books.free(share_of(what))
+        else:
+            self.books.summed(value.nbytes, label, None, self.kind)
+            if not is_own:
+                self.exists.add(-what)  # the sum is nobody else's: a third share is added into it
 
     def _added(self, what: int, nbytes: Number, label: str) -> None:
         """The share so far is the result of a cast or a sum, which nobody else holds: autograd adds the next one into
         it (input_buffer.cpp), and it becomes the gradient; a product's transposed result is left alone."""
         self.books.passing(nbytes, label)
         if not self.fresh:
-            self.books.dies(share_of(what))
+            self.books.free(share_of(what))
 
     def _outside(self, value: Value, label: str) -> None:
         what = id(value.storage)
         if what in self.exists:
             self.books.summed(value.nbytes, label)
         else:
-            self.books.born(("outer", what), value.nbytes, "working", label)
+            self.books.allocate(("outer", what), value.nbytes, "working", label)
             self.exists.add(what)
 
     def release(self, gradient: _Gradient) -> None:
         gradient.holders -= 1
         if gradient.holders == 0:
-            self.books.dies(gradient.key)
+            self.books.free(gradient.key)
 
 
 def share_of(param: int) -> Hashable:

@@ -1,14 +1,14 @@
-"""A training step as one stream of births and deaths over the whole model, and where in each phase it peaks.
+"""A training step as one stream of allocations and frees over the whole model, and where in each phase it peaks.
 
 A Program goes in; out come chunks (one section's events in one phase). Layers of one kind share their events, so that
 a fold over chunks is short (see `fold`); stamped with their place, the same events give what is alive at any moment.
-Checkpointing is decided here, per section. What simply lies there is not in it (see `states`).
+Checkpointing is decided here, per section. What is allocated all the time is not in it (see `states`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple, TypeVar
@@ -114,67 +114,134 @@ class _Links:
 
 
 def links_of(placed: list[PlacedSection]) -> _Links:
+    """Which storages sections use that neither they nor the section right before have made."""
     exported: list[set[int]] = [set() for _ in placed]
-    chained: list[bool] = []
+    chained = [_follows(placed, index) for index in range(len(placed))]
     values: dict[int, Value] = {}
     maker: dict[int, int] = {}
     sections = {id(place.section): place.section for place in placed}
     own = {key: own_storages(section) for key, section in sections.items()}
     outside = {key: outside_values(section) for key, section in sections.items()}
     for index, place in enumerate(placed):
-        entry = place.section.inputs[0].storage
-        follows = index > 0 and entry is placed[index - 1].section.outputs[0].storage
-        chained.append(
-            follows or bool(place.index)
-        )  # a layer is recorded once, with the first layer's input
-        used = dict(outside[id(place.section)])
-        if not chained[-1]:
-            used[id(entry)] = entry
-        for key, value in used.items():
-            if key in maker:
-                exported[maker[key]].add(key)
-                values[key] = value
+        used = outside[id(place.section)]
+        if not chained[index]:
+            entry = place.section.inputs[0].storage
+            used = {**used, id(entry): entry}
+        for key in used.keys() & maker.keys():
+            exported[maker[key]].add(key)
+            values[key] = used[key]
         maker.update(dict.fromkeys(own[id(place.section)], index))
     return _Links([frozenset(ids) for ids in exported], chained, values)
 
 
-def chunks(program: Program, mode: Mode) -> Iterator[Chunk]:
-    """Forward through every section, what ends with it (autocast's cache, masks, what nobody keeps), then backward."""
-    placed, memo, grad = program.sections, Memo(program.cache), program.regime.grad
+def _follows(placed: list[PlacedSection], index: int) -> bool:
+    """Is the section's first input the output of the section right before?"""
+    if placed[index].index:  # a layer is recorded once, with the first layer's input
+        return True
+    entry = placed[index].section.inputs[0].storage
+    return index > 0 and entry is placed[index - 1].section.outputs[0].storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _StepPlan:
+    """How each section of a program is run, and who holds what it makes."""
+
+    program: Program
+    mode: Mode
+    memo: Memo
+    links: _Links
+    hows: list[str]  # of each section: "none", "full" or "selective"
+    kept_before: list[bool]  # of each section: does somebody else hold its first input?
+    needed: frozenset[int]  # exported storages that backward needs
+
+    @property
+    def sections(self) -> list[PlacedSection]:
+        return self.program.sections
+
+    @property
+    def has_backward(self) -> bool:
+        return self.program.regime.grad
+
+    def how(self, index: int) -> str:
+        """In forward: without gradients nothing is kept."""
+        return self.hows[index] if self.has_backward else "full"
+
+
+def _plan_of(program: Program, mode: Mode) -> _StepPlan:
+    placed, memo = program.sections, Memo(program.cache)
     links = memo.of_list(links_of, placed)
     hows = [_how(place, mode) for place in placed]
-    kept_before = _keeps_output(placed, hows, mode.keep_logits, links)
-    ending: list[Chunk] = []
-    phase = FORWARD
-    late: list[Chunk] = []
-    if program.mask is not None:
-        held = grad and (program.mask_is_saved or any(how != "none" for how in hows))
-        made = Event(
-            1, "mask", program.mask.nbytes, "activation" if held else "working", program.mask.label
-        )
-        yield Chunk(phase, 0, [made])
-        (late if held else ending).append(Chunk(BACKWARD if held else phase, 0, [_death(made)]))
-    for index, place in enumerate(placed):
-        phase = LOSS if place.section.name == "loss" else FORWARD
-        how = hows[index] if grad else "full"
-        yield Chunk(
-            phase,
-            index,
-            memo(_forward, place.section, how, kept_before[index], grad, links.exported[index]),
-        )
-        copies = memo(_cached_copies, place.section, how)
+    return _StepPlan(
+        program=program,
+        mode=mode,
+        memo=memo,
+        links=links,
+        hows=hows,
+        kept_before=_keeps_output(placed, hows, mode.keep_logits, links),
+        needed=_held(placed, hows, links) if program.regime.grad else frozenset(),
+    )
+
+
+def chunks(program: Program, mode: Mode) -> Iterator[Chunk]:
+    """Forward through every section, what ends with it (autocast's cache, masks, what nobody keeps), then backward."""
+    plan = _plan_of(program, mode)
+    mask = _mask_of(plan)
+    if mask is not None:
+        yield Chunk(FORWARD, 0, [mask])
+    for index, place in enumerate(plan.sections):
+        yield Chunk(_forward_phase(place), index, _forward_of(plan, index))
+    yield from _end_of_forward(plan, mask)
+    if plan.has_backward:
+        yield from _BackwardPass(plan).chunks()
+    if mask is not None and _outlives_forward(mask):
+        yield Chunk(BACKWARD, 0, [_freed(mask)])
+
+
+def _forward_phase(place: PlacedSection) -> str:
+    return LOSS if place.section.name == "loss" else FORWARD
+
+
+def _forward_of(plan: _StepPlan, index: int) -> list[Event]:
+    """The section's events in forward, made once for all sections that are run as this one is."""
+    section, links = plan.sections[index].section, plan.links
+    return plan.memo(
+        _forward,
+        section,
+        plan.how(index),
+        plan.kept_before[index],
+        plan.has_backward,
+        links.exported[index],
+    )
+
+
+def _mask_of(plan: _StepPlan) -> Event | None:
+    """The attention mask's allocation. Backward needs it, too, if it is saved, or if a recomputed block is called with
+    it again."""
+    mask = plan.program.mask
+    if mask is None:
+        return None
+    is_used_again = plan.program.mask_is_saved or any(how != "none" for how in plan.hows)
+    kind = "activation" if plan.has_backward and is_used_again else "working"
+    return Event(1, "mask", mask.nbytes, kind, mask.label)
+
+
+def _outlives_forward(mask: Event) -> bool:
+    return mask.kind == "activation"
+
+
+def _end_of_forward(plan: _StepPlan, mask: Event | None) -> Iterator[Chunk]:
+    """What goes when forward returns: the mask, cached copies, and exported storages that backward does not need."""
+    phase = _forward_phase(plan.sections[-1])
+    if mask is not None and not _outlives_forward(mask):
+        yield Chunk(phase, 0, [_freed(mask)])
+    for index, place in enumerate(plan.sections):
+        copies = plan.memo(_cached_copies, place.section, plan.how(index))
         if copies:
-            ending.append(Chunk(phase, index, copies))
-    for chunk in ending:
-        yield Chunk(phase, chunk.section, chunk.events)
-    needed = _held(placed, hows, links) if grad else frozenset()
-    for index in range(len(placed)):
-        dropped = links.exported[index] - needed
+            yield Chunk(phase, index, copies)
+    for index, place in enumerate(plan.sections):
+        dropped = plan.links.exported[index] - plan.needed
         if dropped:
-            yield Chunk(phase, index, _exported_deaths(placed[index].section, dropped, links))
-    if grad:
-        yield from _backward(placed, hows, mode, kept_before, memo, links, needed)
-    yield from late  # a recomputed block is called with the mask again
+            yield Chunk(phase, index, _exported_frees(place.section, dropped, plan.links))
 
 
 def _how(place: PlacedSection, mode: Mode) -> str:
@@ -204,7 +271,7 @@ def _held(placed: list[PlacedSection], hows: list[str], links: _Links) -> frozen
     return frozenset(found)
 
 
-def _exported_deaths(section: Section, ids: frozenset[int], links: _Links) -> list[Event]:
+def _exported_frees(section: Section, ids: frozenset[int], links: _Links) -> list[Event]:
     out = section.outputs[0].storage
     values = sorted(((key == id(out), key) for key in ids), key=lambda pair: pair[0])
     return [
@@ -247,7 +314,7 @@ def _cached_copies(section: Section, how: str) -> list[Event]:
     ]
 
 
-def _death(event: Event) -> Event:
+def _freed(event: Event) -> Event:
     return Event(-1, event.key, event.nbytes, event.kind, event.label)
 
 
@@ -268,63 +335,66 @@ def _keeps_output(
     return flags
 
 
-def _backward(
-    placed: list[PlacedSection],
-    hows: list[str],
-    mode: Mode,
-    kept_before: list[bool],
-    memo: Memo,
-    links: _Links,
-    held: frozenset[int],
-) -> Iterator[Chunk]:
-    given: frozenset[int] = frozenset()
-    chain: Hashable | None = None
-    pinned: list[Chunk] = []
-    for index in reversed(range(len(placed))):
-        section, how, input_kept = placed[index].section, hows[index], kept_before[index]
-        exported, out = links.exported[index], section.outputs[0]
-        if out.requires_grad:
-            own_gradient = id(out.storage) in given and id(out.storage) in exported
-            incoming: Hashable | None = ("outer", id(out.storage)) if own_gradient else chain
-            if incoming is None:  # the root of backward: a gradient of one
-                incoming = ("border gradient", index + 1)
-                root = Event(1, GRAD_OUT, out.nbytes, "working", f"gradient of {out.label}")
-                yield Chunk(BACKWARD, index, [root], incoming)
-            if how != "none":
-                yield Chunk(
-                    BACKWARD,
-                    index,
-                    memo(_recompute, section, how, input_kept, exported, mode.stops_early),
-                    again=True,
-                )
-            back = memo(
-                _back,
-                section,
-                mode.fresh_grads,
-                given,
-                input_kept,
-                exported,
-                not links.chained[index],
-            )
-            given = given if back.given <= given else given | back.given
-            yield Chunk(
-                BACKWARD,
-                index,
-                memo(_outlived, mode.keep_logits, how, back),
-                incoming,
-                tail=back.tail,
-            )
-            left = memo(_pinned, mode.keep_logits, how, back)
-            if left:
-                pinned.append(Chunk(BACKWARD, index, left))
-            if how != "none":
-                yield Chunk(
-                    BACKWARD, index, memo(_clean_up, section, how, input_kept, exported), incoming
-                )
-            chain = None if back.grad_in is None else _global(back.grad_in, index, incoming)
-        if exported & held:
-            yield Chunk(BACKWARD, index, _exported_deaths(section, exported & held, links))
-    yield from pinned
+@dataclass(slots=True, eq=False)
+class _BackwardPass:
+    """Backward from the last section to the first, and what has happened so far."""
+
+    plan: _StepPlan
+    given: frozenset[int] = frozenset()  # ids of what has a gradient by now
+    chain: Hashable | None = None  # the key of the gradient that the section after has left
+    pinned: list[Chunk] = field(default_factory=list)  # what goes with the graph
+
+    def chunks(self) -> Iterator[Chunk]:
+        links = self.plan.links
+        for index in reversed(range(len(self.plan.sections))):
+            section = self.plan.sections[index].section
+            if section.outputs[0].requires_grad:
+                yield from self._through(index, section)
+            ended = links.exported[index] & self.plan.needed
+            if ended:
+                yield Chunk(BACKWARD, index, _exported_frees(section, ended, links))
+        yield from self.pinned
+
+    def _through(self, index: int, section: Section) -> Iterator[Chunk]:
+        """One section: recomputed if need be, then its backward, then what only the checkpoint held goes."""
+        plan, mode, memo = self.plan, self.plan.mode, self.plan.memo
+        how, input_kept = plan.hows[index], plan.kept_before[index]
+        exported = plan.links.exported[index]
+        incoming = self._incoming(section, exported)
+        if incoming is None:
+            incoming = ("border gradient", index + 1)
+            yield Chunk(BACKWARD, index, [_root_gradient(section)], incoming)
+        if how != "none":
+            again = memo(_recompute, section, how, input_kept, exported, mode.stops_early)
+            yield Chunk(BACKWARD, index, again, again=True)
+        is_outside = not plan.links.chained[index]
+        back = memo(_back, section, mode.fresh_grads, self.given, input_kept, exported, is_outside)
+        self._note_given(back)
+        events = memo(_outlived, mode.keep_logits, how, back)
+        yield Chunk(BACKWARD, index, events, incoming, tail=back.tail)
+        left = memo(_pinned, mode.keep_logits, how, back)
+        if left:
+            self.pinned.append(Chunk(BACKWARD, index, left))
+        if how != "none":
+            ended = memo(_clean_up, section, how, input_kept, exported)
+            yield Chunk(BACKWARD, index, ended, incoming)
+        self.chain = None if back.grad_in is None else _global(back.grad_in, index, incoming)
+
+    def _incoming(self, section: Section, exported: frozenset[int]) -> Hashable | None:
+        """The key of the gradient that reaches the section's output; None at the root of backward."""
+        out = id(section.outputs[0].storage)
+        return ("outer", out) if out in self.given and out in exported else self.chain
+
+    def _note_given(self, back: Backward) -> None:
+        """The set stays the same object while nothing new is in it: it is part of memo keys."""
+        if not back.given <= self.given:
+            self.given = self.given | back.given
+
+
+def _root_gradient(section: Section) -> Event:
+    """Backward begins with a gradient of one."""
+    out = section.outputs[0]
+    return Event(1, GRAD_OUT, out.nbytes, "working", f"gradient of {out.label}")
 
 
 def _back(
@@ -356,7 +426,7 @@ def _outlived(held: bool, how: str, back: Backward) -> list[Event]:
 
 
 def _pinned(held: bool, how: str, back: Backward) -> list[Event]:
-    """What goes with the graph, when the loss is dropped behind backward; `outputs` would hold the graph longer."""
+    """What goes with the graph, when the loss is dropped after backward; `outputs` would hold the graph longer."""
     if held or how != "none":
         return []
     return [event for event in back.events if event.sign < 0 and event.kind == "pinned"]
@@ -366,24 +436,38 @@ def _recompute(
     section: Section, how: str, input_kept: bool, exported: frozenset[int], stops_early: bool
 ) -> list[Event]:
     """Forward again, this time keeping; what was kept the first time is not made twice. Autocast's cache goes with it,
-    as behind any forward."""
-    there = {*(kept_ids(section, "products") if how == "selective" else ()), *exported}
-    used = used_again(section) - exported if how == "selective" else frozenset()
-    out = section.outputs[0].storage
-    needed = id(out) in kept_ids(section, "all")
-    events: list[Event] = []
-    for event in forward_events(section, keep="all", input_kept=input_kept, stops=stops_early):
-        if event.key in used and event.sign < 0:
-            events.append(event)
-        if event.key == IN or event.key in there or (event.key == OUT and id(out) in there):
+    as after any forward."""
+    is_selective = how == "selective"
+    there = exported | kept_ids(section, "products") if is_selective else exported
+    used = used_again(section) - exported if is_selective else frozenset()
+    rerun = forward_events(section, keep="all", input_kept=input_kept, stops=stops_early)
+    events = list(_made_again(section, rerun, there, used))
+    left = _left_alive(events)
+    return [*events, *(copy for copy in _cached_copies(section, "none") if copy.key in left)]
+
+
+def _made_again(
+    section: Section, rerun: list[Event], there: frozenset[int], used: frozenset[int]
+) -> Iterator[Event]:
+    """A recomputation's events. What is `there` already is not allocated again, but some of it is `used` up; the
+    output is dropped at once unless an op saved it."""
+    out = id(section.outputs[0].storage)
+    known = {IN, *there, *((OUT,) if out in there else ())}
+    is_saved = out in kept_ids(section, "all")
+    for event in rerun:
+        if event.key in known:
+            if event.key in used and event.sign < 0:
+                yield event
             continue
-        events.append(event)
-        if event.key == OUT and event.sign > 0 and not needed:
-            events.append(_death(event))
-    made = {event.key for event in events if event.sign > 0} - {
-        event.key for event in events if event.sign < 0
-    }
-    return [*events, *(copy for copy in _cached_copies(section, "none") if copy.key in made)]
+        yield event
+        if event.key == OUT and event.sign > 0 and not is_saved:
+            yield _freed(event)
+
+
+def _left_alive(events: list[Event]) -> set[Hashable]:
+    """Keys that are allocated and never freed."""
+    allocated = {event.key for event in events if event.sign > 0}
+    return allocated - {event.key for event in events if event.sign < 0}
 
 
 def _clean_up(
@@ -488,7 +572,7 @@ def phase_peaks(stream: list[Stamped], placed: list[PlacedSection]) -> list[Phas
         if level > top:
             top = level
             tops[phase] = (level, position)
-    alive = _alive_behind(stream, sorted(position for _, position in tops.values()))
+    alive = _alive_after(stream, sorted(position for _, position in tops.values()))
     return [
         PhasePeak(
             phase=phase, nbytes=level, at=placed[stream[position].section], alive=alive[position]
@@ -498,12 +582,10 @@ def phase_peaks(stream: list[Stamped], placed: list[PlacedSection]) -> list[Phas
 
 
 def alive_at(stream: list[Stamped], position: int) -> tuple[Stamped, ...]:
-    return _alive_behind(stream, (position,))[position]
+    return _alive_after(stream, (position,))[position]
 
 
-def _alive_behind(
-    stream: list[Stamped], positions: Iterable[int]
-) -> dict[int, tuple[Stamped, ...]]:
+def _alive_after(stream: list[Stamped], positions: Iterable[int]) -> dict[int, tuple[Stamped, ...]]:
     """At several positions, which come in order."""
     alive: dict[Hashable, Stamped] = {}
     found, start = {}, 0

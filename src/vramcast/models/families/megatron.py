@@ -89,6 +89,7 @@ def read_shape(t: Tape, c: Config) -> Shape:
 
 
 def megatron(t: Tape, c: Config, sizes: Sizes) -> Program:
+    """Megatron-LM's GPT, BERT and T5 with what this rank computes of them."""
     shape, vocab = read_shape(t, c), c.dim("vocab_size", "V")
     ids = t.input("input ids", (sizes.batch, sizes.seq), I64)
     with t.section("embedding", ids) as section, t.scope("embedding"):
@@ -124,10 +125,15 @@ def megatron(t: Tape, c: Config, sizes: Sizes) -> Program:
             ),
         )
     labels = t.input("labels", ids.shape, I64)
+    _mark_fused_weight_gradients(t)
+    return Program(tape=t, output=section.outputs[0], labels=labels, loss="causal")
+
+
+def _mark_fused_weight_gradients(t: Tape) -> None:
+    """With gradient accumulation fusion, linears add to the gradient of their weight in place."""
     for section in {id(placed.section): placed.section for placed in t.sections}.values():
         for op in section.ops:
             op.adds_weight_grad = t.regime.grad_fusion and op.name == "linear"
-    return Program(tape=t, output=section.outputs[0], labels=labels, loss="causal")
 
 
 def _prediction(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import comb
+from typing import Any
 
 from vramcast.errors import InputError
 from vramcast.models.read.config import Config, exact_division
@@ -78,17 +79,18 @@ def layer_kinds(c: Config, layers: int) -> list[str]:
         return ["dense"] * layers
     given = c.data.get("moe_layer_freq")
     if isinstance(given, list):
-        if len(given) != layers:
-            raise InputError(
-                f"{c.where}: moe_layer_freq has {len(given)} entries for {layers} layers"
-            )
-        return ["moe" if entry else "dense" for entry in given]
+        return _listed_kinds(c, given, layers)
     every = c.dim("moe_layer_freq", "n", "decoder_sparse_step", default=1)
-    first, dense = (
-        c.dim("first_k_dense_replace", "n", default=0, least=0),
-        c.numbers("mlp_only_layers"),
-    )
+    first = c.dim("first_k_dense_replace", "n", default=0, least=0)
+    dense = c.numbers("mlp_only_layers")
     return ["dense" if i < first or i in dense or i % every else "moe" for i in range(layers)]
+
+
+def _listed_kinds(c: Config, given: list[Any], layers: int) -> list[str]:
+    """The kinds of a list with an entry for every layer."""
+    if len(given) != layers:
+        raise InputError(f"{c.where}: moe_layer_freq has {len(given)} entries for {layers} layers")
+    return ["moe" if entry else "dense" for entry in given]
 
 
 def mixture(t: Tape, m: Mixture, y: Value) -> Value:

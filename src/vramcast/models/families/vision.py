@@ -350,12 +350,8 @@ def vit(t: Tape, c: Config, sizes: Sizes) -> Program:
     """A class token (DeiT: and a distillation token) before the patches, then layers of one kind."""
     dino, deit = c.model_type == "dinov2", c.model_type == "deit"
     c = c.with_defaults(**{**VIT, **({"patch_size": 14} if dino else {})})
-    name, images = c.architecture, sizes.batch * sizes.images
-    whole = name.endswith("Model")
-    if not whole and not name.endswith("ForImageClassification") and name:
-        raise UnsupportedError(
-            f"{c.where}: {name} is not described. Known endings: Model, ForImageClassification."
-        )
+    images = sizes.batch * sizes.images
+    whole = _is_whole_model(c)
     with t.scope("" if whole else c.model_type):
         x = vit_embeddings(t, c, images, tokens=2 if deit else 1, masked=dino)
         layer = dino_layer(t, c) if dino else vit_layer(t, c)
@@ -374,6 +370,18 @@ def vit(t: Tape, c: Config, sizes: Sizes) -> Program:
     return Program(tape=t, output=logits, labels=t.input("labels", (images,), I64), loss="classify")
 
 
+def _is_whole_model(c: Config) -> bool:
+    """Without a classifier? Classes that are neither with nor without one are refused."""
+    name = c.architecture
+    if name.endswith("Model"):
+        return True
+    if name and not name.endswith("ForImageClassification"):
+        raise UnsupportedError(
+            f"{c.where}: {name} is not described. Known endings: Model, ForImageClassification."
+        )
+    return False
+
+
 def pooled(t: Tape, c: Config, x: Value) -> Value:
     width = c.dim("pooler_output_size", "h", default=int(c.dim("hidden_size", "h")))
     with t.scope("pooler"):
@@ -383,7 +391,7 @@ def pooled(t: Tape, c: Config, x: Value) -> Value:
 
 
 def joined_mean(t: Tape, x: Value) -> Value:
-    """The class token beside the mean of the patches."""
+    """The class token next to the mean of the patches."""
     return t.op("copy", (x,), (x.shape[0], 2 * x.shape[-1]), x.dtype, label="class token and mean")
 
 

@@ -30,11 +30,10 @@ def add_loss(
 ) -> None:
     """Record the loss as the program's last section, unless a fused head has computed it already. `outputs_in_fp32`:
     whoever called the model under autocast gets its logits in fp32 (accelerate's convert_outputs_to_fp32)."""
-    t, logits = program.tape, program.output
+    t = program.tape
     if program.loss == "none" or "loss" in t.regime.fused:
         return
-    if program.loss == "causal" and _model_upcasts_logits(t):
-        logits = _upcast_in_model(t, logits)
+    logits = _logits_of_model(program)
     converts_outputs = outputs_in_fp32 and _is_lowered_by_autocast(t, logits)
     with t.section("loss", logits) as section:
         if converts_outputs and kind == "chunked":  # by a loop that computes the loss itself
@@ -45,6 +44,13 @@ def add_loss(
             t.hold(loss, logits)  # a variable of whoever calls the loss
         if converts_outputs and kind == "full":
             t.op("to", (logits,), logits.shape, F32, requires_grad=False, label=HANDED_ON)
+
+
+def _logits_of_model(program: Program) -> Value:
+    """As the model's forward returns them."""
+    if program.loss == "causal" and _model_upcasts_logits(program.tape):
+        return _upcast_in_model(program.tape, program.output)
+    return program.output
 
 
 def _is_lowered_by_autocast(t: Tape, logits: Value) -> bool:

@@ -40,6 +40,11 @@ from vramcast.errors import UnsupportedError
 from vramcast.job import Job
 from vramcast.virtual.jobs.model import pack_on_host
 
+STYLES = {
+    "colwise": ColwiseParallel,
+    "rowwise": RowwiseParallel,
+}  # transformers' words, torch's classes
+
 
 def join() -> torch.device:
     dist.init_process_group("nccl")
@@ -135,6 +140,14 @@ def alike(params: list[Any]) -> list[dict[str, list[Any]]]:
     return [{"params": group} for group in groups.values()]
 
 
+def _planned_style(plan: dict[str, str], name: str) -> ParallelStyle | None:
+    """The style of the first pattern that matches the name."""
+    for pattern, style in plan.items():
+        if fnmatch.fnmatchcase(name, pattern):
+            return STYLES[style]()
+    return None
+
+
 class _Tensor:
     """How a model's modules are divided over the tensor-parallel ranks of a mesh."""
 
@@ -159,30 +172,31 @@ class _Tensor:
             )
 
     def _styles(self, model: Any) -> Iterator[tuple[str, ParallelStyle]]:
-        """transformers' plan names layers below the base model; other words than these two have no style in torch."""
-        known = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
-        plan = model.config.base_model_tp_plan or {}
-        if not plan or not set(plan.values()) <= set(known) or self.head is None:
-            raise UnsupportedError(
-                f"tp of {model.config.model_type} cannot be traced from a job: transformers' plan for it is "
-                f"{', '.join(sorted(set(plan.values()))) or 'none'}; known: {', '.join(known)}"
-            )
+        """By name, how each module that is divided is divided."""
+        plan = self._plan(model)
         embedding = model.get_input_embeddings()
         for name, module in model.named_modules():
             inner = name.removeprefix(f"{model.base_model_prefix}.")
-            found = next(
-                (style for pattern, style in plan.items() if fnmatch.fnmatchcase(inner, pattern)),
-                None,
-            )
-            if found is not None:
-                yield name, known[found]()
+            planned = _planned_style(plan, inner)
+            if planned is not None:
+                yield name, planned
             elif module is embedding:
                 yield name, RowwiseParallel(input_layouts=Replicate())
             elif module is self.head and not self.fused:
                 yield name, ColwiseParallel(output_layouts=Replicate())
 
+    def _plan(self, model: Any) -> dict[str, str]:
+        """transformers' plan names layers below the base model; other words than these two have no style in torch."""
+        plan: dict[str, str] = model.config.base_model_tp_plan or {}
+        if not plan or not set(plan.values()) <= set(STYLES) or self.head is None:
+            raise UnsupportedError(
+                f"tp of {model.config.model_type} cannot be traced from a job: transformers' plan for it is "
+                f"{', '.join(sorted(set(plan.values()))) or 'none'}; known: {', '.join(STYLES)}"
+            )
+        return plan
+
     def divide(self, module: Any, name: str = "") -> None:
-        """What lies below `module`, called `name` in the model, and is not divided yet."""
+        """What is below `module`, called `name` in the model, and is not divided yet."""
         prefix = f"{name}." if name else ""
         inside = [full for full in self.styles if full.startswith(prefix)]
         parallelize_module(

@@ -111,17 +111,23 @@ def takes_flash(
         return False
     if query.dtype not in _HALF or not _same_dtype(query, key, value):
         return False
-    if not _four_dimensional(query, key, value):
-        return False
-    same_heads = query.size(1) == key.size(1) == value.size(1)
-    if not same_heads and not enable_gqa:
-        return False
-    head = query.size(-1)
-    if not head == key.size(-1) == value.size(-1):
+    if not _heads_suit_flash(query, key, value, enable_gqa):
         return False
     if _trains(query, key, value) and capability in _WITHOUT_LARGE_HEAD_BACKWARD:
-        return bool(head <= _FLASH_MAX_TRAINED_HEAD)
-    return bool(head <= _FLASH_MAX_HEAD)
+        return bool(query.size(-1) <= _FLASH_MAX_TRAINED_HEAD)
+    return bool(query.size(-1) <= _FLASH_MAX_HEAD)
+
+
+def _heads_suit_flash(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool
+) -> bool:
+    """Heads of one size, and as many of each kind unless groups of queries may share keys."""
+    if not _four_dimensional(query, key, value):
+        return False
+    same_number = query.size(1) == key.size(1) == value.size(1)
+    if not same_number and not enable_gqa:
+        return False
+    return bool(query.size(-1) == key.size(-1) == value.size(-1))
 
 
 def takes_efficient(

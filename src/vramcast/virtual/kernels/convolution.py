@@ -9,6 +9,7 @@ cuDNN and card choose.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -94,8 +95,7 @@ def column_bytes(func: Any, args: tuple[Any, ...]) -> list[int]:
     x, weight = _input_and_filter(func, args)
     stride, padding, dilation, transposed = args[3:7] if is_forward else args[4:8]
     kernel = weight.shape[2:]
-    is_plain = weight.size(1) == x.size(1) and set(dilation) == {1}
-    if x.dim() != 4 or transposed or not is_plain:
+    if transposed or not _is_plain(x, weight, dilation):
         return []
     if is_forward and kernel.numel() == 1:
         return []
@@ -105,6 +105,11 @@ def column_bytes(func: Any, args: tuple[Any, ...]) -> list[int]:
     if not columns:
         return []
     return [columns * x.size(1) * kernel.numel() * x.element_size()]
+
+
+def _is_plain(x: torch.Tensor, weight: torch.Tensor, dilation: Sequence[int]) -> bool:
+    """Images, every filter over all of their channels, without gaps."""
+    return x.dim() == 4 and weight.size(1) == x.size(1) and set(dilation) == {1}
 
 
 def _is_depthwise(x: torch.Tensor, weight: torch.Tensor) -> bool:

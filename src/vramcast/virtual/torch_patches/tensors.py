@@ -6,6 +6,7 @@ torch's own; functions that make tensors are in `factories`. Does not know devic
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -33,6 +34,9 @@ def install(gpu: GpuState, patches: Patches) -> None:
     _install_properties(gpu, patches)
     _install_transfers(gpu, patches)
     _install_values(gpu, patches)
+    _install_representation(gpu, patches)
+    _install_deepcopy(gpu, patches)
+    _install_addresses(patches)
     factories.install(gpu, patches)
     _install_storages(gpu, patches)
     _install_wrappers(patches)
@@ -207,6 +211,38 @@ def _parse_transfer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Transfer:
     return _Transfer(device, dtype, memory_format, copy)
 
 
+def _transfer(
+    gpu: GpuState, true_to: Callable[..., torch.Tensor], tensor: torch.Tensor, asked: _Transfer
+) -> torch.Tensor:
+    """The tensor as it is asked for: itself if nothing changes, else a copy here or at another place."""
+    here = place_of(gpu, tensor)
+    there = here if asked.device is None else gpu.place_named(asked.device)
+    options = asked.options
+    if there == here:
+        if not options and not asked.copy:
+            return tensor
+        return true_to(tensor, copy=asked.copy, **options)
+    if there == NOWHERE:
+        return meta_twin(tensor).to(dtype=asked.dtype or tensor.dtype)
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return TransferFunction.apply(tensor, gpu, there, options)
+    return copy_to(gpu, tensor, there, options)
+
+
+def cuda(
+    tensor: torch.Tensor,
+    device: Any = None,
+    non_blocking: bool = False,
+    memory_format: Any = None,
+) -> torch.Tensor:
+    """`tensor.cuda()`: the current card, one by its number, or one by its name."""
+    is_index = device is None or isinstance(device, int)
+    target = torch.device("cuda", device) if is_index else torch.device(device)
+    if memory_format is None:
+        return tensor.to(target)
+    return tensor.to(target, memory_format=memory_format)
+
+
 def _install_transfers(gpu: GpuState, patches: Patches) -> None:
     true_to = torch.Tensor.to
 
@@ -220,33 +256,7 @@ def _install_transfers(gpu: GpuState, patches: Patches) -> None:
         if is_lazy(tensor):
             with torch._C.DisableTorchFunctionSubclass():
                 return to(tensor.data, *args, **kwargs)
-        return transfer(tensor, _parse_transfer(args, kwargs))
-
-    def transfer(tensor: torch.Tensor, asked: _Transfer) -> torch.Tensor:
-        here = place_of(gpu, tensor)
-        there = here if asked.device is None else gpu.place_named(asked.device)
-        options = asked.options
-        if there == here:
-            if not options and not asked.copy:
-                return tensor
-            return true_to(tensor, copy=asked.copy, **options)
-        if there == NOWHERE:
-            return meta_twin(tensor).to(dtype=asked.dtype or tensor.dtype)
-        if tensor.requires_grad and torch.is_grad_enabled():
-            return TransferFunction.apply(tensor, gpu, there, options)
-        return copy_to(gpu, tensor, there, options)
-
-    def cuda(
-        tensor: torch.Tensor,
-        device: Any = None,
-        non_blocking: bool = False,
-        memory_format: Any = None,
-    ) -> torch.Tensor:
-        is_index = device is None or isinstance(device, int)
-        target = torch.device("cuda", device) if is_index else torch.device(device)
-        if memory_format is None:
-            return tensor.to(target)
-        return tensor.to(target, memory_format=memory_format)
+        return _transfer(gpu, true_to, tensor, _parse_transfer(args, kwargs))
 
     _install_parsing(patches)
     patches.set(torch.Tensor, "to", to)
@@ -276,20 +286,20 @@ _STREAM_NOTE = (
 )
 
 
-def _install_values(gpu: GpuState, patches: Patches) -> None:
-    true_tolist, true_numpy = torch.Tensor.tolist, torch.Tensor.numpy
-    true_repr, true_deepcopy = torch.Tensor.__repr__, torch.Tensor.__deepcopy__
-    true_pointer = torch.Tensor.data_ptr
+def _with_values(gpu: GpuState, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself if its values are known, else a stand-in."""
+    record = gpu.storages.find(tensor) if _is_plain(tensor) else None
+    if record is None or (record.known and not is_meta(tensor)):
+        return tensor
+    return stand_in(gpu, tensor)
 
-    def with_values(tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor itself if its values are known, else a stand-in."""
-        record = gpu.storages.find(tensor) if _is_plain(tensor) else None
-        if record is None or (record.known and not is_meta(tensor)):
-            return tensor
-        return stand_in(gpu, tensor)
+
+def _install_values(gpu: GpuState, patches: Patches) -> None:
+    """Values as Python's or NumPy's."""
+    true_tolist, true_numpy = torch.Tensor.tolist, torch.Tensor.numpy
 
     def tolist(tensor: torch.Tensor) -> Any:
-        return true_tolist(with_values(tensor))
+        return true_tolist(_with_values(gpu, tensor))
 
     def numpy(tensor: torch.Tensor, *, force: bool = False) -> Any:
         if not force and not gpu.mode.busy and tensor.is_cuda:
@@ -297,12 +307,27 @@ def _install_values(gpu: GpuState, patches: Patches) -> None:
                 f"can't convert {tensor.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
                 "host memory first."
             )
-        return true_numpy(with_values(tensor.detach() if force else tensor), force=force)
+        return true_numpy(_with_values(gpu, tensor.detach() if force else tensor), force=force)
+
+    patches.set(torch.Tensor, "tolist", tolist)
+    patches.set(torch.Tensor, "numpy", numpy)
+
+
+def _install_representation(gpu: GpuState, patches: Patches) -> None:
+    """A tensor without values prints its size and dtype."""
+    true_repr = torch.Tensor.__repr__
 
     def representation(tensor: torch.Tensor, *, tensor_contents: Any = None) -> str:
         if is_meta(tensor) and place_of(gpu, tensor) != NOWHERE:
             return f"tensor(..., device='{tensor.device}', size={tuple(tensor.shape)}, dtype={tensor.dtype})"
         return str(true_repr(tensor, tensor_contents=tensor_contents))
+
+    patches.set(torch.Tensor, "__repr__", representation)
+
+
+def _install_deepcopy(gpu: GpuState, patches: Patches) -> None:
+    """A deep copy is allocated where the tensor is."""
+    true_deepcopy = torch.Tensor.__deepcopy__
 
     def deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
         place = place_of(gpu, tensor)
@@ -313,15 +338,18 @@ def _install_values(gpu: GpuState, patches: Patches) -> None:
             memo[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
         return memo[id(tensor)]
 
+    patches.set(torch.Tensor, "__deepcopy__", deepcopy)
+
+
+def _install_addresses(patches: Patches) -> None:
+    """Tensors without memory have an address that no other storage has."""
+    true_pointer = torch.Tensor.data_ptr
+
     def data_ptr(tensor: torch.Tensor) -> int:
         if not is_meta(tensor):
             return int(true_pointer(tensor))
         return address(storage_of(tensor)) + int(tensor.storage_offset() * tensor.element_size())
 
-    patches.set(torch.Tensor, "tolist", tolist)
-    patches.set(torch.Tensor, "numpy", numpy)
-    patches.set(torch.Tensor, "__repr__", representation)
-    patches.set(torch.Tensor, "__deepcopy__", deepcopy)
     patches.set(torch.Tensor, "data_ptr", data_ptr)
 
 
