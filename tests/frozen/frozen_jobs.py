@@ -195,7 +195,8 @@ TRACES = (
 
 def freeze_plan(words: str) -> list[str]:
     """What the plans change and what they take; the wording is not part of it."""
-    found = _printed(["plan", *words.split(), "--json"])
+    pinned = [f"--{name}={value}" for name, value in AS_FROZEN.items() if f"--{name}" not in words]
+    found = _printed(["plan", *words.split(), *pinned, "--json"])
     plans = [found["fewest_changes"], found["closest"], *found["plans"]]
     numbers = [
         [

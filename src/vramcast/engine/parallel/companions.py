@@ -52,7 +52,8 @@ from vramcast.models.read.config import Config
 from vramcast.models.record.dims import Number, maximum
 from vramcast.models.record.loss import add_loss
 from vramcast.models.record.program import Program
-from vramcast.models.record.tape import DTYPES, Param
+from vramcast.models.record.tape import DTYPES, Dtype, Param
+from vramcast.setup.records import Companions
 
 COMPANIONS = ("reference", "reward", "teacher")
 AFTER_FORWARD = (BACKWARD, STEP, NEXT_FORWARD, NEXT_BACKWARD, NEXT_STEP, EVAL, SAVE)
@@ -108,6 +109,12 @@ def _check(rank: RankSetting) -> None:
             f"{', '.join(refused)} on many GPUs is not described. Estimate it on one GPU, or run the script itself: "
             "vramcast trace train.py --gpus N --rank 0"
         )
+    _check_placement(rank)
+
+
+def _check_placement(rank: RankSetting) -> None:
+    """A rank runs the whole of a companion, and on its own GPU."""
+    setup = rank.setting.setup
     asked = [
         name
         for name in COMPANIONS
@@ -127,19 +134,10 @@ def _companion(rank: RankSetting, name: str) -> Beside:
     """Its weights, and a forward without graph that gathers them where they are sharded."""
     setting, setup = rank.setting, rank.setting.setup
     place = HOST if getattr(setup.companions, name) == "cpu" else setting.device
-    asked = (
-        setup.companions.reference_dtype
-        if name == "reference"
-        else setup.companions.companion_dtype
-    )
-    dtype = DTYPES[asked] if asked else setting.program.regime.weights
-    whole = (
-        rank.whole_config
-        if name == "reference"
-        else companion_config(_undivided(rank), getattr(setup.companions, f"{name}_model"))
-    )
-    model = without_graph(setting, rank_config(whole, rank.topology, setup), dtype=dtype)
-    stored = DTYPES[asked] if asked else setting.states.recipe.weights
+    asked = _asked_dtype(setup.companions, name)
+    config = rank_config(_config_of(rank, name), rank.topology, setup)
+    model = without_graph(setting, config, dtype=asked or setting.program.regime.weights)
+    stored = asked or setting.states.recipe.weights
     params = list(_held(rank, model, name, place == HOST))
     passing = line(f"{name} model's forward (no graph)", place, NO_GRAPH, "torch.no_grad")
     running = backbone(model) if name == "reward" else model
@@ -160,6 +158,21 @@ def _companion(rank: RankSetting, name: str) -> Beside:
         found += Beside(lines=teacher_lines(setting).lines[2:])  # its logits and their softmax
     how = "sharded like the model" if _sharded(rank) and place != HOST else "whole on every rank"
     return found + Beside(assumptions=(f"the {name} model is {how} (TRL, Accelerate)",))
+
+
+def _asked_dtype(companions: Companions, name: str) -> Dtype | None:
+    """Of the companion's weights, where the job says it."""
+    is_reference = name == "reference"
+    asked = companions.reference_dtype if is_reference else companions.companion_dtype
+    return DTYPES[asked] if asked else None
+
+
+def _config_of(rank: RankSetting, name: str) -> Config:
+    """A reference is the model itself; others may be named."""
+    if name == "reference":
+        return rank.whole_config
+    companions = rank.setting.setup.companions
+    return companion_config(_undivided(rank), getattr(companions, f"{name}_model"))
 
 
 def _room(rank: RankSetting) -> int:

@@ -135,20 +135,28 @@ def _check_alike(job: Job, config: Config, gpu: Gpu | None) -> None:
 
 def _inner_sizes(job: Job, config: Config) -> Iterator[tuple[int, tuple[int, ...]]]:
     """tp within a node with the cps that model and sequence allow: none, and all others together where attention holds
-    the same beside its share for any number of them."""
+    the same in addition to its share for any number of them."""
+    is_each_apart = job.cp_style == "allgather"
     for tp in divisors(job.gpus):
         if tp > job.gpus_per_node:
             break
         trial = replace(job, tp=tp, pp=1, virtual_stages=1, schedule="1f1b")
-        legal = [
-            cp
-            for cp in divisors(job.gpus // tp)
-            if cp <= MOST_CP and _legal(replace(trial, cp=cp), config)
-        ]
+        legal = tuple(_legal_cps(trial, config))
+        if is_each_apart:
+            yield from ((tp, (cp,)) for cp in legal)
+            continue
+        if 1 in legal:
+            yield tp, (1,)
         more = tuple(cp for cp in legal if cp > 1)
-        yield from ((tp, (cp,)) for cp in legal if cp == 1 or job.cp_style == "allgather")
-        if more and job.cp_style != "allgather":
+        if more:
             yield tp, more
+
+
+def _legal_cps(job: Job, config: Config) -> Iterator[int]:
+    """Sizes of context parallelism that the job could have, smallest first."""
+    for cp in divisors(job.gpus // job.tp):
+        if cp <= MOST_CP and _legal(replace(job, cp=cp), config):
+            yield cp
 
 
 def _legal(job: Job, config: Config) -> bool:

@@ -383,19 +383,11 @@ class _Zero3(Fsdp2Gathering):
 
 
 def zero3_change(setup: Setup, units: list[Unit], topology: Topology) -> Change:
+    """ZeRO-3's gathering and reducing in the stream of a step."""
+
     def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
-        head = {index for index, placed in enumerate(program.sections) if placed.name == "head"}
-        outside = frozenset(
-            u.number for u in units if head & set(u.sections) and "loss" in program.regime.fused
-        )
-        again = [
-            any(mode.recompute(program.sections[at]) == "full" for at in unit.sections)
-            for unit in units
-        ]
-        uses = [
-            0 if u.number in outside else 1 + recomputed
-            for u, recomputed in zip(units, again, strict=True)
-        ]
+        external = _external_units(units, program)
+        uses = [_uses(unit, program, mode, external) for unit in units]
         trained = [param for param in program.params() if param.trainable]
         facts = _Zero3Facts(
             bucket=setup.parallel.reduce_bucket or REDUCE_BUCKET,
@@ -403,11 +395,27 @@ def zero3_change(setup: Setup, units: list[Unit], topology: Topology) -> Change:
             item=max((param.dtype.nbytes for param in trained), default=2),
             offloads=offloads_optimizer(setup.offload),
             kept=kept_until_backward([unit.elements for unit in units], uses),
-            external=outside,
+            external=external,
         )
         return _Weaver(units, _Zero3(units, facts), len(program.sections) - 1).run(stream)
 
     return change
+
+
+def _external_units(units: list[Unit], program: Program) -> frozenset[int]:
+    """Units with the head, where a fused loss uses its weight and the head itself is not run."""
+    if "loss" not in program.regime.fused:
+        return frozenset()
+    head = {index for index, placed in enumerate(program.sections) if placed.name == "head"}
+    return frozenset(unit.number for unit in units if head & set(unit.sections))
+
+
+def _uses(unit: Unit, program: Program, mode: Mode, external: frozenset[int]) -> int:
+    """How often a step runs the unit forward: twice where it is recomputed."""
+    if unit.number in external:
+        return 0
+    placed = (program.sections[index] for index in unit.sections)
+    return 1 + any(mode.recompute(place) == "full" for place in placed)
 
 
 Make = Callable[..., Fsdp2Gathering]

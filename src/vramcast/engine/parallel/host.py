@@ -176,13 +176,18 @@ def _optimizer(setup: Setup, states: RankStates, topology: Topology, ranks: int)
             Category.MASTER,
             "offloaded optimizer",
         )
-    if topology.strategy not in ("zero1", "zero2", "zero3"):
+    if topology.strategy in ("zero1", "zero2", "zero3"):
+        yield from _zero_gradients(states, topology, ranks)
+    else:
         each = [param.nbytes for param in trained]
         yield _line(
             ON_THEIR_WAY, PINNED, PHASES, _pinned(each) * ranks, Category.GRADIENTS, ROUNDING
         )
-        return
-    numel = sum(param.numel for param in trained)
+
+
+def _zero_gradients(states: RankStates, topology: Topology, ranks: int) -> Iterator[Entry]:
+    """DeepSpeed's gradients on the host: in fp32 for the optimizer, and those that come from the GPU."""
+    numel = sum(param.numel for param in states.params if param.trainable)
     fp32 = [4 * min(SUB_GROUP, numel - start) for start in range(0, numel, SUB_GROUP)]
     yield _line(
         "fp32 gradients of the optimizer",
@@ -193,10 +198,8 @@ def _optimizer(setup: Setup, states: RankStates, topology: Topology, ranks: int)
         "deepspeed/runtime/zero: `.grad` of the flat fp32 partitions; pinned with offload_optimizer.pin_memory",
     )
     if topology.strategy == "zero3":
-        moved, where = (
-            numel * states.recipe.weights.nbytes,
-            "stage3.py: grad_partitions_flat_buffer",
-        )
+        moved = numel * states.recipe.weights.nbytes
+        where = "stage3.py: grad_partitions_flat_buffer"
     else:
         moved = max((param.nbytes for param in states.weights if param.trainable), default=0)
         where = (

@@ -295,9 +295,9 @@ def forecast_ranks(
     too_large = TooLarge(asked_bytes=peaks[fullest.stage])
     outside = outside_entries(setup, gpu, topology, DEVICE)
     most = least_left(setup, gpu, topology) if gpu is not None and must_fit else None
-    if most is not None and most < too_large.asked_bytes:
+    if _exceeds(too_large.asked_bytes, most):
         return too_large
-    if most is not None and most < fullest.loaded_bytes:
+    if _exceeds(fullest.loaded_bytes, most):
         return TooLarge(asked_bytes=fullest.loaded_bytes)
     whole = _whole_model(setup, config, gpu)
     extra = rank_other_lines(setup, config, gpu, topology, fullest, sizes)
@@ -305,7 +305,8 @@ def forecast_ranks(
     streams = (stream, fullest.step.later(stream))
     replayed = _replayed(fullest, streams, extra, gpu, sum(entry.nbytes for entry in outside), most)
     cached = replayed.peak_reserved_bytes - replayed.peak_requested_bytes
-    if most is not None and (replayed.out_of_memory or too_large.asked_bytes + cached > most):
+    runs_out = most is not None and replayed.out_of_memory
+    if runs_out or _exceeds(too_large.asked_bytes + cached, most):
         return TooLarge(asked_bytes=max(too_large.asked_bytes, replayed.peak_requested_bytes))
     entries = (
         *fullest.lying,
@@ -336,10 +337,13 @@ def forecast_ranks(
     forecast = bill.forecast()
     if extra.resident:
         peaks[fullest.stage] = forecast.ledger.peak(DEVICE).allocated_bytes
-    by_stage = tuple(
-        _rank_peak(topology, rank.stage, peak) for rank, peak in zip(ranks, peaks, strict=True)
-    )
-    return replace(forecast, ranks=by_stage)
+    by_stage = (_rank_peak(topology, stage, peak) for stage, peak in enumerate(peaks))
+    return replace(forecast, ranks=tuple(by_stage))
+
+
+def _exceeds(nbytes: int, most: int | None) -> bool:
+    """Is this more than the card has left? None: it does not matter."""
+    return most is not None and nbytes > most
 
 
 def _host_entries(rank: Rank, config: Config, whole: States, sizes: Sizes) -> Iterator[Entry]:

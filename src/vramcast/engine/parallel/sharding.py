@@ -132,36 +132,41 @@ def packed_bytes(param: Param) -> int | None:
 
 
 def _shared(setup: Setup, program: Program, topology: Topology, whole: Params) -> RankStates:
-    cut, strategy = _cutter(topology), topology.strategy
+    """The rank's part of each state, as the strategy shards it."""
+    strategy = topology.strategy
     if strategy in ("none", "ddp"):
-        tables = whole_tables(setup.versions, program, topology)
-        names = {table.name for table in tables}
-        gradients = Params(
-            held_whole(param, topology) if param.name in names else param for param in whole
-        )
-        return RankStates(
-            params=whole, setup=setup, weights=whole, gradients=gradients, tables=tables
-        )
+        return _replicated(setup, program, topology, whole)
     if strategy == "fsdp1" or (strategy == "zero3" and setup.versions.framework == "megatron"):
         flat = _flat_units(program, whole, topology)
         return RankStates(params=flat, setup=setup, weights=flat, gradients=flat)
-    if strategy == "fsdp2":
-        shares = Params(cut(param) for param in whole)
-        return RankStates(params=shares, setup=setup, weights=shares, gradients=shares)
-    if strategy == "zero3":
-        shares = Params(cut(param) for param in whole)
-        kept = tuple(
-            replace(param, name=param.name + KEPT_WHOLE)
-            for param in whole
-            if param.numel <= PERSISTENT
-        )
-        return RankStates(
-            params=shares, setup=setup, weights=Params((*shares, *kept)), gradients=shares
-        )
+    if strategy in ("fsdp2", "zero3"):
+        return _cut_by_parameter(setup, topology, whole)
     flat = _flat(whole, topology)
     return RankStates(
         params=flat, setup=setup, weights=whole, gradients=flat if strategy == "zero2" else whole
     )
+
+
+def _replicated(setup: Setup, program: Program, topology: Topology, whole: Params) -> RankStates:
+    """Every rank has all states; gradients of some tables are not even divided over tp."""
+    tables = whole_tables(setup.versions, program, topology)
+    names = {table.name for table in tables}
+    gradients = Params(
+        held_whole(param, topology) if param.name in names else param for param in whole
+    )
+    return RankStates(params=whole, setup=setup, weights=whole, gradients=gradients, tables=tables)
+
+
+def _cut_by_parameter(setup: Setup, topology: Topology, whole: Params) -> RankStates:
+    """FSDP2 and ZeRO-3 shard parameter by parameter; ZeRO-3 keeps small ones whole in addition."""
+    cut = _cutter(topology)
+    shares = Params(cut(param) for param in whole)
+    kept: tuple[Param, ...] = ()
+    if topology.strategy == "zero3":
+        small = (param for param in whole if param.numel <= PERSISTENT)
+        kept = tuple(replace(param, name=param.name + KEPT_WHOLE) for param in small)
+    weights = Params((*shares, *kept)) if topology.strategy == "zero3" else shares
+    return RankStates(params=shares, setup=setup, weights=weights, gradients=shares)
 
 
 def _stored(param: Param, setup: Setup, topology: Topology) -> Param:

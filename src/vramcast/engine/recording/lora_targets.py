@@ -36,7 +36,7 @@ def lora_matches(
 ) -> Callable[[str, str], bool]:
     """`all-linear` is every linear but the head; a name matches the whole path or its end. `moved`: see MOVED."""
     everything = targets == ALL_LINEAR
-    found = moved.keys() if everything else moved.keys() & {_last(target) for target in targets}
+    found = moved.keys() if everything else _moved_targets(targets, moved)
     _check_joined(found, moved)
     parameters = {moved[name] for name in found}
     modules = tuple(target for target in targets if _last(target) not in moved)
@@ -46,9 +46,18 @@ def lora_matches(
             return _last(name) in parameters
         if everything:
             return kind == "linear" and _last(name) not in moved
-        return any(name == target or name.endswith(f".{target}") for target in modules)
+        return _ends_with_any(name, modules)
 
     return matches
+
+
+def _moved_targets(targets: tuple[str, ...], moved: Mapping[str, str]) -> Set[str]:
+    """Names of modules that are parts of one parameter now."""
+    return moved.keys() & {_last(target) for target in targets}
+
+
+def _ends_with_any(name: str, targets: tuple[str, ...]) -> bool:
+    return any(name == target or name.endswith(f".{target}") for target in targets)
 
 
 def _check_joined(found: Set[str], moved: Mapping[str, str]) -> None:

@@ -74,24 +74,34 @@ def _check_targets(adapter: Adapter, params: list[Param], program: Program) -> N
     if adapter.rank is None:
         return
     if program.regime.code != "transformers":
-        known = (*own_targets(program.regime.code), "all-linear")
-        for target in adapter.targets:
-            if target not in known:
-                raise unknown(f"lora-targets of {program.regime.code}", target, known)
+        _check_own_targets(adapter, program.regime.code)
         return
-    adapted = {
-        param.name.partition(".base_layer")[0] for param in params if ".base_layer." in param.name
-    }
-    missing = [
-        target
-        for target in adapter.targets
-        if target != "all-linear"
-        and not any(name == target or name.endswith(f".{target}") for name in adapted)
-    ]
+    adapted = _adapted_modules(params)
+    targets = [target for target in adapter.targets if target != "all-linear"]
+    missing = [target for target in targets if not _is_end_of_any(target, adapted)]
     if missing or not adapted:
         raise InputError(
             f"lora-targets {', '.join(missing or adapter.targets)} match no module. {_modules(program)}"
         )
+
+
+def _check_own_targets(adapter: Adapter, code: str) -> None:
+    """A framework with its own adapters has its own names for them."""
+    known = (*own_targets(code), "all-linear")
+    for target in adapter.targets:
+        if target not in known:
+            raise unknown(f"lora-targets of {code}", target, known)
+
+
+def _adapted_modules(params: list[Param]) -> set[str]:
+    """Paths of the modules that were given an adapter."""
+    names = (param.name for param in params)
+    return {name.partition(".base_layer")[0] for name in names if ".base_layer." in name}
+
+
+def _is_end_of_any(target: str, paths: set[str]) -> bool:
+    """Is the target a whole path, or the end of one?"""
+    return any(path == target or path.endswith(f".{target}") for path in paths)
 
 
 def _modules(program: Program) -> str:

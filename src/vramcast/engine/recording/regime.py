@@ -192,18 +192,33 @@ def attention_kernel(setup: Setup, config: Config, gpu: Gpu | None) -> str:
     """What `sdpa` comes to on this card: flash for 16-bit without a mask on Ampere and later, else efficient."""
     if setup.kernels.attention != "sdpa":
         return setup.kernels.attention
-    transformers, torch = setup.versions.transformers, setup.versions.torch
-    own = setup.versions.framework in OWN_CODE
-    if torch < (2, 0) or not (own or supports_sdpa(config.model_type, transformers, torch)):
+    if not _calls_sdpa(setup.versions, config):
         return "eager"
+    is_masked = setup.data.longest_seq is not None or config.model_type in ALWAYS_MASKED
+    is_16bit = _attention_dtype(setup) in (BF16, F16)
+    return "flash" if is_16bit and not is_masked and _is_ampere(gpu) else "efficient"
+
+
+def _calls_sdpa(versions: Versions, config: Config) -> bool:
+    """Does the model's code, in these versions, call torch's scaled_dot_product_attention?"""
+    if versions.torch < (2, 0):
+        return False
+    if versions.framework in OWN_CODE:
+        return True
+    return supports_sdpa(config.model_type, versions.transformers, versions.torch)
+
+
+def _attention_dtype(setup: Setup) -> Dtype:
+    """Of queries and keys: hidden states may have been raised to fp32, and so are they."""
     recipe = setup.precision
-    raised = setup.adapter.quantize != "none" and raises_to_fp32(
-        setup
-    )  # hidden states then, and so queries and keys
-    compute = recipe.autocast or (F32 if raised else recipe.weights)
-    ampere = gpu is None or gpu.compute_capability is None or gpu.compute_capability >= (8, 0)
-    bare = setup.data.longest_seq is None and config.model_type not in ALWAYS_MASKED
-    return "flash" if compute in (BF16, F16) and ampere and bare else "efficient"
+    is_raised = setup.adapter.quantize != "none" and raises_to_fp32(setup)
+    return recipe.autocast or (F32 if is_raised else recipe.weights)
+
+
+def _is_ampere(gpu: Gpu | None) -> bool:
+    """Ampere or later, which an unknown card is taken to be."""
+    capability = gpu.compute_capability if gpu is not None else None
+    return capability is None or capability >= (8, 0)
 
 
 ALWAYS_MASKED = frozenset({"t5", "mt5", "umt5", "falcon"})  # a bias or a mask goes with every call

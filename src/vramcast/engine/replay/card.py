@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
@@ -36,13 +37,8 @@ def step_script(
         for param in states.trained
         if not is_paged(setup.optimizer, param)
     )
-    weights = tuple(param.nbytes for param in states.params)
-    if step.accumulates_apart:
-        weights += tuple(gradient_bytes(param, states.recipe) for param in states.trained)
-    for held in (states.recipe.master, setup.companions.ema == "same"):
-        weights += tuple(4 * param.numel for param in states.trained) if held else ()
     return Script(
-        weights=(*weights, *resident),
+        weights=(*_tensors_from_start(step), *resident),
         first=first,
         later=later,
         states=tuple(chain.from_iterable(made)),
@@ -56,6 +52,17 @@ def step_script(
         accumulates=setup.data.accumulate > 1,
         zero_grad_behind=step.grads_in_forward and not step.zeroed_in_place,
     )
+
+
+def _tensors_from_start(step: Step) -> Iterator[int]:
+    """Weights, gradients that are never dropped, master weights, and an average of weights on the same device."""
+    states = step.states
+    yield from (param.nbytes for param in states.params)
+    if step.accumulates_apart:
+        yield from (gradient_bytes(param, states.recipe) for param in states.trained)
+    for is_held in (states.recipe.master, step.setup.companions.ema == "same"):
+        if is_held:
+            yield from (4 * param.numel for param in states.trained)
 
 
 def roughly_reserved(largest: Script, longest: int) -> Measure:

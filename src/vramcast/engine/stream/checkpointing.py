@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from vramcast.engine.lines.amounts import Amounts
 from vramcast.engine.stream.events import IN, OUT, Event, kept_ids
-from vramcast.engine.stream.timeline import KEEP, Change, Chunk, Mode, links_of
+from vramcast.engine.stream.timeline import KEEP, Change, Chunk, Memo, Mode, links_of
 from vramcast.errors import InputError
 from vramcast.ledger import BACKWARD, FORWARD, PHASES, PINNED, Category
 from vramcast.models.record.dims import product_text
@@ -75,15 +75,12 @@ def changes_of(setup: Setup) -> tuple[Change, ...]:
 
 def reentrant(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
     """A recomputed block's output lives until the block's own backward is over."""
-    made: dict[int, tuple[list[Event], list[Event]]] = {}  # with the lists whose ids are keys
+    memo = Memo({})
     waiting: Chunk | None = None
     left = 0
     for chunk in stream:
         if chunk.again:
-            if id(chunk.events) not in made:
-                rest = [event for event in chunk.events if event.key != OUT or event.sign > 0]
-                made[id(chunk.events)] = (chunk.events, rest)
-            kept = made[id(chunk.events)][1]
+            kept = memo.of_list(_without_free_of_output, chunk.events)
             if len(kept) < len(chunk.events):
                 waiting, left = chunk, 2  # the block's backward, then its clean-up
             yield Chunk(chunk.phase, chunk.section, kept, chunk.incoming, again=True)
@@ -91,9 +88,17 @@ def reentrant(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator
         yield chunk
         left -= 1
         if waiting is not None and left == 0:
-            out = [event for event in waiting.events if event.key == OUT and event.sign < 0]
-            yield Chunk(waiting.phase, waiting.section, out, waiting.incoming, again=True)
+            frees = [event for event in waiting.events if _frees_output(event)]
+            yield Chunk(waiting.phase, waiting.section, frees, waiting.incoming, again=True)
             waiting = None
+
+
+def _frees_output(event: Event) -> bool:
+    return event.key == OUT and event.sign < 0
+
+
+def _without_free_of_output(events: list[Event]) -> list[Event]:
+    return [event for event in events if not _frees_output(event)]
 
 
 def asked_for(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -122,36 +127,51 @@ def asked_for(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator
 
 
 def offloaded(stash: int) -> Change:
-    """Block inputs go to the host once the block (and `stash` blocks behind it) has run, and come back for its
+    """Block inputs go to the host once the block (and `stash` blocks after it) has run, and come back for its
     recomputation."""
 
     def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
         away = frozenset(offloaded_blocks(program, mode))
-        made: dict[tuple[int, int], list[Event]] = {}
+        moves = _InputMoves(program)
         under_way: list[int] = []
-
-        def moved(index: int, sign: int) -> Chunk:
-            section = program.sections[index].section
-            if (sign, id(section)) not in made:
-                entry = section.inputs[0].storage
-                made[sign, id(section)] = [Event(sign, IN, entry.nbytes, "activation", entry.label)]
-            return Chunk(FORWARD if sign < 0 else BACKWARD, index, made[sign, id(section)])
-
         seen: set[int] = set()
         for chunk in stream:
             if chunk.phase == BACKWARD and under_way:
-                yield from (moved(index, -1) for index in under_way)
+                yield from map(moves.to_host, under_way)
                 under_way.clear()
-            if chunk.again and chunk.section in away:
-                yield moved(chunk.section, 1)
+            is_away = chunk.section in away
+            if chunk.again and is_away:
+                yield moves.to_device(chunk.section)
             yield chunk
-            if chunk.phase == FORWARD and chunk.section in away and chunk.section not in seen:
+            if chunk.phase == FORWARD and is_away and chunk.section not in seen:
                 seen.add(chunk.section)
                 under_way.append(chunk.section)
                 if len(under_way) > stash:
-                    yield moved(under_way.pop(0), -1)
+                    yield moves.to_host(under_way.pop(0))
 
     return change
+
+
+class _InputMoves:
+    """Moves of block inputs between device and host; identical blocks share their events."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._made: dict[tuple[int, int], list[Event]] = {}
+
+    def to_host(self, index: int) -> Chunk:
+        return Chunk(FORWARD, index, self._events(index, -1))
+
+    def to_device(self, index: int) -> Chunk:
+        return Chunk(BACKWARD, index, self._events(index, 1))
+
+    def _events(self, index: int, sign: int) -> list[Event]:
+        section = self._program.sections[index].section
+        key = (sign, id(section))
+        if key not in self._made:
+            entry = section.inputs[0].storage
+            self._made[key] = [Event(sign, IN, entry.nbytes, "activation", entry.label)]
+        return self._made[key]
 
 
 def offloaded_blocks(program: Program, mode: Mode) -> Iterator[int]:

@@ -24,21 +24,25 @@ class Kept:
 def kept(section: Section) -> tuple[Kept, ...]:
     """Every storage once, in the order in which it is first needed. Tensors from outside (masks, tables, encoder
     states) are not the section's: they are alive anyway."""
-    born = {id(op.output.storage) for op in section.ops if op.output.owner is None}
     inputs = {id(value.storage) for value in section.inputs}
-    internal = {id(value) for op in section.ops for value in op.inputs}
+    outside = _outside_ids(section) - inputs
     found: dict[int, tuple[Value, list[str]]] = {}
     for op in section.ops:
         for value in op.saved:
-            key = id(value)
-            outside = key not in born and key not in inputs and key in internal
-            if not outside:
-                needs = found.setdefault(key, (value, []))[1]
+            if id(value) not in outside:
+                needs = found.setdefault(id(value), (value, []))[1]
                 needs.append(f"{op.module.rpartition('.')[2]} {op.name}".strip())
     return tuple(
         Kept(value=value, needed_by=tuple(dict.fromkeys(needs)), is_input=key in inputs)
         for key, (value, needs) in found.items()
     )
+
+
+def _outside_ids(section: Section) -> set[int]:
+    """Ids of what ops use and no op of the section made."""
+    made = {id(op.output.storage) for op in section.ops if op.output.owner is None}
+    used = {id(value) for op in section.ops for value in op.inputs}
+    return used - made
 
 
 def kept_bytes(section: Section, *, weight_copies: bool = False) -> Number:
