@@ -1,12 +1,12 @@
-"""The formula engine: a Job in, a Forecast out. Other packages import from here, never from the rooms behind.
+"""The formula engine: a Job in, a Forecast out. Other packages import from here, never from the modules inside.
 
-Questions of everybody: `estimate`, `sweep`, `list_saved_tensors`, `search_divisions`.
-Questions of searches (`plan`), which ask about thousands of jobs and share what these have in common:
-`estimate_if_it_may_fit` with `Drafts`, and peaks without a bill from `Recording` (one GPU) and `RankPrices` (many).
-What a time model needs beside the bytes: the recorded `Program`, its `Rank`s, its FSDP units.
-What a comparison with a trace needs, tensor by tensor: the stream of a draft, `phase_peaks` and `alive_at` of it.
+For everyone: `estimate`, `sweep`, `list_saved_tensors`, `search_divisions`.
+For searches (`plan`), which evaluate thousands of jobs and share what these have in common: `estimate_if_it_may_fit`
+with `Drafts`, and peaks without a breakdown from `Recording` (one GPU) and `RankPrices` (many).
+For time models: the recorded `Program`, its `Rank`s, its FSDP units.
+For comparisons with a trace, tensor by tensor: the stream of a draft, and its `phase_peaks` and `alive_at`.
 
-What `estimate` needs is loaded with the package; the rest when it is first used, since some of it needs NumPy.
+What `estimate` needs is imported with the package. The rest is imported on first use, since some of it needs NumPy.
 """
 
 from __future__ import annotations

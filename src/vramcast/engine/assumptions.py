@@ -14,7 +14,7 @@ from vramcast.setup.profiles import explain_precision
 
 
 def list_assumptions(said: Job, config: Config | None) -> tuple[str, ...]:
-    """What was not said and had to be decided."""
+    """One sentence for each option that the job left open."""
     job, setup = complete(said), resolve(said)
     texts = [f"precision {job.precision}: {setup.precision.whose}"]
     if said.precision is None:

@@ -36,14 +36,15 @@ from vramcast.setup import Setup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TooLarge:
-    """The job cannot fit; `asked_bytes` is a lower bound of its peak on the fullest device, allocator apart."""
+    """The job cannot fit. `asked_bytes` is a lower bound of its peak on the fullest device, without the allocator's
+    rounding and cached blocks."""
 
     asked_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remarks:
-    """Sentences that go with a bill."""
+    """Sentences that are printed with a breakdown."""
 
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -82,7 +83,7 @@ class Bill:
         )
 
     def _top_level(self) -> Level:
-        """How far the bill goes: the CUDA context depends on the card, the allocator on activations."""
+        """The highest level that is known: the CUDA context needs a card, the allocator's share needs activations."""
         if not self.knows_activations:
             return Level.ALLOCATED
         return Level.PROCESS if self.gpu else Level.RESERVED
@@ -101,7 +102,7 @@ def job_phases(setup: Setup) -> tuple[str, ...]:
 
 
 def cut_to_phases(entries: Iterable[Entry], phases: tuple[str, ...]) -> tuple[Entry, ...]:
-    """Entries cut to these phases; those that are empty or alive in none of them are left out."""
+    """Entries restricted to these phases. Entries that are empty or alive in none of them are left out."""
     cut = (
         replace(entry, phases=tuple(phase for phase in entry.phases if phase in phases))
         for entry in entries
@@ -126,7 +127,7 @@ def count_layers(program: Program) -> int:
 
 
 def allocator_slack(replayed: Replayed, place: str = DEVICE) -> list[Entry]:
-    """What the allocator adds: rounding inside blocks, and cached blocks that fit nothing."""
+    """What the allocator adds: rounding inside blocks, and cached blocks that no request fits."""
     rounding = replayed.peak_allocated_bytes - replayed.peak_requested_bytes
     cached = replayed.peak_reserved_bytes - replayed.peak_allocated_bytes
     inside = Entry(

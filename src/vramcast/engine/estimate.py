@@ -3,8 +3,8 @@
 1. `resolve` decides what the job left open (see `setup`).
 2. `read_model` finds the model's config.
 3. One of four ways is chosen, here and nowhere else: a bare count of parameters, one GPU, many GPUs, model editing.
-4. Each way makes entries (states, what a step makes, companions, overheads) and lets the allocator model say what
-   torch would reserve; `bill` assembles them.
+4. Each way makes entries (states, tensors of a step, companions, overheads) and replays them in the allocator model,
+   which gives what torch would reserve. `bill` assembles the result.
 
 No torch, no network.
 """
@@ -52,7 +52,7 @@ from vramcast.setup.precision import card_warnings
 from vramcast.setup.records import Versions
 from vramcast.units import format_bytes, format_gib
 
-# Options that mean nothing where only a number of parameters is known, and their values if not said.
+# Options without effect if only the number of parameters is known, and their default values.
 NEED_LAYERS = {
     "lora_rank": None,
     "quantize": "none",
@@ -77,7 +77,7 @@ class Question:
     """A job with its model and its card looked up."""
 
     said: Job
-    job: Job  # with what its framework does where nothing was said
+    job: Job  # with the framework's defaults filled in
     setup: Setup
     gpu: Gpu | None
     source: ModelSource
@@ -96,8 +96,8 @@ class Question:
 
 
 def estimate(job: Job, *, with_scaling: bool = True, drafts: Drafts | None = None) -> Forecast:
-    """The memory of a job. `with_scaling`: also how it grows with the length, which takes recordings of its own.
-    `drafts`: what was recorded for jobs like this one."""
+    """The memory of a job. `with_scaling`: also how it grows with the length, which needs further recordings.
+    `drafts`: recordings shared with similar jobs."""
     said, job = job, complete(job)
     setup = resolve(job)
     gpu = find_gpu(job.gpu) if job.gpu else None
@@ -126,8 +126,8 @@ def estimate(job: Job, *, with_scaling: bool = True, drafts: Drafts | None = Non
 def estimate_if_it_may_fit(
     job: Job, at_least_bytes: int = 0, drafts: Drafts | None = None
 ) -> Forecast | TooLarge:
-    """For searches: no bill is made where the card runs out of memory, or where context and workspaces at their upper
-    end leave too little of it. Model and card must be known. `at_least_bytes`: a lower bound of the peak."""
+    """For searches: no breakdown is made if the card runs out of memory, or if the upper estimates of CUDA context and
+    workspaces leave too little of it. Model and card must be known. `at_least_bytes`: a lower bound of the peak."""
     said, job = job, complete(job)
     assert job.gpu is not None
     assert job.model is not None
@@ -157,20 +157,20 @@ def estimate_if_it_may_fit(
 
 
 def least_left(versions: Versions, gpu: Gpu) -> int:
-    """What a card leaves for tensors where context and workspaces are at the upper end of what is assumed."""
+    """Bytes of a card that are left for tensors if CUDA context and workspaces reach their upper estimates."""
     assumed = (*context_entries(versions, gpu, DEVICE), *workspace_entries(versions, gpu, DEVICE))
     ranges = [(entry.nbytes, entry.range_bytes) for entry in assumed if entry.range_bytes]
     return room_on(versions, gpu) - sum(upper - nbytes for nbytes, (_, upper) in ranges)
 
 
 def context_bytes(job: Job, gpu: Gpu | None) -> int:
-    """What the CUDA context takes of the card before anything is allocated."""
+    """Bytes of the card that the CUDA context takes before anything is allocated."""
     entries = context_entries(resolve(job).versions, gpu, DEVICE)
     return sum(entry.nbytes for entry in entries)
 
 
 def reserved_bytes(job: Job, gpu: Gpu | None, drafts: Drafts) -> int:
-    """What torch reserves at the peak of a job on one GPU."""
+    """Bytes that torch reserves at the peak of a job on one GPU."""
     setup = resolve(job)
     return replayed_on_card(drafts.of(setup).script, gpu, setup).peak_reserved_bytes
 
@@ -184,7 +184,7 @@ def record_model(job: Job, config: Config, gpu: Gpu | None) -> Program:
 def _estimate_states(
     job: Job, states: States, gpu: Gpu | None, name: str, notes: tuple[str, ...]
 ) -> Forecast:
-    """Weights, gradients and states of something whose architecture is unknown: a lower bound."""
+    """Weights, gradients and states of a model whose architecture is unknown: a lower bound."""
     asked = [name for name, value in NEED_LAYERS.items() if getattr(job, name) != value]
     if asked:
         names = ", ".join(name.replace("_", "-") for name in asked)
@@ -245,7 +245,7 @@ def _estimate_edit(question: Question) -> Forecast:
 
 
 def _bill_one_gpu(question: Question, draft: Draft, replayed: Replayed) -> Forecast:
-    """What a step makes and what is there throughout, as entries; then the allocator's share."""
+    """Entries of a step's tensors and of what is allocated all the time, then the allocator's share."""
     setup, gpu, step, extra = question.setup, question.gpu, draft.step, draft.extra
     lines = step.lines(draft.stream, draft.later)
     texts = dict(describe_activations(step.program, setup.checkpointing))
@@ -282,7 +282,7 @@ def _devices(extra: Beside) -> tuple[str, ...]:
 
 
 def _bill_edit(question: Question, *, must_fit: bool) -> Forecast | TooLarge:
-    """A model-editing job: other lines, other phases, perhaps two devices, each with an allocator of its own."""
+    """A model-editing job: it has its own lines and phases, and one or two devices, each with its own allocator."""
     setup, config, gpu = question.setup, question.config, question.gpu
     check_edit(setup)
     sizes = sizes_of(setup.data, config)
@@ -351,7 +351,7 @@ def at_length(job: Job, seq: int) -> Job:
 
 
 def _compare_padding(job: Job) -> list[str]:
-    """The peak comes from the longest batch; what would the average one take?"""
+    """The peak comes from the longest batch. Says what a batch of average length would take."""
     if job.longest_seq is None or job.seq is None or job.seq == job.longest_seq:
         return []
     if job.seq > job.longest_seq:

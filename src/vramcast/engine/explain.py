@@ -42,7 +42,7 @@ class LayerTensors:
 
 
 def list_saved_tensors(job: Job, components: frozenset[str]) -> tuple[LayerTensors, ...]:
-    """Nothing where the model is only a count or a table of parameters."""
+    """Saved tensors per kind of layer; empty if the model is only a count or a table of parameters."""
     config = None if job.model is None else read_model(job.model).config
     if config is None:
         return ()
@@ -62,7 +62,7 @@ def list_saved_tensors(job: Job, components: frozenset[str]) -> tuple[LayerTenso
 
 
 def _count_layers(program: Program) -> list[tuple[PlacedSection, int]]:
-    """Each recorded section once, with how often it occurs."""
+    """Each recorded section once, with its number of occurrences."""
     counts: dict[int, tuple[PlacedSection, int]] = {}
     for placed in program.sections:
         first, count = counts.get(id(placed.section), (placed, 0))

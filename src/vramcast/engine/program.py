@@ -14,7 +14,7 @@ def record_job(setup: Setup, config: Config, gpu: Gpu | None, sizes: Sizes) -> P
     if is_divided(setup):
         from vramcast.engine.parallel.ranks import (
             record_rank,
-        )  # loaded where it is used: most jobs have one GPU
+        )  # imported here: most jobs have one GPU
 
         return record_rank(setup, config, gpu, sizes)
     return record_on_one_gpu(setup, config, gpu, sizes)

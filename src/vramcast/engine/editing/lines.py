@@ -1,8 +1,9 @@
-"""A model-editing job (MEND and its like): a frozen model, a few inner weights, an editor that turns their gradients
-into new weights, and several forwards of the edited model per step, on one device or two.
+"""A model-editing job (such as MEND), on one device or two.
 
-In come the job and its recorded model, out come lines per device. The edited model is no copy: every weight but the
-inner ones is the base's own tensor. Sizes of the published method: Mitchell et al. 2022, and EasyEdit's trainer.
+The model is frozen. An editor network turns gradients of a few inner weights into new weights; each step then runs
+several forwards of the edited model. Input: the job and its recorded model. Output: lines per device. The edited model
+is not a copy: it shares all weights but the inner ones with the base. Sizes follow Mitchell et al. 2022 and EasyEdit's
+trainer.
 """
 
 from __future__ import annotations
@@ -36,13 +37,15 @@ PHASES_OF_EDITING = (LOAD, EDIT, FORWARD, LOSS, BACKWARD, STEP)
 TRAINING = PHASES_OF_EDITING[1:]
 EDITED = (FORWARD, LOSS, BACKWARD)
 BASE_FORWARDS = (
-    2  # of the unedited model, without graph, for the loss that keeps everything else as it was
+    2  # of the unedited model, without graph: for the loss term that keeps other outputs unchanged
 )
-OWN_LOSS_BYTES = 12  # per logit: the model's own loss (fp32, log-softmax) and the editor's clone beside its log-softmax
+OWN_LOSS_BYTES = (
+    12  # per logit: fp32 log-softmax of the model's loss; the editor's clone and its log-softmax
+)
 
 
 def check_edit(setup: Setup) -> None:
-    """Editing stands alone: keys that it would not honour are refused."""
+    """Raise InputError for options that have no effect in an editing job."""
     companions, phases, adapter = setup.companions, setup.phases, setup.adapter
     asked = {
         "loop": setup.loop.gate != "plain",
@@ -65,7 +68,7 @@ def check_edit(setup: Setup) -> None:
 
 
 def sub_device(editing: Editing, device: str) -> str:
-    """`1`, `cuda:1`, `cuda:01` are one name; the main device is no second one."""
+    """The second device: `1`, `cuda:1` and `cuda:01` mean the same. It must not be the main device."""
     if editing.sub_device is None:
         return device
     match = re.fullmatch(r"(?:cuda:)?([0-9]{1,3})", editing.sub_device.strip().lower())
@@ -84,7 +87,7 @@ def sub_device(editing: Editing, device: str) -> str:
 
 
 def edit_regime(editing: Editing, config: Config, regime: Regime, sizes: Sizes) -> Regime:
-    """Only what the inner backward gives gradients to is trainable; below it nothing is kept."""
+    """Only parameters with gradients in the inner backward are trainable; layers before them save nothing."""
     params = list(record(config, replace(regime, grad=False), sizes).params())
     names = frozenset(param.name for param in trained_params(editing, params))
     return replace(regime, trainable=lambda name: name in names)
@@ -116,8 +119,8 @@ def _example(params: list[Param]) -> str:
 
 
 def trained_params(editing: Editing, params: Iterable[Param]) -> list[Param]:
-    """The inner ones; or all from the first of them on, as where requires_grad is left on. transformers registers the
-    norms of a layer behind its projections."""
+    """The inner parameters, or all from the first of them on if requires_grad is left on. The norms of the first edited
+    layer belong to it too, since transformers registers them after the projections."""
     known = list(params)
     inner = inner_params(editing, known)
     if editing.gradients == "inner":
@@ -149,7 +152,7 @@ def editor_parameters(editing: Editing, inner: Iterable[Param]) -> int:
     return total
 
 
-# ---- the bill
+# ---- lines of the breakdown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +161,7 @@ class _Edit:
 
     setting: Setting
     inner: list[Param]
-    first: int  # place of the first edited layer in the program
+    first: int  # index of the first edited layer's section
     sub: str
 
     @property
@@ -172,7 +175,7 @@ class _Edit:
 
     @property
     def together(self) -> int:
-        """Forwards of the edited model whose graphs are alive at once."""
+        """How many forwards of the edited model have their graphs alive at the same time."""
         return (
             self.setting.setup.editing.forwards
             if self.setting.setup.editing.graph == "joint"
@@ -189,7 +192,7 @@ class _Edit:
         return list(step_events(self.setting.program, mode))
 
     def is_inner(self, item: Stamped) -> bool:
-        """Is this the gradient of an inner weight? The edited forwards' backward makes no others."""
+        """Is this the gradient of an inner weight? The backward of the edited forwards makes no other gradients."""
         name = name_in_layer(item.event.label, self.setting.program.sections[item.section].index)
         return name.removeprefix("gradient of ") in {param.name for param in self.inner}
 
@@ -232,7 +235,7 @@ def edit_replay(
 
 
 def _passes_on(edit: _Edit, device: str) -> Passes:
-    """What the model's passes allocate on one device."""
+    """Allocations of the model's passes on one device."""
     here = [item for item in edit.stream() if edit.place(item.section) == device]
     edited = [item for item in here if item.event.kind != "gradient" or edit.is_inner(item)]
     sizes = [param.numel for param in edit.inner] if device == edit.sub else []
@@ -247,14 +250,14 @@ def _passes_on(edit: _Edit, device: str) -> Passes:
 
 
 def _made_by_edit(sizes: Iterable[int], item: int) -> Iterator[int]:
-    """Of each edited weight: a pseudo-gradient and an update in fp32, and the new weight with `item` bytes per
-    element."""
+    """For each edited weight: the bytes of its pseudo-gradient and its update in fp32, and of the new weight with
+    `item` bytes per element."""
     for elements in sizes:
         yield from (4 * elements, 4 * elements, item * elements)
 
 
 def _weights_on(edit: _Edit, device: str) -> Iterator[int]:
-    """The bytes of each parameter on one device; tied ones are no tensors of their own."""
+    """The bytes of each parameter on one device. Tied parameters are counted once."""
     for index, place in enumerate(edit.setting.program.sections):
         if edit.place(index) == device:
             yield from (param.nbytes for param in place.params() if param.tied_to is None)
@@ -418,7 +421,7 @@ def _passes(edit: _Edit) -> Iterator[Amounts]:
 
 
 def _moments(edit: _Edit, here: list[Stamped], together: int, *, edits: bool) -> dict[str, Sums]:
-    """What is alive in each phase at its fullest, on one device; `edits`: the new weights are made there."""
+    """What is alive on one device at the peak of each phase. `edits`: the new weights are made on this device."""
     placed = edit.setting.program.sections
     inner = _largest(_kinds(peak.alive, placed) for peak in phase_peaks(here, placed))
     asked = [item for item in here if item.event.kind != "gradient" or edit.is_inner(item)]
@@ -441,7 +444,8 @@ UPDATES = (Category.TEMPORARY, "updates before they are added, fp32")
 
 
 def _making(edit: _Edit) -> Sums:
-    """The end of the edit: every gradient, pseudo-gradients, the same times their rates, and the sums."""
+    """What is alive at the end of the edit: all gradients, pseudo-gradients, updates (pseudo-gradients times their
+    rates) and the new weights."""
     gradients = sum(param.nbytes for param in edit.setting.program.params() if param.trainable)
     item, n = edit.inner[0].dtype.nbytes, edit.elements
     largest = max(param.numel for param in edit.inner)
@@ -479,7 +483,7 @@ def _kind(item: Stamped, section: str) -> tuple[Category, str]:
 
 
 def _logits(edit: _Edit, together: int) -> Iterator[Amounts]:
-    """What the editing loss adds to the model's: copies in fp32 for each forward, and the base's logits."""
+    """What the editing loss adds to the model's logits: fp32 copies for each forward, and the base model's logits."""
     out, device = edit.setting.program.output, edit.setting.device
     elements = int(out.nbytes) // out.dtype.nbytes
     own = line(

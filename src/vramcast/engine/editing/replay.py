@@ -1,6 +1,6 @@
-"""An editing step for the allocator: the passes tensor by tensor, everything else as blocks that come and go by phase.
+"""An editing step for the allocator: passes tensor by tensor, everything else as blocks that change with the phase.
 
-In: the step as `edit` bills it. Out: a Script per device, of two such steps. Knows nothing of what the bytes mean.
+Input: the lines and events of `editing/lines.py`. Output: a Script of two editing steps per device.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ FORWARD_PHASES = (FORWARD, LOSS)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
     """The model's events on one device: of the inner pass, and of each of the `together` forwards of the edited model.
-    `making` and `replaying` are sizes of what the end of the edit and the end of backward make, all at once."""
+    `making` and `replaying`: sizes of tensors allocated together at the end of the edit and at the end of backward."""
 
     inner: Sequence[Stamped]
     edited: Sequence[Stamped]
     together: int
     making: Sequence[int]
     replaying: Sequence[int]
-    shares: Mapping[str, Sequence[int]]  # how lines that are held are cut into tensors
+    shares: Mapping[str, Sequence[int]]  # how held lines are divided into tensors
 
 
 def edit_script(
@@ -63,14 +63,14 @@ def _step(blocks: Blocks, passes: Passes) -> Iterator[Stamped]:
 
 
 def _numbered(stream: Sequence[Stamped], index: int) -> Iterator[Stamped]:
-    """The events of one of several runs; the others' gradients are added to the first one's."""
+    """The events of one of several runs. Only the first allocates gradients; the others add to them."""
     for item in stream:
         if index == 0 or item.event.kind != "gradient":
             yield Stamped(item.phase, item.section, item.event, ("edited", index, item.key))
 
 
 def _gone(items: Iterable[Stamped]) -> Iterator[Stamped]:
-    """Deaths of what the runs leave."""
+    """Frees of what the runs leave alive."""
     alive: dict[Hashable, Stamped] = {}
     for item in items:
         if item.event.sign > 0:

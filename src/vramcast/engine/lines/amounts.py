@@ -1,8 +1,9 @@
-"""Lines of the bill whose bytes differ from phase to phase, cut into Entries that do not.
+"""Lines of the breakdown whose bytes differ from phase to phase, divided into Entries of constant size.
 
-`Amounts` holds bytes per phase for one line. The cut is by height: the part that is there in every phase, the part on
-top that is there in fewer, and so on. So in each phase the entries add up to the line, and over all phases to its
-largest value.
+`Amounts` holds bytes per phase for one line. The first entry is the part that exists in every phase with bytes, the
+next the part on top of it that exists in fewer phases, and so on. In each phase the entries add up to the line's bytes;
+all entries together add up to its largest value. Example: forward 30, backward 100 → an entry of 30 in both phases and
+one of 70 in backward.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Amounts:
     needed_by: str = ""
     by_phase: dict[str, Number] = field(
         default_factory=dict
-    )  # grids in a sweep, whole numbers in a bill
+    )  # numpy arrays in a sweep, ints in a breakdown
 
     def add(self, phase: str, nbytes: Number) -> None:
         self.by_phase[phase] = self.by_phase.get(phase, 0) + nbytes

@@ -1,4 +1,4 @@
-"""The batch on the device: ids, masks, labels and pixels. Small, and the only part that the host sees too."""
+"""The batch on the device: ids, masks, labels and pixels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MADE_BY_MODEL = "decoder input ids"  # the labels, shifted by the model itself
 
 
 def batch_values(program: Program, versions: Versions) -> list[Value]:
-    """What a data loader hands over: the model's inputs and, with token ids, the tokenizer's attention mask."""
+    """The tensors that a data loader yields: the model's inputs and, with token ids, the tokenizer's attention mask."""
     values = [
         value
         for value in program.tape.inputs

@@ -28,7 +28,7 @@ TO_FP32 = (
     "hf",
     "trl",
     "accelerate",
-)  # accelerate hands outputs of autocast on in fp32 (convert_outputs_to_fp32)
+)  # accelerate converts autocast outputs to fp32 (convert_outputs_to_fp32)
 
 
 def between(setting: Setting) -> Beside:
@@ -51,8 +51,8 @@ def between(setting: Setting) -> Beside:
 
 
 def _rollout(setting: Setting) -> Beside:
-    """Prefill over the prompt, then token by token with a growing cache. transformers' generate() asks the head for the
-    last token only."""
+    """Prefill over the prompt, then token by token with a growing cache. transformers' generate() computes logits of
+    the last token only."""
     setup, sizes, new = setting.setup, setting.sizes, setting.setup.phases.rollout_tokens
     assert new is not None
     if isinstance(sizes.seq, int) and sizes.seq <= new:
@@ -162,7 +162,7 @@ def evaluation_lines(setting: Setting) -> Beside:
 
 
 def _saving(setting: Setting) -> Beside:
-    """On one GPU nothing is gathered; the host holds what is being written."""
+    """On one GPU nothing is gathered. The host holds a copy of what is being written."""
     setup = setting.setup
     stored = [param.nbytes for param in setting.states.params]
     if setup.versions.framework in ("hf", "trl", "accelerate"):
@@ -177,7 +177,7 @@ def _saving(setting: Setting) -> Beside:
 
 
 def _resuming(setting: Setting) -> Beside:
-    """The checkpoint as torch.load holds it, beside the model and the states it is copied into."""
+    """The checkpoint as loaded by torch.load, in addition to the model and the states it is copied into."""
     setup, states = setting.setup, setting.states
     place = HOST if setup.phases.resume == "cpu" else setting.device
     item = states.recipe.states.nbytes if states.recipe.states else None
@@ -200,7 +200,7 @@ def _resuming(setting: Setting) -> Beside:
     twice = setup.versions.torch < DEEPCOPY_BEFORE
     held = own * (
         (place == HOST) + twice
-    )  # on the device, the optimizer takes the loaded tensors over
+    )  # on the device the optimizer uses the loaded tensors without a copy
     extra = line(
         "checkpoint's optimizer states, as loaded",
         place,

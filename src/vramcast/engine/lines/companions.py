@@ -1,7 +1,7 @@
-"""Models beside the trained one: where their weights lie and what their passes need while they run.
+"""Companion models of the trained one: where their weights are stored and what their passes need while they run.
 
-A reference, reward model or teacher is frozen and runs without graph; a critic is trained. What a companion on the host
-takes is billed there. Nothing here knows how a loss uses them, only which of their results it must hold.
+A reference, reward model or teacher is frozen and runs without graph; a critic is trained. A companion on the host is
+counted there. Losses are not modelled here, only which of the companions' results they hold.
 """
 
 from __future__ import annotations
@@ -138,13 +138,14 @@ def frozen_model_lines(
 
 
 def phases_after_forward(program: Program) -> tuple[str, str]:
-    """The phase in which the policy's graph is complete and nothing of it is gone."""
+    """The phase (of a first and of a later step) in which the policy's whole graph is alive."""
     has_loss = any(placed.name == "loss" for placed in program.sections)
     return (LOSS, NEXT_LOSS) if has_loss else (FORWARD, NEXT_FORWARD)
 
 
 def _beyond_loss(setting: Setting, peak: Number, place: str) -> Number:
-    """What a pass of that peak adds when it runs behind the loss: what the loss needed for a while is free by then."""
+    """What a pass with that peak adds to the phase's peak if it runs after the loss: the loss's temporaries are freed
+    by then."""
     setup, program = setting.setup, setting.program
     if place != setting.device:
         return peak
@@ -155,7 +156,7 @@ def _beyond_loss(setting: Setting, peak: Number, place: str) -> Number:
 
 
 def _reference(setting: Setting) -> Beside:
-    """A frozen copy for DPO, NPO or KL: weights where it is placed, and a forward without graph beside the policy's."""
+    """A frozen copy for DPO, NPO or KL: its weights, and a forward without graph while the policy's graph is alive."""
     setup, program = setting.setup, setting.program
     place = _place(setup.companions.reference, setting)
     dtype, model, peak = once(setting, _reference_model, setup.companions.reference_dtype)
@@ -180,7 +181,7 @@ def _reference(setting: Setting) -> Beside:
 
 
 def _reference_model(setting: Setting) -> tuple[Dtype, Program, Number]:
-    """How it is stored, its pass, and that one's peak."""
+    """Its dtype, its recorded pass, and the peak of that pass."""
     asked = setting.setup.companions.reference_dtype
     dtype = DTYPES[asked] if asked else setting.program.regime.weights
     model = without_graph(setting, setting.config, dtype=dtype)
@@ -188,12 +189,12 @@ def _reference_model(setting: Setting) -> tuple[Dtype, Program, Number]:
 
 
 def params_without_head(program: Program) -> list[Param]:
-    """Parameters without the head over the vocabulary; a score's single row is left out too."""
+    """Parameters without the head over the vocabulary. The single row of a score head is left out too."""
     return [param for param in program.params() if param.kind != "head"]
 
 
 def _reward(setting: Setting) -> Beside:
-    """Scores the rollout: runs over whole sequences without graph, with one number as output."""
+    """Scores the rollout: a forward over whole sequences without graph, with one number per sequence as output."""
     setup = setting.setup
     place = _place(setup.companions.reward, setting)
     weights, dtype, model, peak = once(
@@ -211,7 +212,7 @@ def _reward(setting: Setting) -> Beside:
 
 
 def _reward_model(setting: Setting) -> tuple[list[Param], Dtype, Program, Number]:
-    """Its parameters, how they are stored, its pass without the head's section, and that one's peak."""
+    """Its parameters, their dtype, its recorded pass without the head, and the peak of that pass."""
     setup = setting.setup
     dtype = (
         DTYPES[setup.companions.companion_dtype]
@@ -225,7 +226,8 @@ def _reward_model(setting: Setting) -> tuple[list[Param], Dtype, Program, Number
 
 
 def _critic(setting: Setting) -> Beside:
-    """A value model with its own gradients and states, in the policy's recipe; its graph lives beside the policy's."""
+    """A value model with its own gradients and optimizer states, in the policy's precision. Its graph and the policy's
+    are alive at the same time."""
     setup = setting.setup
     if setup.companions.critic == "cpu":
         raise InputError("a critic is trained on a GPU: critic must be none, same or cuda:1")
@@ -262,7 +264,7 @@ def _critic(setting: Setting) -> Beside:
 
 
 def _critic_model(setting: Setting) -> tuple[Params, Number]:
-    """Its parameters, and what its forward keeps."""
+    """Its parameters, and the bytes that its forward saves for backward."""
     model = record(
         companion_config(setting, setting.setup.companions.critic_model),
         setting.program.regime,

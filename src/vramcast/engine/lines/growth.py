@@ -1,4 +1,4 @@
-"""How what a forward pass leaves for backward grows with the length: its linear and its quadratic part."""
+"""How activations saved for backward grow with the sequence length: a linear and a quadratic part."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from vramcast.setup import Setup
 from vramcast.setup.records import Checkpointing
 from vramcast.units import round_up
 
-ROUND = 128  # kernels pad lengths to a few dozen; multiples of this are padded nowhere
+ROUND = 128  # kernels pad lengths to smaller multiples, so these lengths are never padded
 
 
 def lengths(seq: int) -> tuple[int, int, int]:
-    """Three lengths at which a parabola shows itself."""
+    """Three lengths, enough to determine a parabola."""
     base = round_up(min(seq, MOST_TOKENS // 4), ROUND)
     return base, 2 * base, 3 * base
 
 
 def scaling(setup: Setup, programs: tuple[Program, Program, Program], base: int) -> Scaling:
-    """From the job recorded at one, two and three times a length."""
+    """The growth, from the job recorded at one, two and three times the length `base`."""
     one, two, three = (_kept(setup.checkpointing, program) for program in programs)
     bend = three - 2 * two + one
     quadratic = bend / (2 * base * base)
@@ -38,7 +38,7 @@ def scaling(setup: Setup, programs: tuple[Program, Program, Program], base: int)
 
 
 def _kept(checkpointing: Checkpointing, program: Program) -> int:
-    """Alive when backward starts."""
+    """Bytes alive when backward starts."""
     level, known = 0, dict[int, tuple[list[Event], int]]()
     for chunk in passes(program, Mode(recompute=recompute_rule(checkpointing))):
         if chunk.phase == BACKWARD:

@@ -1,4 +1,4 @@
-"""A Job's host memory: what `vramcast.host` bills, fed from the job instead of from flags of its own."""
+"""A Job's host memory, as `vramcast.host` computes it; its inputs come from the job instead of from flags."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OWN_LOADERS = (
     "hf",
     "trl",
     "accelerate",
-)  # Accelerate's loader holds one more batch, to know which is the last
+)  # Accelerate's loader holds one more batch, to recognise the last one
 WITHOUT_TRANSFORMERS = ("torchtune", "torchtitan", "litgpt", "megatron")
 CHECKPOINT_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
@@ -28,7 +28,8 @@ CHECKPOINT_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 def host_side(
     setup: Setup, config: Config, states: States, sizes: Sizes, ranks: int = 1
 ) -> tuple[Entry, ...]:
-    """Interpreter and libraries, models on their way to the GPU, the dataset and the batches in flight, of a node."""
+    """Host memory of one node: interpreter and libraries, models before they move to the GPU, dataset, prefetched
+    batches."""
     if setup.loading.prefetch is not None and not setup.loading.workers:
         raise InputError("prefetch needs workers: without them DataLoader prepares nothing ahead")
     bill = host_entries(
@@ -44,7 +45,7 @@ def host_side(
 
 
 def _as_loading(entry: Entry) -> Entry:
-    """Weights on their way through the host are not the weights that are trained."""
+    """Weights that pass through the host while loading get their own category: they are not the trained weights."""
     return (
         replace(entry, category=Category.LOADING) if entry.category == Category.WEIGHTS else entry
     )
@@ -63,7 +64,7 @@ def _imports(setup: Setup) -> tuple[str, ...]:
 
 
 def _model(config: Config, states: States) -> ModelOnHost:
-    """The checkpoint in the dtype that the config names, then the weights in the job's dtype, until they move."""
+    """The checkpoint in the config's dtype, and the weights in the job's dtype until they move to the GPU."""
     base = [param for param in states.params if param.kind != "adapter"]
     named = config.word("dtype", "float32", "torch_dtype")
     stored = DTYPES[CHECKPOINT_DTYPES.get(named, "fp32")]

@@ -1,6 +1,6 @@
-"""Tensors that a model registers beside its parameters and takes to the GPU with them: causal masks, rotary tables.
+"""Buffers that a model registers in addition to its parameters and moves to the GPU: causal masks, rotary tables.
 
-Dated facts from the released wheels of transformers; small buffers (frequencies, position ids) are left out.
+The versions are read from the released wheels of transformers. Small buffers (frequencies, position ids) are left out.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ MASKED_BEFORE = {
     "codegen": (4, 45),
     "gpt_bigcode": ALWAYS,
 }
-POSITIONS = {"gpt2": 1024, "gpt_bigcode": 1024}  # of the config class, where it is not 2048
-ONE_MASK = ("gpt_bigcode",)  # on the model, not on every attention
+POSITIONS = {"gpt2": 1024, "gpt_bigcode": 1024}  # defaults of the config class, if not 2048
+ONE_MASK = ("gpt_bigcode",)  # one mask for the model, not one per attention layer
 # Every layer's `cos_cached` and `sin_cached` for max_position_embeddings in the dtype that the model is built in.
 TABLES_BEFORE = {
     "llama": (4, 41),
@@ -38,7 +38,7 @@ TURNED = {
     "persimmon": 0.5,
     "stablelm": 0.25,
     "gpt_neox": 0.25,
-}  # share of a head that is turned
+}  # default share of a head that rotary positions apply to
 
 
 def buffers(setting: Setting) -> Beside:
@@ -73,7 +73,7 @@ def _layers(setting: Setting) -> int:
 
 
 def _masks(setting: Setting) -> tuple[str, int, int]:
-    """Name, bytes of one, how many."""
+    """Name, bytes of one buffer, number of buffers."""
     if not _is_before(setting, MASKED_BEFORE):
         return "causal masks", 0, 0
     kind = setting.config.model_type

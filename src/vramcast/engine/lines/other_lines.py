@@ -1,4 +1,7 @@
-"""Everything of a job's bill that is neither states nor the step itself, in one list. Sweeps and bills share it."""
+"""All lines of a job other than its states and the step: inputs, buffers, companions, between steps, offloaded inputs.
+
+Sweeps and single estimates share it.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,6 @@ def beside(setting: Setting) -> Beside:
     found = input_lines(setting) + buffers(setting) + companions(setting) + between(setting)
     if setting.setup.checkpointing.how == "offload" and isinstance(
         setting.sizes.seq, int
-    ):  # sweeps are about the device
+    ):  # a sweep counts device memory only
         found += Beside(lines=(pinned_line(setting.setup.checkpointing, setting.program),))
     return found

@@ -1,4 +1,4 @@
-"""What is neither the model's nor the data's: the CUDA context and library workspaces, with sources and ranges."""
+"""Memory of CUDA and its libraries: the CUDA context and cuBLAS workspaces, with sources and ranges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KERNELS_BYTES = (
 WORKSPACE_SOURCE = (
     "aten/src/ATen/cuda/CublasHandlePool.cpp: per handle and stream, from the caching allocator"
 )
-HANDLES = 2  # the thread that runs forward and autograd's device thread each hold one
+HANDLES = 2  # cuBLAS handles: one of the thread that runs forward, one of autograd's device thread
 
 
 def cublas_workspace_bytes(versions: Versions, gpu: Gpu | None) -> int:
@@ -40,7 +40,7 @@ def cublas_workspace_bytes(versions: Versions, gpu: Gpu | None) -> int:
 
 
 def workspaces(versions: Versions, gpu: Gpu | None) -> tuple[int, ...]:
-    """What the handles take from the caching allocator, one block each."""
+    """Sizes of the cuBLAS workspaces, one block of the caching allocator for each handle."""
     return (cublas_workspace_bytes(versions, gpu),) * HANDLES
 
 

@@ -1,4 +1,5 @@
-"""What the parts of the bill beside the step need to know: the job, its model as recorded, and where it runs."""
+"""Setting: what lines other than the step's are computed from (job, recorded model, device); and Beside: their
+result."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A pass beside the step, for the allocator: in which phase, on which device, and its births and deaths."""
+    """A pass in addition to the step, for the allocator: its phase, its device, its allocations and frees."""
 
     phase: str
     place: str
@@ -45,14 +46,15 @@ class Pass:
 
 
 def passing(phase: str, place: str, program: Program) -> Pass:
-    """A program that runs for itself and leaves nothing."""
+    """A pass that runs a program on its own and leaves nothing alive."""
     return Pass(phase, place, lambda: list(step_events(program, KEPT)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """Lines of the bill whose bytes may be grids, and remarks. For the allocator, sizes of tensors that lie on the
-    training device, passes, and which lines are held as a block of their own (see `alongside`)."""
+    """What a part of the job adds to the step. `lines` of the breakdown (bytes may be numpy arrays) and `assumptions`
+    for the report; for the allocator, `resident` (sizes of tensors on the training device), `passes`, and `blocks`
+    (lines that are replayed as one block each, see `replay/extras.py`)."""
 
     lines: tuple[Amounts, ...] = ()
     resident: tuple[int, ...] = ()
@@ -71,8 +73,8 @@ class Beside:
 
 
 def once(setting: Setting, make: Callable[[Setting], Made], *reads: Hashable) -> Made:
-    """Made once for a recorded program and the fields of the job that `make` reads, however many optimizers a search
-    puts beside it."""
+    """The result of `make`, cached per recorded program and per value of the job's fields that `make` reads. A search
+    that tries many optimizers computes it once."""
     known, key = setting.program.cache, (make, setting.device, *reads)
     if key not in known:
         known[key] = make(setting)
@@ -89,7 +91,7 @@ def without_graph(
     head: bool = True,
     kv_cache: str | None = None,
 ) -> Program:
-    """A model recorded under no_grad and eval(). `dtype`: a companion's own weights, without the policy's adapters."""
+    """A model recorded under no_grad and eval(). With `dtype` it has its own weights, without the policy's adapters."""
     own = setting.program.regime
     regime = replace(own, grad=False, training=False, fused=own.fused - {"loss"})
     if kv_cache is not None:
@@ -101,7 +103,7 @@ def without_graph(
 
 
 def backbone(program: Program) -> Program:
-    """Without the head over the vocabulary: what a reward or value model runs."""
+    """The program without the head over the vocabulary, as a reward or value model runs it."""
     names = [placed.name for placed in program.sections]
     if "head" in names:
         del program.sections[names.index("head") :]
@@ -109,15 +111,15 @@ def backbone(program: Program) -> Program:
 
 
 def peak_of(program: Program) -> Number:
-    """The largest moment of a pass without graph."""
+    """Peak bytes of a pass without graph."""
     peaks = peak_by_phase(program, KEPT)
     return maximum(peaks[FORWARD], peaks[LOSS]) if LOSS in peaks else peaks[FORWARD]
 
 
 def kept_after_forward(program: Program) -> Number:
-    """What a forward pass with graph leaves alive."""
+    """Bytes that a forward pass with graph leaves alive."""
     level: Number = 0
-    known: dict[int, tuple[list[Event], Number]] = {}  # with the lists whose ids are keys
+    known: dict[int, tuple[list[Event], Number]] = {}  # by id of the list, which is kept with it
     for chunk in passes(program, KEPT):
         if chunk.phase in (FORWARD, LOSS):
             if id(chunk.events) not in known:

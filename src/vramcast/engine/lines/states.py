@@ -1,4 +1,4 @@
-"""Weights, gradients, optimizer states and master weights: the part of the bill that simply lies there."""
+"""Weights, gradients, optimizer states and master weights: what is allocated whatever the batch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class States:
 
 
 def gradient_bytes(param: Param, recipe: Recipe) -> int:
-    """Like the parameter, unless the recipe accumulates in another dtype."""
+    """In the parameter's dtype, unless the recipe accumulates gradients in another one."""
     follows = recipe.gradients == recipe.weights
     return param.numel * (param.dtype.nbytes if follows else recipe.gradients.nbytes)
 
@@ -47,7 +47,7 @@ def count(number: int) -> str:
 
 
 def weight_entries(states: States, place: str) -> Iterator[Entry]:
-    """One line per way of storing: trained, frozen, quantised, by dtype."""
+    """One entry for each way of storing weights: trained, frozen, quantised, by dtype."""
     groups: dict[tuple[str, str], list[tuple[Param, int]]] = {}
     for param, times in states.params.kinds:
         kind = "trained" if param.trainable else "frozen"
@@ -109,7 +109,8 @@ def extra_weight_entries(states: States, place: str) -> Iterator[Entry]:
 
 
 def optimizer_entries(states: States, place: str) -> Iterator[Entry]:
-    """The states appear in the first step. Paged ones live in unified memory, which the driver may move to the host."""
+    """States are allocated in the first step. Paged ones are in unified memory, which the driver may move to the
+    host."""
     setup, optimizer = states.setup, KNOWN[states.setup.optimizer.name]
     item = states.recipe.states.nbytes if states.recipe.states else None
     kinds = [
@@ -157,7 +158,7 @@ def state_entries(states: States, place: str) -> tuple[Entry, ...]:
 
 
 def from_count(numel: int, setup: Setup) -> States:
-    """States of a model of which only the number of parameters is known."""
+    """States of a model when only its number of parameters is known."""
     recipe = setup.precision
     params = Params([Param(name="parameters", shape=(numel,), kind="linear", dtype=recipe.weights)])
     return States(params=params, setup=setup)

@@ -1,4 +1,4 @@
-"""One job's training step on one GPU, as lines of the bill: what is alive at the fullest moment of every phase."""
+"""One job's training step on one GPU, as lines of the breakdown: what is alive at the peak of every phase."""
 
 from __future__ import annotations
 
@@ -98,14 +98,14 @@ class Step:
         )
 
     def fold(self, *, fresh: bool) -> Fold:
-        """Once for all jobs of a search that run these passes alike."""
+        """Cached for all jobs of a search that run the same passes."""
         setup, mode = self.setup, self.mode(fresh=fresh)
         key = (setup.checkpointing, setup.kernels, setup.versions, setup.loop, mode.fresh_grads)
         return self.program.once((fold, *key, mode.keep_logits), lambda: fold(self.program, mode))
 
     @property
     def accumulates_apart(self) -> bool:
-        """Gradients are added to buffers that exist from the start (Megatron's main_grad)."""
+        """Are gradients added to buffers that exist from the start (Megatron's main_grad)?"""
         return self.states.recipe.gradients != self.states.recipe.weights
 
     @property
@@ -115,7 +115,7 @@ class Step:
 
     @property
     def zeroed_in_place(self) -> bool:
-        """zero_grad filled gradients with zeros, and so kept them, until torch 2.0 made set_to_none the default."""
+        """Before torch 2.0 made set_to_none the default, zero_grad filled gradients with zeros and kept them."""
         return (
             self.setup.versions.torch < (2, 0)
             and self.setup.optimizer.implementation != "in-backward"
@@ -125,23 +125,23 @@ class Step:
         return list(step_events(self.program, self.mode(fresh=fresh)))
 
     def later(self, first: list[Stamped]) -> list[Stamped]:
-        """The stream of a step, or of a micro-batch, that finds gradients where the first found none."""
+        """The stream of a later step or micro-batch, in which gradients of the one before exist already."""
         return first if self.repeats else self.stream(fresh=False)
 
     @property
     def repeats(self) -> bool:
-        """Does every step, and every micro-batch, find what the first one found?"""
+        """Does every step and every micro-batch start with the same tensors as the first?"""
         return (
             self.setup.data.accumulate == 1 or self.gradients_leave
         ) and not self.zeroed_in_place
 
     @property
     def gradients_leave(self) -> bool:
-        """Does no micro-batch find the gradients of the one before?"""
+        """Are a micro-batch's gradients always freed or moved away before the next one?"""
         return False
 
     def lines(self, first: list[Stamped], later: list[Stamped]) -> list[Amounts]:
-        """Every line that the step itself makes, from its stream and that of a later micro-batch."""
+        """All lines of the step, from its stream and from that of a later micro-batch."""
         bill = StepBill(self.place, self.program)
         peaks = phase_peaks(first, self.program.sections)
         gradients = self._gradient_line()
@@ -182,7 +182,8 @@ class Step:
     def _accumulating(
         self, bill: StepBill, gradients: Amounts, first: tuple[str, ...], later: list[PhasePeak]
     ) -> None:
-        """From the second micro-batch on (in `first` phases too), every gradient exists in every phase."""
+        """From the second micro-batch on all gradients exist in every phase. If that gives a higher peak, it replaces
+        the phase's lines, for the `first` step's phases too."""
         total = self.states.gradient_bytes
         if self.setup.optimizer.implementation == "in-backward":
             raise InputError(
@@ -200,8 +201,8 @@ class Step:
                     bill.add(peak, (phase,), None)
 
     def _leftovers(self, bill: StepBill, stream: list[Stamped]) -> None:
-        """What `outputs` still holds lives through the step, through what comes between steps, and until the next
-        forward has returned."""
+        """What `outputs` still holds stays alive through the optimizer step, between steps, and until the next forward
+        has returned."""
         if not self.setup.loop.keeps_outputs:
             return
         held, apart = dict.fromkeys(LEFTOVERS.values(), 0), loss_apart(self.setup)
@@ -252,8 +253,10 @@ def _gradient_dtype(states: States) -> str:
 
 
 def held_cache(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
-    """With the outputs a variable holds past_key_values, whether backward needs those tensors or not."""
-    made: dict[int, tuple[list[Event], list[Event]]] = {}  # with the lists whose ids are keys
+    """A variable that holds `outputs` also holds past_key_values, whether or not backward needs those tensors."""
+    made: dict[
+        int, tuple[list[Event], list[Event]]
+    ] = {}  # by id of the list, which is kept with it
     for chunk in stream:
         if chunk.phase == BACKWARD:
             yield chunk
@@ -269,12 +272,12 @@ def held_cache(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterato
 
 
 def loss_apart(setup: Setup) -> bool:
-    """Is the loss computed after the model has returned, and with it the last step's outputs gone?"""
+    """Is the loss computed after the model has returned? The last step's outputs are freed by then."""
     return setup.versions.framework in ("litgpt", "torchtitan") or setup.kernels.loss == "chunked"
 
 
 class StepBill:
-    """Collects what is alive at the peaks into lines by category and place in the model."""
+    """Collects what is alive at the peaks into lines by category and by position in the model."""
 
     def __init__(self, place: str, program: Program) -> None:
         self.place, self.program = place, program
@@ -287,9 +290,10 @@ class StepBill:
         return self.lines[key]
 
     def add(self, peak: PhasePeak, phases: Iterable[str], gradients: Amounts | None) -> None:
-        """What is alive at a peak, in each of the phases; gradients to their own line, or nowhere."""
+        """Add what is alive at a peak to each of the phases. Gradients go to the line `gradients`; None: not
+        counted."""
         sums: dict[tuple[Category, str], int] = {}
-        known: dict[Hashable, tuple[Category, str]] = {}  # alike layers share their events
+        known: dict[Hashable, tuple[Category, str]] = {}  # identical layers share their events
         left = 0
         for item in peak.alive:
             event = item.event
@@ -353,7 +357,7 @@ def stack_name(placed: PlacedSection) -> str:
 def describe_activations(
     program: Program, checkpointing: Checkpointing
 ) -> Iterator[tuple[str, str]]:
-    """For each stack of layers: its line's name and how one layer's bytes come about."""
+    """For each stack of layers: the name of its line, and a formula for its bytes."""
     rule = recompute_rule(checkpointing)
     stacks: dict[str, dict[tuple[int, str], list[PlacedSection]]] = {}
     for placed in program.sections:
@@ -369,7 +373,7 @@ def describe_activations(
 
 
 def _kept_text(section: Section, how: str, count: int) -> str:
-    """`32 × block input b·s·h·4`, or the bytes that one layer keeps."""
+    """`32 × block input b·s·h·4`, or the bytes that one layer saves."""
     times = f"{count} × " if count > 1 else ""
     if how == "full":
         entry = section.inputs[0]

@@ -1,11 +1,24 @@
-"""Gathered parameters and reduced gradients as births and deaths, in the order the frameworks issue them.
+"""Allocations and frees of gathered parameters and reduced gradients, in the order the frameworks issue them.
 
-FSDP2 (torch 2.13 `_fsdp_param_group.py`, `_fsdp_collectives.py`): an all-gather output, then copied-out parameters; in
-forward the output lives until the next unit has copied out, in backward the next unit is gathered while this one
-computes; the reduce-scatter input lives until the next unit reduces. FSDP1 (`_runtime_utils.py`, `_flat_param.py`):
-parameters are views of the gathered vector, the next one is gathered while this one runs, gradients are flattened
-before they are reduced. ZeRO-3 (`partitioned_param_coordinator.py`): modules are fetched with a prefetch bucket and
-released unless they are used again within `max_reuse_distance`.
+FSDP2 (torch 2.13 `_fsdp_param_group.py`, `_fsdp_collectives.py`): parameters are gathered into an all-gather output and
+copied out of it. In forward the output lives until the next unit has copied out. In backward the next unit is gathered
+while this one computes. The reduce-scatter input lives until the next unit reduces.
+
+FSDP1 (`_runtime_utils.py`, `_flat_param.py`): parameters are views of the gathered vector. In backward the next vector
+is gathered while this one is used. Gradients are flattened before they are reduced.
+
+ZeRO-3 (`partitioned_param_coordinator.py`): modules are fetched with a prefetch bucket and released unless they are
+used again within `max_reuse_distance`.
+
+Example: forward of two FSDP2 units of 800 bytes each, gathered.
+
+    unit 0    +800 all-gather output 0    +800 parameters 0                               sum 1600
+              -800 parameters 0, after the unit's forward                                 sum  800
+    unit 1    +800 all-gather output 1    +800 parameters 1                               sum 2400, the peak
+              -800 all-gather output 0                                                    sum 1600
+              -800 parameters 1, after the unit's forward                                 sum  800
+
+So three times the bytes of one unit are alive at the peak. FSDP1 has 800 bytes at most in the same forward.
 """
 
 from __future__ import annotations
@@ -63,15 +76,15 @@ LOSS_OUTSIDE = (
     "torchtune",
     "litgpt",
     "megatron",
-)  # their model returns logits; else it returns a loss
+)  # here the model returns logits; in other frameworks it returns the loss
 
 
 # ---- the changes
 
 
 def copies_aside(setup: Setup) -> bool:
-    """Until torch 2.5 FSDP2 made and filled the reduce-scatter's input on its stream, and so could let go of it at once
-    (pytorch pull request 129721)."""
+    """Before torch 2.5 FSDP2 allocated and filled the reduce-scatter's input on the reduce stream, so it could be freed
+    at once (pytorch pull request 129721)."""
     return setup.versions.torch < (2, 5)
 
 
@@ -80,7 +93,7 @@ def _event(sign: int, kind: str, unit: Unit, nbytes: int) -> Event:
 
 
 class Fsdp2Gathering:
-    """Emits a unit's events; `live` are the keys alive."""
+    """FSDP2: yields a unit's events. `live` holds the keys of tensors that are allocated."""
 
     flattens = False
 
@@ -94,7 +107,8 @@ class Fsdp2Gathering:
         waits: bool = False,
         first: bool = False,
     ) -> None:
-        """`waits`: a micro-batch whose gradients are not reduced yet, the `first` of two, or one between others."""
+        """`waits`: gradients of this micro-batch are not reduced yet. `first`: it is the first micro-batch of a
+        step."""
         self.waits, self.first = waits, first
         self.units, self.fresh, self.loss_inside, self.copies_aside = (
             units,
@@ -104,7 +118,7 @@ class Fsdp2Gathering:
         )
         self.finished = sorted(
             units, key=lambda unit: (unit.is_root, unit.number)
-        )  # in the order forward ends them
+        )  # in the order in which their forward ends
         self.live: set[tuple[str, int]] = set()
         self.fetching: dict[int, tuple[list[Event], list[Event]]] = {}
         self.begun: set[int] = set()  # units whose backward has begun
@@ -130,13 +144,13 @@ class Fsdp2Gathering:
             yield _event(-1, kind, unit, size)
 
     def begin_forward(self) -> Iterator[Event]:
-        """Gradients of the micro-batches before, whose reduction no_sync() puts off to the last one."""
+        """Unsharded gradients of earlier micro-batches: no_sync() delays their reduction to the last one."""
         for unit in () if self.first else self.units:
             yield from self.born(WHOLE, unit, unit.whole_bytes)
 
     def all_gather(self, unit: Unit) -> Iterator[Event]:
-        """foreach_all_gather: shards are cast into one vector, which goes when it has been copied into the output.
-        Offloaded ones are fetched and cast one by one."""
+        """foreach_all_gather: shards are cast into one vector, which is freed once it is copied into the output.
+        Offloaded shards are fetched and cast one by one."""
         if (BUFFER, unit.number) in self.live:
             return
         coming, going = self._fetching(unit)
@@ -147,7 +161,7 @@ class Fsdp2Gathering:
         yield from self.dies(INPUT, unit, unit.input_bytes)
 
     def _fetching(self, unit: Unit) -> tuple[list[Event], list[Event]]:
-        """Shards from the host with their casts, and how these go; the same whenever the unit is gathered."""
+        """Allocations of shards fetched from the host with their casts, and their frees. Cached per unit."""
         if unit.number not in self.fetching:
             coming: list[Event] = []
             going: list[Event] = []
@@ -179,13 +193,14 @@ class Fsdp2Gathering:
         yield from self.dies(BUFFER, self.last_buffer)
 
     def begin_backward(self) -> Iterator[Event]:
-        """The root's hook is on what the model returns: where that is the loss, the first prefetch comes before all."""
+        """The root unit's hook is on the model's output. If that is the loss, the first prefetch precedes all else."""
         root = next((unit for unit in self.units if unit.is_root), None)
         if self.loss_inside and root is not None:
             yield from self.before_backward(root)
 
     def prefetched(self, unit: Unit) -> Unit | None:
-        """What forward ended before this unit, once: the root is entered twice, by the head and by the embedding."""
+        """The unit whose forward ended before this one, given once: backward enters the root twice, at the head and at
+        the embedding."""
         if unit.number in self.begun:
             return None
         self.begun.add(unit.number)
@@ -204,7 +219,7 @@ class Fsdp2Gathering:
 
     def after_backward(self, unit: Unit, gradients: list[Event]) -> Iterator[Event]:
         yield from self.dies(GATHERED, unit)
-        if self.waits:  # they stay, or have been added to those that are there
+        if self.waits:  # gradients stay unsharded, or were added to existing ones
             return
         yield from self.dies(REDUCED, self.last_reduced)
         yield from self.born(REDUCED, unit, unit.reduced_bytes)
@@ -220,7 +235,7 @@ class Fsdp2Gathering:
             yield from self.dies(REDUCED, unit)
 
     def shared(self, unit: Unit) -> Iterator[Event]:
-        """The rank's share, which stays, is added to one that exists, or goes to the host."""
+        """The rank's shard of the gradients: it stays, is added to an existing one, or is moved to the host."""
         if unit.leaving_bytes:
             for sign in (1, -1):
                 yield Event(
@@ -249,7 +264,7 @@ class Fsdp2Gathering:
                 )
 
     def end_backward(self) -> Iterator[Event]:
-        """Units that no backward passed, frozen embeddings among them, are sharded again at the end
+        """Units without a backward, such as frozen embeddings, are resharded at the end
         (_root_post_backward_final_callback; FSDP1's _catch_all_reshard)."""
         yield from self.dies(REDUCED, self.last_reduced)
         for unit in self.units:
@@ -257,13 +272,14 @@ class Fsdp2Gathering:
 
 
 class Fsdp1Gathering(Fsdp2Gathering):
-    """The gathered vector is the parameters. Forward gathers one after the other (forward_prefetch=False), backward the
-    next one while this one computes (BackwardPrefetch.BACKWARD_PRE)."""
+    """Parameters are views of the gathered vector. Forward gathers one unit after the other (forward_prefetch=False);
+    backward gathers the next unit while this one computes (BackwardPrefetch.BACKWARD_PRE)."""
 
     flattens = True
 
     def gathered(self, unit: Unit) -> Iterator[Event]:
-        """pre_unshard brings an offloaded shard, or casts one (`_use_low_precision_shard`); the all-gather reads it."""
+        """pre_unshard copies an offloaded shard to the GPU, or casts one (`_use_low_precision_shard`), as input of the
+        all-gather."""
         if (GATHERED, unit.number) in self.live:
             return
         kind, nbytes = (
@@ -285,8 +301,8 @@ class Fsdp1Gathering(Fsdp2Gathering):
             yield from self.gathered(before)
 
     def after_backward(self, unit: Unit, gradients: list[Event]) -> Iterator[Event]:
-        """The gradients of the views are joined into the gradient of the vector, which is reduced as it is, or in a
-        copy of the dtype it is reduced in."""
+        """The gradients of the views are joined into the gradient of the vector. That is reduced directly, or as a copy
+        in the dtype used for reduction."""
         joined = unit.vector_bytes or sum(event.nbytes for event in gradients)
         if joined:
             yield Event(1, ("outer", "joined", unit.number), joined, JOINED, LABELS[JOINED])
@@ -304,7 +320,7 @@ class Fsdp1Gathering(Fsdp2Gathering):
             yield from self.dies(WHOLE, unit, unit.whole_bytes)
         if joined:
             yield Event(-1, ("outer", "joined", unit.number), joined, JOINED, LABELS[JOINED])
-        if self.first:  # what was joined stays
+        if self.first:  # the joined gradient stays for the next micro-batches
             yield from self.born(WHOLE, unit, unit.whole_bytes)
 
 
@@ -313,16 +329,14 @@ class _Zero3Facts:
     bucket: int  # reduce_bucket_size, in elements
     ranks: int
     item: int  # bytes of an element as it is gathered and reduced
-    offloads: (
-        bool  # the optimizer's share is on the host, and norms are taken before gradients go there
-    )
+    offloads: bool  # the optimizer's shard is on the host; norms are computed before gradients are moved there
     kept: frozenset[int]  # units that stay gathered until backward
-    external: frozenset[int]  # units whose weight the loss uses from outside of its module
+    external: frozenset[int]  # units whose weight the loss uses outside of its own module
 
 
 class _Zero3(Fsdp2Gathering):
-    """Fetched where needed, with a prefetch bucket beside it; kept if used again within the reuse distance. Gradients
-    are copied into a bucket and put together once more when that is full."""
+    """Units are fetched when needed, together with a prefetch bucket, and kept if used again within the reuse distance.
+    Gradients are copied into a bucket; when it is full, they are concatenated and reduced."""
 
     def __init__(self, units: list[Unit], facts: _Zero3Facts) -> None:
         super().__init__(units)
@@ -348,7 +362,8 @@ class _Zero3(Fsdp2Gathering):
         yield from self.before_forward(unit)
 
     def after_backward(self, unit: Unit, gradients: list[Event]) -> Iterator[Event]:
-        """A weight used from outside its module is released with the step (release_sub_module skips external ones)."""
+        """A weight used outside its own module is freed at the end of the step (release_sub_module skips external
+        parameters)."""
         yield from self.dies(BUFFER, unit, self.ahead_bytes)
         if unit.number not in self.facts.external:
             yield from self.dies(GATHERED, unit)
@@ -363,7 +378,7 @@ class _Zero3(Fsdp2Gathering):
             yield from self.dies(GATHERED, unit)
 
     def _reduced(self, reduction: Reduction) -> Iterator[Event]:
-        """reduce_scatter_coalesced puts several tensors together; partition_grads takes the share's norm in fp64."""
+        """reduce_scatter_coalesced concatenates several tensors; partition_grads computes the shard's norm in fp64."""
         facts, self.reductions = self.facts, self.reductions + 1
         whole = reduction.elements * facts.item if reduction.tensors > 1 else 0
         share = -(-reduction.elements // facts.ranks) * facts.item
@@ -383,7 +398,7 @@ class _Zero3(Fsdp2Gathering):
 
 
 def zero3_change(setup: Setup, units: list[Unit], topology: Topology) -> Change:
-    """ZeRO-3's gathering and reducing in the stream of a step."""
+    """Adds ZeRO-3's gathering and reducing to the stream of a step."""
 
     def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
         external = _external_units(units, program)
@@ -403,7 +418,7 @@ def zero3_change(setup: Setup, units: list[Unit], topology: Topology) -> Change:
 
 
 def _external_units(units: list[Unit], program: Program) -> frozenset[int]:
-    """Units with the head, where a fused loss uses its weight and the head itself is not run."""
+    """Units with the head, if a fused loss uses its weight and the head module is not run."""
     if "loss" not in program.regime.fused:
         return frozenset()
     head = {index for index, placed in enumerate(program.sections) if placed.name == "head"}
@@ -411,7 +426,7 @@ def _external_units(units: list[Unit], program: Program) -> frozenset[int]:
 
 
 def _uses(unit: Unit, program: Program, mode: Mode, external: frozenset[int]) -> int:
-    """How often a step runs the unit forward: twice where it is recomputed."""
+    """How often a step runs the unit's forward: twice if it is recomputed."""
     if unit.number in external:
         return 0
     placed = (program.sections[index] for index in unit.sections)
@@ -435,7 +450,7 @@ def weave(units: list[Unit], make: Make, **facts: bool) -> Change:
 
 
 class _Weaver:
-    """Walks through the chunks of a step and puts a unit's events where its sections begin and end."""
+    """Goes through the chunks of a step and inserts a unit's events where its sections begin and end."""
 
     def __init__(self, units: list[Unit], strategy: Fsdp2Gathering, last: int) -> None:
         self.strategy, self.last = strategy, last
@@ -495,7 +510,7 @@ class _Weaver:
         return Chunk(phase, section, list(events))
 
     def _with_marked_gradients(self, chunk: Chunk) -> Chunk:
-        """Gradients of parameters are not there to stay."""
+        """The chunk with gradients of parameters as unsharded gradients, which are freed after their reduction."""
         if not any(event.kind == "gradient" for event in chunk.events):
             return chunk
         marked = (
@@ -507,8 +522,9 @@ class _Weaver:
         )
 
     def _marked(self, event: Event, section: int) -> Event | None:
-        """A tied parameter's first share is made in one section and goes in another, where it is added, unless a unit
-        of its own has reduced it by then."""
+        """An event of a parameter's gradient as one of an unsharded gradient. A tied parameter's first share is
+        allocated in one section and freed in another, where it is added. It is None if a unit of its own has reduced
+        and freed it by then."""
         is_share = isinstance(event.key, tuple) and event.key[0] == "outer"
         key = ("outer", "unsharded", None if is_share else section, event.key)
         made, unit = (

@@ -1,8 +1,8 @@
-"""The peak of a job without its bill: a model recorded once, priced under many ways of running it.
+"""The peak of a job without its breakdown: a model is recorded once and evaluated for many ways of running it.
 
-Sizes are number-like: with ints a peak is an int, with NumPy grids it is a grid. What depends on batch and length
-(`passes`, `beside`) and what does not (`lying`) are kept apart, so that a search can add them in any combination.
-Knows the training device's allocated bytes only; rounding and cached blocks are the allocator's (see `estimate`).
+With ints as sizes a peak is an int, with numpy arrays it is an array. What depends on batch and length (`passes`,
+`beside`) and what does not (`lying`) are separate, so that a search can add them in any combination. Only allocated
+bytes of the training device are computed here; rounding and cached blocks need the allocator (see `estimate`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from vramcast.models.record.program import Sizes
 from vramcast.models.record.sliding_windows import window_of
 from vramcast.setup import Setup
 
-# A peak lies in one of these: the first step's phases are never above the next one's, which have states as well.
+# The peak is in one of these phases: the first step never exceeds a later one, which has optimizer states as well.
 MOMENTS = (NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD, GATING, NEXT_STEP, RESUME, ROLLOUT, EVAL)
 OF_PASSES = {FORWARD: NEXT_FORWARD, LOSS: NEXT_LOSS, BACKWARD: NEXT_BACKWARD, GATING: GATING}
 
@@ -51,12 +51,13 @@ ByPhase = dict[str, Number]
 CRITIC_STATES = (
     "critic: optimizer states",
     "critic: optimizer step",
-)  # what the optimizer decides of a critic
+)  # lines of a critic that depend on the optimizer
 
 
 class Recording:
-    """A job's model as one regime records it. Jobs given to the methods may differ from the recorded one in whatever
-    leaves the recorded tensors alone: checkpointing, optimizer, accumulation, companions, what the loop holds."""
+    """A job's model, recorded once. Jobs given to the methods may differ from the recorded one in anything that does
+    not change the recorded tensors: checkpointing, optimizer, accumulation, companions, whether the loop keeps
+    outputs."""
 
     def __init__(self, setup: Setup, config: Config, gpu: Gpu | None, sizes: Sizes) -> None:
         self._beyond, self._within = lengths_beyond(sizes, config), None
@@ -79,7 +80,7 @@ class Recording:
         return top
 
     def passes(self, setup: Setup) -> ByPhase:
-        """What a later step makes, by phase; 0 where a phase has nothing of its own."""
+        """Peak bytes of a later step's tensors by phase; 0 if a phase has none."""
         found = self._passes(setup)
         return found if self._within is None else self._by_length(found, self._within.passes(setup))
 
@@ -112,7 +113,7 @@ class Recording:
         )
 
     def beside(self, setup: Setup) -> ByPhase:
-        """Inputs, companions, rollouts, evaluation and resuming."""
+        """Bytes by phase of inputs, companions, rollouts, evaluation and resuming."""
         found = self._beside_of(setup)
         return found if self._within is None else self._by_length(found, self._within.beside(setup))
 
@@ -139,8 +140,8 @@ class Recording:
         return [line for line in beside(setting).lines if line.place == DEVICE]
 
     def lying(self, setup: Setup) -> dict[str, int]:
-        """What batch and length do not change: weights, states (a critic's too), gradients, the step's temporaries,
-        workspaces."""
+        """Bytes by phase that do not depend on batch and length: weights, optimizer states (a critic's too), gradients,
+        temporaries of the optimizer step, workspaces."""
         accumulates = setup.data.accumulate > 1
         key = (
             setup.optimizer,
@@ -186,7 +187,7 @@ class Recording:
 
 
 def lengths_beyond(sizes: Sizes, config: Config) -> Number | None:
-    """Which of many lengths are as long as the model's window; None where all are or none is, or it is known."""
+    """Which of many lengths are at least as long as the model's window. None if all or none are, or if it is given."""
     window = window_of(config)
     if window is None or sizes.beyond_window is not None or isinstance(sizes.seq, int):
         return None
@@ -195,12 +196,12 @@ def lengths_beyond(sizes: Sizes, config: Config) -> Number | None:
 
 
 def _with_old_outputs(setup: Setup) -> tuple[str, ...]:
-    """Phases of a step in which the last one's outputs are still held."""
+    """Phases in which the outputs of the step before are still held."""
     return (FORWARD,) if loss_apart(setup) else (FORWARD, LOSS)
 
 
 def _with_gradients(step: Step) -> tuple[str, ...]:
-    """Moments in which every gradient exists, beside those that backward itself makes."""
+    """Phases in which all gradients exist, not counting those that this backward allocates."""
     if step.accumulates_apart:
         return tuple(phase for phase in MOMENTS if phase != RESUME)
     if step.setup.data.accumulate > 1 or step.zeroed_in_place:
@@ -210,7 +211,7 @@ def _with_gradients(step: Step) -> tuple[str, ...]:
 
 
 def _by_moment(lines: Iterable[Amounts]) -> ByPhase:
-    """Their sums, as sizes are number-like."""
+    """The sum of the lines in each phase; ints or numpy arrays."""
     found: ByPhase = dict.fromkeys(MOMENTS, 0)
     for line in lines:
         for phase in line.by_phase.keys() & found.keys():

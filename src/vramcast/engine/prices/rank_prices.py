@@ -1,7 +1,7 @@
-"""Peaks of jobs on many GPUs without a bill: what the combinations of a search share is recorded and folded once.
+"""Peaks of jobs on many GPUs without a breakdown: what the combinations of a search share is computed once.
 
-In: Setups of one model on one card. Out: allocated bytes of the fullest rank, lower bounds of them, and the ranks
-themselves. No allocator: what torch reserves takes an estimate.
+Input: Setups of one model on one card. Output: allocated bytes of the fullest rank, lower bounds of them, and the
+ranks. The allocator is not replayed here: for reserved bytes see `estimate`.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from vramcast.setup.records import Companions, Parallel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resting:
-    """What a job has on its ranks, one of each pipeline stage, whatever its passes do: bounds, quickly."""
+    """What a job's ranks hold without their passes, one rank per pipeline stage: quick bounds of the peak."""
 
     topology: Topology
     ranks: list[Rank]
     at_rest: list[AtRest]
     lying_bytes: int  # on the fullest rank in the optimizer's step
     least_bytes: int  # on every rank in every phase
-    loaded_bytes: int  # of weights that are there whole before they are partitioned
-    left_bytes: int  # of the card, for all of this and the passes
+    loaded_bytes: int  # of weights that are loaded whole before they are partitioned
+    left_bytes: int  # of the card after CUDA context and workspaces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DividedJob:
-    """A job's ranks, one of each pipeline stage, and what rests on them."""
+    """A job's ranks, one per pipeline stage, and what they hold between steps."""
 
     program: Program  # of all stages
     ranks: list[Rank]
@@ -64,7 +64,7 @@ class RankPrices:
         self._beside: dict[Hashable, int] = {}
 
     def allocated_bytes(self, setup: Setup) -> int:
-        """Of the fullest rank."""
+        """Peak allocated bytes of the fullest rank."""
         divided = self.divide(setup)
         peaks = (
             at_rest.peak(
@@ -80,7 +80,7 @@ class RankPrices:
         check_supported(setup)
         sizes = plain(sizes_of(setup.data, self.config))
         program = self._program(setup, topology, sizes)
-        if setup.versions.framework == "megatron":  # where more lies than parameters tell
+        if setup.versions.framework == "megatron":  # it also holds buffers that depend on the batch
             ranks = [
                 rank_of_stage(setup, self.gpu, topology, program, stage)
                 for stage in range(topology.pp)
@@ -118,7 +118,7 @@ class RankPrices:
         return self._programs[key]
 
     def _passes_of(self, rank: Rank, program: Program) -> dict[str, Number]:
-        """What a step makes does not ask which optimizer follows."""
+        """Peaks of the passes by phase. They do not depend on the optimizer, so they are cached without it."""
         setup = rank.step.setup
         key = (
             id(program),
@@ -166,7 +166,7 @@ class RankPrices:
         return rank.at_rest().beside(self._companions(setup, topology, rank))
 
     def _companions(self, setup: Setup, topology: Topology, rank: Rank) -> int:
-        """Weights of frozen models that lie beside the rank's."""
+        """Bytes of weights of frozen companion models on the rank."""
         key = (setup.precision, topology, *_beside_it(setup.companions))
         if key not in self._beside:
             on_gpu = "same" in (
@@ -185,7 +185,7 @@ class RankPrices:
         return self._beside[key]
 
     def _small_program(self, setup: Setup, topology: Topology) -> Program:
-        """The parameters of a rank, with as few activations as possible."""
+        """The rank's program at small sizes, for its parameters only."""
         key = (*_stored(setup), topology)
         if key not in self._small:
             self._small[key] = divided_program(

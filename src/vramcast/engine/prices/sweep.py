@@ -1,4 +1,4 @@
-"""Many batch sizes and lengths at once: the engine's own fold on NumPy grids, and the largest batch that fits."""
+"""Peaks for many batch sizes and lengths at once, computed on numpy arrays, and the largest batch that fits."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _check(job: Job) -> None:
 
 
 def _largest(job: Job, batches: Sequence[int], seq: int) -> int | None:
-    """By bisection with whole estimates, the allocator included."""
+    """The largest batch that fits, by bisection with full estimates including the allocator."""
     ordered = sorted(batches)
     low, high = 0, len(ordered)
     while low < high:

@@ -1,4 +1,4 @@
-"""A job for the allocator: its tensors in the order of two steps, and what the card makes of them."""
+"""Writes a job's two steps as a Script for the allocator, and replays it on a card."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def step_script(
     resident: tuple[int, ...],
     gpu: Gpu | None,
 ) -> Script:
-    """Tensor by tensor."""
+    """The script of a job on one GPU. `resident`: sizes of further tensors that are allocated from the start."""
     states, setup = step.states, step.setup
     item = states.recipe.states.nbytes if states.recipe.states else None
     made = (
@@ -55,7 +55,7 @@ def step_script(
 
 
 def _tensors_from_start(step: Step) -> Iterator[int]:
-    """Weights, gradients that are never dropped, master weights, and an average of weights on the same device."""
+    """Sizes of weights, of gradients that are never freed, of master weights, and of an EMA copy on the same device."""
     states = step.states
     yield from (param.nbytes for param in states.params)
     if step.accumulates_apart:
@@ -66,8 +66,8 @@ def _tensors_from_start(step: Step) -> Iterator[int]:
 
 
 def roughly_reserved(largest: Script, longest: int) -> Measure:
-    """What is reserved after such batches by the largest tensors alone, all of them growing with the length. One that
-    was asked for is known."""
+    """A function that gives roughly the bytes reserved after batches of certain lengths. It replays only the largest
+    tensors, scaled with the length, and caches its results."""
     shorter, known = Shorter(largest.first, longest), dict[Earlier, int]()
 
     def measure(earlier: Earlier) -> int:
@@ -102,8 +102,8 @@ def of_same(stream: list[Stamped], program: Program, other: Program) -> list[Sta
 def replayed_on_card(
     script: Script, gpu: Gpu | None, setup: Setup, *, card_only: bool = False
 ) -> Replayed:
-    """On the card if it suffices there (a full card makes torch give cached blocks back), else on one without limit,
-    unless the card is all that matters."""
+    """Replay on the card: when it is full, torch releases cached blocks. If that runs out of memory, replay on a card
+    without limit, unless `card_only`."""
     if gpu is not None and gpu.total_bytes is not None:
         room, asked = room_on(setup.versions, gpu), least_bytes(script)
         if asked > room and card_only:
@@ -127,8 +127,8 @@ def room_on(versions: Versions, gpu: Gpu) -> int:
 
 
 def least_bytes(script: Script) -> int:
-    """What is asked for at once, whatever the allocator does with it; what is left over from step to step is not in
-    it."""
+    """The most bytes requested at once: a lower bound of what the allocator needs. Tensors that survive from one step
+    to the next are not counted."""
     lying = sum(script.weights) + sum(script.small) + sum(script.workspaces)
     later = _top(script.later)
     first = later if script.first is script.later else _top(script.first)

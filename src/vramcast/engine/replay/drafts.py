@@ -1,4 +1,7 @@
-"""A job recorded and written down for the allocator, before its bill is made. A search drafts jobs by the dozen."""
+"""A job's recording, its stream and its Script for the allocator, before entries are made.
+
+A search drafts dozens of jobs; what they have in common is computed once.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,9 @@ from vramcast.models.record.program import Program, Sizes
 from vramcast.models.record.sliding_windows import window_of
 from vramcast.setup import Setup
 
-# Parts of a Setup that do not matter for a piece of work, so that jobs which differ only there share it.
-# Passes do not depend on the optimizer, unless it steps inside backward; a recording does not depend on checkpointing,
-# except for the key-value cache and the gradients of inputs, which are asked for apart.
+# Parts of a Setup that a result does not depend on: jobs that differ only there share it. Passes do not depend on the
+# optimizer, unless it steps inside backward. A recording does not depend on checkpointing, except for the key/value
+# cache and the gradients of inputs, which are separate parts of its key.
 NOT_FOR_PASSES = ("optimizer", "alloc_conf")
 NOT_FOR_RECORDING = (*NOT_FOR_PASSES, "checkpointing")
 
@@ -36,16 +39,16 @@ NOT_FOR_RECORDING = (*NOT_FOR_PASSES, "checkpointing")
 class Draft:
     setting: Setting
     step: Step
-    stream: list[Stamped]  # of the step itself
+    stream: list[Stamped]  # of the first step, without companions and other additions
     later: list[Stamped]
     extra: Beside
     script: Script
 
 
 class Drafts:
-    """Jobs of one model on one card. What they have in common is made once: jobs that run one program share its
-    recording, those with the same passes a stream, and one that runs out before the optimizer's first step stands for
-    all that are alike until then."""
+    """Drafts of jobs with one model on one card. Jobs that run the same program share its recording; jobs with the same
+    passes share a stream. If a job runs out of memory before the optimizer's first step, so do all jobs that differ
+    only in the optimizer."""
 
     def __init__(self, config: Config, gpu: Gpu | None) -> None:
         self.config, self.gpu = config, gpu
@@ -59,7 +62,7 @@ class Drafts:
         return self.after_others(self.of_longest(setup))
 
     def of_longest(self, setup: Setup) -> Draft:
-        """Where batches are of many lengths: the longest alone."""
+        """The draft with the longest batch only, even if batches have many lengths."""
         sizes = sizes_of(setup.data, self.config)
         program = self._program(setup, sizes)
         states = States(params=unique(program.params()), setup=setup)
@@ -86,7 +89,7 @@ class Drafts:
         )
 
     def after_others(self, draft: Draft) -> Draft:
-        """With whole steps of the shorter batches that a run meets before its longest."""
+        """The draft with whole steps on the shorter batches that come before the longest."""
         step, longest = draft.step, draft.setting.sizes
         if not has_many_lengths(step.setup.data):
             return draft
@@ -99,8 +102,8 @@ class Drafts:
     def replayed(
         self, setup: Setup, *, capacity_bytes: int, most_bytes: int
     ) -> tuple[Draft, Replayed]:
-        """Out of memory too where more than `most_bytes` are reserved. A run of many lengths is not played where it
-        would be out of memory if it met the longest first."""
+        """The draft and its replay, which also counts as out of memory if it reserves more than `most_bytes`. Shorter
+        batches are only replayed if the longest alone fits."""
         draft = self.of_longest(setup)
         key = (_but(("optimizer",), setup), capacity_bytes, most_bytes)
         if key in self._refused and _is_shared(draft):
@@ -140,14 +143,14 @@ class Drafts:
         if key not in self._measures:
             own = replace(
                 draft.script, first=draft.stream, later=draft.later, again=None
-            )  # nothing beside it
+            )  # without companions and other additions
             self._measures[key] = roughly_reserved(own.largest(), int(draft.setting.sizes.seq))
         return self._measures[key]
 
     def _shorter(
         self, step: Step, longest: Sizes, lengths: Iterable[int]
     ) -> dict[int, list[Stamped]]:
-        """By length; those on one side of the model's window are recorded together."""
+        """Streams by length. Lengths on the same side of the model's attention window are recorded together."""
         known = self._shorter_streams.setdefault(_but(NOT_FOR_PASSES, step.setup), {})
         window = window_of(self.config)
         for beyond in (False, True):
@@ -171,8 +174,8 @@ class Drafts:
     def _of_lengths(
         self, step: Step, longest: Sizes, lengths: list[int]
     ) -> Iterator[list[Stamped]]:
-        """Gradients are of the same parameters, so they go by the keys that those have in the longest batch."""
-        import numpy  # which most estimates do not need
+        """One stream per length. Gradients get the keys that they have in the stream of the longest batch."""
+        import numpy  # imported here: most estimates do not need it
 
         grid = numpy.array(lengths)
         program = record_job(
@@ -192,11 +195,11 @@ class Drafts:
 
 
 def _is_shared(draft: Draft) -> bool:
-    """Is nothing of an optimizer in it before the first step is taken: states, a critic's?"""
+    """Is the script independent of the optimizer until its first step (no states, also no critic's, before it)?"""
     return draft.script.first is draft.stream and not draft.script.states_from_start
 
 
 def _but(parts: tuple[str, ...], setup: Setup) -> Hashable:
-    """The key of everything in a setup except these parts; and whether the step is taken inside backward."""
+    """A key of everything in a setup except these parts, and of whether the optimizer steps inside backward."""
     rest = (getattr(setup, field.name) for field in fields(setup) if field.name not in parts)
     return (*rest, setup.optimizer.implementation == "in-backward")

@@ -1,7 +1,7 @@
-"""Companions, evaluation, rollouts and resuming in the stream that the allocator is given.
+"""Adds companions, evaluation, rollouts and resuming to the stream that the allocator replays.
 
-A step's stream goes in, the same stream comes out with what happens in addition to it: passes tensor by tensor where
-they run, and what is simply held (a critic's states, a teacher's logits) as one block for as long as its line is alive.
+Input: a step's stream. Output: the same stream with these additions. Passes are added tensor by tensor where they run.
+What is only held (a critic's states, a teacher's logits) is one block for as long as its line has bytes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Played = TypeVar("Played", bound=Script)
 
 
 def played_with(script: Played, extra: Beside, device: str) -> Played:
-    """The script with what happens in addition to both of its steps. What comes between steps comes before the first
-    micro-batch of a later one."""
+    """The script with additions to both of its steps. Rollouts and evaluation come before the first micro-batch of a
+    later step."""
     if not extra.passes and not extra.blocks:
         return script
     accumulates = script.accumulates
@@ -56,7 +56,8 @@ def played_with(script: Played, extra: Beside, device: str) -> Played:
 def _with_extras(
     stream: Sequence[Stamped], extra: Beside, device: str, *, later: bool, begins: bool = True
 ) -> Iterator[Stamped]:
-    """The stream of the first step, or of a `later` one, if it `begins` one."""
+    """The stream with additions. `later`: it belongs to a step after the first. `begins`: it starts a step, so what
+    happens between steps comes before it."""
     lines = (line for line in extra.blocks if line.place == device)
     blocks = Blocks(lines, STEP if later else None)
     passes = [run for run in extra.passes if run.place == device]
@@ -87,8 +88,8 @@ def _passes_in(phases: tuple[str, ...], passes: Sequence[Pass]) -> Iterator[Stam
 
 
 class Blocks:
-    """Lines of the bill as blocks, as large as each line is in a phase. `shares` cuts some lines (by their component)
-    into tensors in these proportions; others are one tensor."""
+    """Each line is held as one block, with the bytes that the line has in the current phase. `shares` gives, by a
+    line's component, the proportions of the tensors that it is divided into instead."""
 
     def __init__(
         self,
@@ -96,12 +97,12 @@ class Blocks:
         since: str | None = None,
         shares: Mapping[str, Sequence[int]] = NO_SHARES,
     ) -> None:
-        """`since`: the phase that was the last before."""
+        """`since`: the phase before, whose blocks are allocated already."""
         self.lines, self.shares = list(lines), shares
         self._sizes = [int(line.by_phase.get(since, 0)) if since else 0 for line in self.lines]
 
     def at(self, phase: str) -> Iterator[Stamped]:
-        """What goes as the phase begins, and then what comes."""
+        """When the phase begins: frees of blocks whose size changes, then their new allocations."""
         sizes = [int(line.by_phase.get(phase, 0)) for line in self.lines]
         changed = [index for index, size in enumerate(sizes) if size != self._sizes[index]]
         for index in changed:
@@ -123,7 +124,7 @@ class Blocks:
 
 
 def alone(stream: Sequence[Stamped], name: str) -> Iterator[Stamped]:
-    """A pass under keys of its own; what it leaves goes when it is over."""
+    """A pass with its own keys. What it leaves alive is freed at its end."""
     alive: dict[Hashable, Stamped] = {}
     for item in stream:
         key: Hashable = ("beside", name, item.key)

@@ -1,4 +1,15 @@
-"""The job's allocations and frees through the caching allocator: what torch would reserve, and whether it suffices."""
+"""Replays a job's allocations and frees through the caching allocator: what torch reserves, and whether a card
+suffices.
+
+Example: a step allocates and frees 30 MiB, then allocates 20 MiB and 25 MiB, and frees both.
+
+    +30    a new segment of 30 MiB
+    -30    the segment stays cached
+    +20    taken from the cached segment, which keeps 10 MiB free
+    +25    does not fit into 10 MiB: a new segment of 26 MiB (sizes from 10 MiB on are rounded up to 2 MiB)
+
+The peak is 45 MiB requested, 46 MiB allocated (in blocks), 56 MiB reserved. A card of 50 MiB is out of memory.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +35,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """Two steps of a job: what is allocated from the start, what a step makes, what the optimizer adds."""
+    """Two steps of a job: what is allocated from the start, what a step allocates, what the optimizer adds."""
 
     weights: tuple[int, ...]
     first: list[Stamped]
@@ -33,45 +44,47 @@ class Script:
     states_from_start: bool = False  # made with the optimizer, else in its first step
     step_temporaries: tuple[
         tuple[int, ...], ...
-    ]  # lists, each made as a whole and dropped as a whole
+    ]  # of the optimizer's step: lists of tensors, each list allocated together and freed together
     old_until: str = (
-        BACKWARD  # the phase before which a variable lets go of the last step's outputs
+        BACKWARD  # when this phase begins, variables no longer hold the last step's outputs
     )
-    zero_grad_first: bool  # gradients are dropped before the next forward
-    zero_grad_behind: bool = False  # after the forward of a step's first micro-batch
+    zero_grad_first: bool  # gradients are freed before the next forward
+    zero_grad_behind: bool = (
+        False  # gradients are freed after the forward of a step's first micro-batch
+    )
     accumulates: bool = False  # further micro-batches come before the first optimizer step
     again: list[Stamped] | None = (
-        None  # the first micro-batch of a later step, where it is not like the very first
+        None  # the first micro-batch of a later step, if it differs from that of the first step
     )
-    earlier: tuple[list[Stamped], ...] = ()  # batches of other lengths, before the longest
+    earlier: tuple[list[Stamped], ...] = ()  # batches of other lengths, run before the longest
     stepped_after: int | None = (
-        None  # of those; None: the optimizer's first step comes after the longest
+        None  # how many of `earlier` precede the optimizer's first step; None: it follows the longest
     )
     small: tuple[int, ...] = ()  # inputs
     workspaces: tuple[
         int, ...
-    ] = ()  # of cuBLAS: forward's thread asks for one with the first block, autograd's after
-    last_section: int = 0  # the loss, which multiplies nothing
+    ] = ()  # of cuBLAS: one for the thread that runs forward, then one for autograd's thread
+    last_section: int = 0  # the loss, which has no matrix products
 
     @property
     def zeroes_after_forward(self) -> bool:
-        """Are a step's gradients dropped when the forward of the next one is over?"""
+        """Are a step's gradients freed after the next step's forward?"""
         has_identical_steps = self.later is self.first
         return has_identical_steps and not (self.zero_grad_first or self.accumulates)
 
     @property
     def begins_without_gradients(self) -> bool:
-        """Is the first of a later step's micro-batches one that makes gradients anew?"""
+        """Does the first micro-batch of a later step allocate gradients again?"""
         return self.accumulates and (self.zero_grad_first or self.zero_grad_behind)
 
     @property
     def next_step(self) -> list[Stamped]:
-        """How a step begins that comes after an optimizer's step."""
+        """The stream that follows an optimizer step."""
         return (self.again or self.first) if self.accumulates else self.later
 
     def largest(self) -> Script:
-        """The few largest tensors of a step alone, in addition to the optimizer's states: these decide what a cache
-        grows by. Of more that are all identical the first few order runs as all of them do."""
+        """Only the largest tensors of a step, and the optimizer's states: these decide how far the cache grows. If too
+        many tensors have the same size, only the first of them are kept; they rank runs as all of them would."""
         least = _least([int(item.event.nbytes) for item in self.first if item.event.sign > 0])
         first, later = _at_least(self.first, least), _at_least(self.later, least)
         allocated = [item.key for item in first if item.event.sign > 0]
@@ -84,24 +97,24 @@ class Script:
 
 
 def _at_least(stream: list[Stamped], nbytes: int) -> list[Stamped]:
-    """The events of tensors that are as large as this, or larger."""
+    """The events of tensors of at least `nbytes`."""
     return [item for item in stream if item.event.nbytes >= nbytes]
 
 
 def _under(stream: list[Stamped], keys: set[Hashable]) -> list[Stamped]:
-    """The events of these tensors."""
+    """The events of the tensors with these keys."""
     return [item for item in stream if item.key in keys]
 
 
 def _least(sizes: list[int]) -> int:
-    """The smallest size that not more than a few reach; if more are as large as the largest, that."""
+    """The smallest size such that at most LARGEST tensors have it or more; failing that, the largest size."""
     ordered = sorted(sizes, reverse=True)
     below = ordered[LARGEST] if len(ordered) > LARGEST else 0
     return min((size for size in ordered[:LARGEST] if size > below), default=ordered[0])
 
 
 class Columns:
-    """A stream, for others that differ in sizes alone."""
+    """A stream by columns, to make other streams that differ only in sizes."""
 
     def __init__(self, stream: list[Stamped]) -> None:
         self._phases, self._sections, events, self._keys = zip(*stream, strict=True)
@@ -121,7 +134,7 @@ class Columns:
 
 
 class Shorter:
-    """A stream as shorter batches would have it: gradients of parameters are as large as ever."""
+    """The stream of shorter batches: sizes are scaled, except those of parameters' gradients."""
 
     def __init__(self, stream: list[Stamped], longest: int) -> None:
         self.longest, self._columns = longest, Columns(stream)
@@ -136,17 +149,17 @@ class Shorter:
 def replay(
     script: Script, *, capacity_bytes: int | None, conf: str, most_bytes: int | None = None
 ) -> Replayed:
-    """On a card of `capacity_bytes`. Who has no use for a run that reserves more than `most_bytes` says so: it ends
-    there, out of memory."""
+    """Run the script on a card of `capacity_bytes`. A run that reserves more than `most_bytes` ends there and counts as
+    out of memory."""
     return Run(script, capacity_bytes=capacity_bytes, conf=conf, most_bytes=most_bytes).whole()
 
 
 class _Surpassed(Exception):
-    """More is reserved than is of interest."""
+    """More than `most_bytes` are reserved."""
 
 
 class _Bounded(SimulatedDriver):
-    """A card that says when more than `most_bytes` are taken."""
+    """A card that raises when more than `most_bytes` are taken."""
 
     __slots__ = ("most_bytes",)
 
@@ -161,16 +174,16 @@ class _Bounded(SimulatedDriver):
         return taken
 
 
-BETWEEN = (ROLLOUT, EVAL)  # in front of a later step
-LARGEST = 30  # tensors that stand for all
-QUIET = 2  # steps: no published run grows again after a longer pause, however long it is replayed
+BETWEEN = (ROLLOUT, EVAL)  # phases before a later step
+LARGEST = 30  # tensors that represent all others
+QUIET = 2  # steps without growth: in replays of the published runs none grew again after more
 HELD = ("weights", "small", "states", "old", "shard", "bucket", "companion")
 
 
 class Run:
-    """Load, steps of other lengths if there are any, one whole step, a second one."""
+    """Loads the model, runs steps of other lengths if there are any, then one whole step and a second one."""
 
-    apart: frozenset[str] = frozenset()  # kinds of events that `born` and `dies` are asked about
+    apart: frozenset[str] = frozenset()  # kinds of events that are passed to `born` and `dies`
 
     def __init__(
         self,
@@ -190,7 +203,7 @@ class Run:
             settings=AllocatorSettings.parse(conf), driver=driver, statistics=False
         )
         self.malloc, self.free = fast_calls(self.allocator)
-        self.blocks: dict[Hashable, tuple[Block, int]] = {}  # with the bytes asked for
+        self.blocks: dict[Hashable, tuple[Block, int]] = {}  # with the requested bytes
         self.requested = self.peak_requested = 0
         self.old: list[Hashable] = []
         self.has_states = False
@@ -216,13 +229,13 @@ class Run:
         self.earlier_steps()
         before = self.longest_step()
         if script.stepped_after:
-            # the longest batch comes once, and the optimizer's states were there
+            # the longest batch comes once, and the optimizer's states existed before it
             between = takewhile(lambda item: item.phase in BETWEEN, script.next_step)
             return self.play(list(between))
         if script.begins_without_gradients:
             self.play(script.next_step, zeroes=script.zero_grad_behind)
             self.end_step(gradients=False)
-            if self.state() == before:  # from here on all goes as it did
+            if self.state() == before:  # everything would repeat from here
                 return
             self.play(script.later)
         else:
@@ -232,7 +245,7 @@ class Run:
             self.settle()
 
     def earlier_steps(self) -> None:
-        """Batches of other lengths."""
+        """Steps on batches of other lengths."""
         script = self.script
         drops_gradients = script.zero_grad_first and not script.accumulates
         for count, stream in enumerate(script.earlier, 1):
@@ -242,7 +255,7 @@ class Run:
             self.end_step(gradients=drops_gradients)
 
     def longest_step(self) -> object:
-        """One whole step. Gives the state after its first micro-batch, if there are more."""
+        """One whole step. Returns the state after its first micro-batch, or None if there is only one."""
         script = self.script
         before: object = None
         self.play(script.first, zeroes=script.zeroes_after_forward)
@@ -255,7 +268,8 @@ class Run:
         return before
 
     def state(self) -> object:
-        """Where tensors are and what is cached, which decides all that comes next: no address is handed out twice."""
+        """Addresses of tensors, and cached blocks. Together they decide all that follows: the driver never hands out an
+        address twice."""
         pools = (self.allocator.segments.default_small, self.allocator.segments.default_large)
         cached = [
             {stream: [key[:2] for key in keys] for stream, keys in pool.free.items() if keys}
@@ -264,8 +278,8 @@ class Run:
         return {key: block.address for key, (block, _) in self.blocks.items()}, cached
 
     def settle(self) -> None:
-        """Gradients that live through the next forward are at other addresses in every step, so the cache may grow
-        after the second one: until as many steps in a row ask the driver for nothing."""
+        """Repeat the step until QUIET steps in a row reserve nothing new. Gradients that stay alive during the next
+        forward have other addresses in every step, so the cache may still grow after the second step."""
         quiet = 0
         while quiet < QUIET:
             before = self.allocator.peak_reserved_bytes
@@ -280,14 +294,14 @@ class Run:
         self.flash(self.script.step_temporaries)
 
     def hold_states(self) -> None:
-        self.has_states = True  # some of them, if there is no room for all
+        self.has_states = True  # set first: if memory runs out, some of them exist
         self.hold("states", self.script.states)
 
     def take(self, key: Hashable, nbytes: int) -> None:
         if nbytes:
             if key in self.blocks:
                 self.drop(key)
-            self.requested += nbytes  # what is refused was asked for
+            self.requested += nbytes  # counted even if malloc fails
             if self.requested > self.peak_requested:
                 self.peak_requested = self.requested
             self.blocks[key] = self.malloc(nbytes), nbytes
@@ -303,15 +317,15 @@ class Run:
             self.take((name, index), nbytes)
 
     def flash(self, lists: tuple[tuple[int, ...], ...]) -> None:
-        """Lists that are made as a whole and dropped as a whole, one after the other."""
+        """For each list: allocate all its tensors, then free them."""
         for sizes in lists:
             self.hold("temporary", sizes)
             for index in range(len(sizes)):
                 self.drop(("temporary", index))
 
     def play(self, stream: list[Stamped], *, zeroes: bool = False) -> None:
-        """`zeroes`: the last step's gradients go at once when forward is over. `take` and `drop` are written out: a
-        search plays millions of events."""
+        """Replay a stream. `zeroes`: the last step's gradients are freed at the end of forward. `take` and `drop` are
+        inlined because a search plays millions of events."""
         blocks, apart, seen, waits = self.blocks, self.apart, "", False
         malloc, free = self.malloc, self.free
         for item in stream:
@@ -338,7 +352,7 @@ class Run:
                 self.requested -= nbytes
 
     def begin_phase(self, phase: str, *, zeroes: bool) -> bool:
-        """Drop what ends as the phase begins. Says whether gradients are still to be dropped in a later one."""
+        """Free what ends when the phase begins. Returns whether gradients remain to be freed in a later phase."""
         if zeroes and phase == BACKWARD:
             self.drop_gradients()
             zeroes = False
@@ -350,20 +364,20 @@ class Run:
         self.take(item.key, int(item.event.nbytes))
 
     def born_of_products(self, item: Stamped) -> None:
-        """cuBLAS asks for its workspace after the result of a thread's first product, out of what is cached then."""
+        """cuBLAS allocates its workspace in a thread's first matrix product, right after the product's result."""
         self.born(item)
         if self.waits(item.phase) and self.multiplies(item):
             self.take(("small", "workspace", self.handles), self.script.workspaces[self.handles])
             self.handles += 1
 
     def waits(self, phase: str) -> bool:
-        """Has the thread that runs this phase no workspace yet?"""
+        """Is the thread that runs this phase still without a cuBLAS workspace?"""
         return self.handles < len(self.script.workspaces) and (phase == BACKWARD) == bool(
             self.handles
         )
 
     def multiplies(self, item: Stamped) -> bool:
-        """Is this a tensor that is made where there are matrix products?"""
+        """Is the tensor made in a section with matrix products?"""
         return (
             item.section < self.script.last_section if item.phase == BACKWARD else item.section > 0
         )
@@ -372,8 +386,8 @@ class Run:
         self.drop(item.key)
 
     def end_step(self, *, gradients: bool) -> None:
-        """Gradients go if zero_grad comes before the next forward. What a variable holds (outputs, the loss) goes when
-        the next forward has returned."""
+        """Free gradients if zero_grad comes before the next forward. Mark the rest (outputs, the loss) as held by a
+        variable; it is freed when the next forward has returned."""
         if gradients:
             self.drop_gradients()
         for key in list(self.blocks):
@@ -400,7 +414,7 @@ class Run:
 
 
 def _is_gradient(key: Hashable) -> bool:
-    """Of a parameter, or of a unit of sharded ones."""
+    """Is it the gradient of a parameter or of a unit of sharded parameters?"""
     if type(key) is not tuple or len(key) < 2:
         return False
     of = key[1]

@@ -1,14 +1,14 @@
-"""Batches of many lengths: which of them make torch's cache grow before the longest comes.
+"""Batches of many lengths: which of them make torch's cache grow before the longest batch.
 
-A batch longer than all before it asks for blocks that fit none of the cached ones, and those stay. Any other batch is
-served from the cache: leaving such batches out of a replay changes hardly any of the reserved bytes. So the cache does
-not stop growing after some steps: of N batches in random order about ln N are longer than all before, until the card is
-full and torch gives cached segments back.
+A batch longer than all before it requests blocks that are larger than the cached ones, which stay reserved. Any other
+batch is served from the cache; leaving it out of a replay hardly changes the reserved bytes. Of N batches in random
+order about ln N are longer than all before (about 7 of 1,000). So the cache keeps growing until the card is full and
+torch releases cached segments.
 
-Where the lengths are known (a file), the batches are those. Where only mean and longest are, lengths follow the
-distribution of largest entropy, and of many random orders of the run's batches the middle one is replayed: what a run
-reserves follows the sum of such lengths, since each of these batches leaves blocks of its own length. A batch is padded
-to its longest sample: the largest of `batch` draws.
+If the lengths are given in a file, its batches are used. If only mean and longest are given, lengths follow the
+distribution of largest entropy, and a typical one of many random orders is replayed. Reserved bytes grow with the sum
+of the record lengths, since each such batch leaves blocks of its own length, so orders are ranked by that sum. A batch
+is padded to its longest sample: the largest of `batch` draws.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from vramcast.sample_lengths import read_sample_lengths
 from vramcast.setup import Setup
 from vramcast.setup.records import Adapter, Data
 
-BATCHES = 1000  # of a run that does not say how many samples it has
+BATCHES = 1000  # of a run whose number of samples is not given
 RUNS, MIDDLE = 101, 11
 STEEPEST, FLAT = 500.0, 1e-6  # a mean of a five-hundredth of the longest; no slope at all
-ALMOST = 1 - 1e-16  # of a distribution: its end lies nowhere
+ALMOST = 1 - 1e-16  # keeps log1p(-x) finite at the end of the distribution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """Lengths of batches that are longer than all before them, the longest left out; after how many of them the
-    optimizer steps first (None: behind the longest)."""
+    """`lengths` of batches that make the cache grow before the longest batch. `stepped_after`: after how many of them
+    the optimizer steps first (None: after the longest)."""
 
     lengths: tuple[int, ...] = ()
     stepped_after: int | None = None
@@ -48,8 +48,8 @@ def has_many_lengths(data: Data) -> bool:
 
 
 def earlier_lengths(setup: Setup, longest: int, measure: Measure) -> Earlier:
-    """What a run meets before its longest batch; nothing where all batches are alike. The measure says roughly what
-    torch reserves after such batches."""
+    """The batches before the longest one; none if all batches have the same length. `measure` gives roughly the bytes
+    that torch reserves after such batches."""
     if setup.data.lengths is not None:
         return _of_file(setup, longest)
     if setup.data.mean_seq is None:
@@ -66,8 +66,8 @@ def batches_of(data: Data) -> int:
 
 
 def typical_run(setup: Setup, longest: int, measure: Measure) -> Earlier:
-    """Of many runs in random order one that reserves the middle amount: among those in the middle by the sum of their
-    lengths the middle one by the measure."""
+    """One of many random runs with a median amount reserved. Runs are sorted by the sum of their lengths; of the MIDDLE
+    ones in the middle, the median by `measure` is taken."""
     random = Random(0)
     runs = sorted(
         (_random_run(setup, longest, random) for _ in range(RUNS)), key=lambda run: sum(run.lengths)
@@ -82,7 +82,7 @@ def _random_run(setup: Setup, longest: int, random: Random) -> Earlier:
         _lengths(setup.data, longest, random_records(random, batches))
         for batches in (before, batches_of(setup.data) - before)
     )
-    last = max((*first, *later))  # the run's longest: that is the one of `longest` tokens
+    last = max((*first, *later))  # the longest drawn: it represents the batch of `longest` tokens
     before_step, behind_step = (
         tuple(length for length in part if length < last) for part in (first, later)
     )
@@ -90,8 +90,8 @@ def _random_run(setup: Setup, longest: int, random: Random) -> Earlier:
 
 
 def _lengths(data: Data, longest: int, shares: list[float]) -> tuple[int, ...]:
-    """Of the distributions between nothing and the longest that have this mean, the one that assumes least: density
-    e^(-steepness · length / longest), which has the largest entropy."""
+    """Lengths at these quantiles. Of all distributions from 0 to `longest` with this mean, the density
+    e^(-steepness · length / longest) has the largest entropy, so it assumes least."""
     assert data.mean_seq is not None
     steepness = steepness_for(data.mean_seq / longest)
     wide = -expm1(-steepness)
@@ -105,7 +105,8 @@ def _lengths(data: Data, longest: int, shares: list[float]) -> tuple[int, ...]:
 
 @cache
 def steepness_for(mean_share: float) -> float:
-    """Where the mean lies, by halving: 1 / k - 1 / (e^k - 1) falls from 1 to 0 as k rises."""
+    """The steepness k that gives this mean, by bisection: the mean 1 / k - 1 / (e^k - 1) falls from 1 to 0 as k
+    rises."""
     low, high = -STEEPEST, STEEPEST
     while high - low > FLAT:
         middle = (low + high) / 2
@@ -115,8 +116,8 @@ def steepness_for(mean_share: float) -> float:
 
 
 def random_records(random: Random, batches: int) -> list[float]:
-    """Which shares of the distribution the longest-so-far of so many draws lie at: each lies anywhere beyond the one
-    before, and one draw in 1 / (1 - share) is beyond."""
+    """Quantiles of the records (draws longer than all before) among so many draws. Each record is uniform between the
+    one before and 1. One in 1 / (1 - share) draws exceeds a record at quantile `share`."""
     share, position, found = 1 - random.random(), 1, []
     while position <= batches:
         found.append(share)
@@ -138,7 +139,7 @@ def _of_file(setup: Setup, longest: int) -> Earlier:
 
 
 def padded_lengths(data: Data, longest: int) -> tuple[int, ...]:
-    """Of each batch, its longest sample."""
+    """The length of each batch: that of its longest sample."""
     assert data.lengths is not None
     samples = [min(length, longest) for length in read_sample_lengths(data.lengths)]
     return tuple(
@@ -149,8 +150,8 @@ def padded_lengths(data: Data, longest: int) -> tuple[int, ...]:
 def _in_parts(
     adapter: Adapter, before: tuple[int, ...], after: tuple[int, ...], longest: int
 ) -> Earlier:
-    """What comes before and behind the optimizer's first step. Its states settle in cached blocks: from then on even a
-    batch that is not the longest so far may find none, unless only adapters have states."""
+    """Joins the batches before and after the optimizer's first step. Its states take cached blocks, so that after it
+    even a batch that is not the longest so far may find no block. With adapters the states are too small for that."""
     first = tuple(records(before))
     behind = records((*first, *after))[len(first) :] if adapter.rank is not None else records(after)
     return Earlier(
@@ -160,12 +161,12 @@ def _in_parts(
 
 
 def records(lengths: tuple[int, ...]) -> list[int]:
-    """Those longer than all before."""
+    """The lengths that are larger than all before them."""
     return sorted(set(accumulate(lengths, max)))
 
 
 def length_text(setup: Setup, longest: int) -> str:
-    """What is taken of the lengths, for the report."""
+    """What is assumed about the lengths, for the report."""
     if (
         max(
             setup.parallel.gpus,

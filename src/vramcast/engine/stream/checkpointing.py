@@ -1,7 +1,7 @@
 """Activation checkpointing beyond keep-or-recompute: reentrant recomputation, and block inputs on the host.
 
-Both are changes to the stream of births and deaths that `timeline` makes. Which block is recomputed is decided by
-`recompute_rule`; how large pinned blocks become on the host is told here too.
+Both change the stream of allocations and frees that `timeline` makes. `recompute_rule` decides which blocks are
+recomputed. `pinned_line` says how much pinned host memory offloaded inputs take.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from vramcast.models.record.tape import PlacedSection, Section
 from vramcast.setup import Setup
 from vramcast.setup.records import Checkpointing
 
-# Blocks whose copy to the host may still be under way while later ones run. torch's save_on_cpu, which transformers
-# uses, copies on the compute stream; torchtune's OffloadActivations (max_fwd_stash_size) and TRL's use their own.
 STOPS_FROM = (2, 1)  # torch: early stop became the default (pytorch#96866)
+# How many copies to the host may be in progress while later blocks run. torchtune's OffloadActivations
+# (max_fwd_stash_size) and TRL's copy on a stream of their own; torch's save_on_cpu, which transformers uses, copies on
+# the compute stream.
 STASH = {"torchtune": 5, "trl": 5}
 
 
 def stashed_inputs(setup: Setup) -> int:
-    """How many blocks later an offloaded input leaves."""
+    """After how many more blocks an offloaded input is freed on the GPU."""
     return STASH.get(setup.versions.framework, 0) if setup.checkpointing.how == "offload" else 0
 
 
 def recompute_rule(checkpointing: Checkpointing) -> Callable[[PlacedSection], str]:
-    """Which sections checkpointing recomputes."""
+    """A function from a section to how it is recomputed: "none", "full" or "selective"."""
     how = checkpointing.how
     if how == "none":
         return lambda placed: "none"
@@ -52,7 +53,7 @@ def recompute_rule(checkpointing: Checkpointing) -> Callable[[PlacedSection], st
 
 
 def stops_early(setup: Setup) -> bool:
-    """Without reentry torch/utils/checkpoint.py ends a recomputation as soon as the last saved tensor is there again;
+    """Non-reentrant torch/utils/checkpoint.py ends a recomputation as soon as the last saved tensor exists again.
     Megatron's own function runs to the end."""
     old = setup.versions.framework == "megatron" or setup.versions.torch < STOPS_FROM
     return setup.checkpointing.how != "none" and not setup.checkpointing.is_reentrant and not old
@@ -74,7 +75,7 @@ def changes_of(setup: Setup) -> tuple[Change, ...]:
 
 
 def reentrant(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
-    """A recomputed block's output lives until the block's own backward is over."""
+    """With reentrant checkpointing a recomputed block's output lives until the end of the block's backward."""
     memo = Memo({})
     waiting: Chunk | None = None
     left = 0
@@ -102,8 +103,8 @@ def _without_free_of_output(events: list[Event]) -> list[Event]:
 
 
 def asked_for(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Without reentry a block is computed again when the first saved tensor is asked for: gradients of what it did
-    last (casts, scaled adapters) are there by then."""
+    """Non-reentrant checkpointing recomputes a block when its first saved tensor is needed. Gradients of the block's
+    last ops, if these saved nothing (casts, scaled adapters), exist by then."""
     waiting: Chunk | None = None
     for chunk in stream:
         if chunk.again:
@@ -111,7 +112,7 @@ def asked_for(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator
             continue
         if waiting is not None and chunk.tail:
             key = ("tail", id(chunk.events))
-            if key not in program.cache:  # with the list whose id is the key
+            if key not in program.cache:  # the list is stored too, so that its id stays unique
                 program.cache[key] = (
                     chunk.events,
                     chunk.events[: chunk.tail],
@@ -127,8 +128,8 @@ def asked_for(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator
 
 
 def offloaded(stash: int) -> Change:
-    """Block inputs go to the host once the block (and `stash` blocks after it) has run, and come back for its
-    recomputation."""
+    """Block inputs are moved to the host after the block and `stash` more blocks have run. They are copied back for the
+    block's recomputation."""
 
     def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
         away = frozenset(offloaded_blocks(program, mode))
@@ -175,11 +176,11 @@ class _InputMoves:
 
 
 def offloaded_blocks(program: Program, mode: Mode) -> Iterator[int]:
-    """Recomputed blocks with gradients whose input nobody else on the device holds."""
+    """Recomputed blocks with gradients whose input nothing else on the device holds."""
     exported = links_of(program.sections).exported
     for index, placed in enumerate(program.sections):
         entry, out_value = placed.section.inputs[0], placed.section.outputs[0]
-        hands_on = out_value.storage is entry.storage  # a layer whose result nobody uses
+        hands_on = out_value.storage is entry.storage  # the layer returns its input unchanged
         if (
             mode.recompute(placed) == "none"
             or not out_value.requires_grad
@@ -197,7 +198,8 @@ def offloaded_blocks(program: Program, mode: Mode) -> Iterator[int]:
 
 
 def pinned_line(checkpointing: Checkpointing, program: Program) -> Amounts:
-    """Where the offloaded inputs are: pinned blocks are rounded up to a power of two and kept for the next step."""
+    """Pinned host memory for the offloaded inputs: blocks are rounded up to a power of two and kept for the next
+    step."""
     mode = Mode(recompute=recompute_rule(checkpointing))
     sections = [program.sections[index].section for index in offloaded_blocks(program, mode)]
     line = Amounts(

@@ -1,7 +1,15 @@
 """One section's allocations and frees, forward and backward, in the order torch makes them.
 
-Sizes are number-like and the order does not depend on them, so the same events give bytes for one job and grids for
-many. Knows nothing about phases, optimizers or places.
+Example: linear 4 → 8 (`up`), relu, linear 8 → 4 (`down`) on x of shape (2, 4) in fp32. x has 32 bytes, what `up` and
+relu return has 64 bytes each. relu and `down` both save relu's output for backward, so only `up`'s output is freed:
+
+    forward_events(section)      +64 up   +64 relu   -64 up   +32 down
+    running sum, with x: 32       96       160        96       128        peak_above(events, 32) == 160
+
+With `keep="none"` (checkpointing) the section ends with 32 bytes alive, its output alone.
+
+Sizes are ints or numpy arrays (see `dims`). The order of events does not depend on them, so the same events give the
+bytes of one job or of a grid of jobs. Phases, optimizers and devices are not known here.
 """
 
 from __future__ import annotations
@@ -15,14 +23,14 @@ from typing import NamedTuple
 from vramcast.models.record.dims import Number, maximum
 from vramcast.models.record.tape import Op, Param, Section, Value
 
-IN, OUT = "in", "out"  # the values at a section's borders
+IN, OUT = "in", "out"  # keys of a section's first input and first output
 GRAD_IN, GRAD_OUT = "gradient of in", "gradient of out"
 
 
 class Event(
     NamedTuple
-):  # made by the thousand: a tuple is made three times as fast as a frozen dataclass
-    """`nbytes` appear (sign 1) or vanish (sign -1) under `key`."""
+):  # thousands are made: constructing a tuple is three times as fast as a frozen dataclass
+    """An allocation (sign 1) or a free (sign -1) of `nbytes`. `key` names the tensor."""
 
     sign: int
     key: Hashable
@@ -33,7 +41,7 @@ class Event(
 
 @dataclass(slots=True)
 class _Books:
-    """Collects events; a key is alive at most once."""
+    """Collects events. At most one tensor is alive under a key."""
 
     events: list[Event]
     alive: dict[Hashable, Event]
@@ -48,7 +56,7 @@ class _Books:
         self.events.append(Event(-1, key, event.nbytes, event.kind, event.label))
 
     def passing(self, nbytes: Number, label: str) -> None:
-        """A temporary that is gone before the next event."""
+        """A temporary: allocated and freed at once."""
         if not (isinstance(nbytes, int) and nbytes == 0):
             self.allocate(("temporary",), nbytes, "working", label)
             self.free(("temporary",))
@@ -56,9 +64,9 @@ class _Books:
     def summed(
         self, nbytes: Number, label: str, key: Hashable | None = None, kind: str = "working"
     ) -> None:
-        """A second gradient of the same value: autograd adds it to the first in a new tensor, so three are there
-        (torch/csrc/autograd/input_buffer.cpp; seen with the CPU's allocator in torch 2.13). The sum stays as `key`, or
-        is taken to be where the first one was."""
+        """A second gradient of the same value. autograd adds it to the first in a new tensor, so three tensors are
+        alive for a moment (torch/csrc/autograd/input_buffer.cpp; observed on the CPU with torch 2.13). The sum stays
+        alive as `key`. Without a key it replaces the first gradient, which has the same size."""
         self.allocate(("temporary",), nbytes, "working", label)
         self.allocate(key or ("sum",), nbytes, kind, label)
         self.free(("temporary",))
@@ -66,7 +74,7 @@ class _Books:
             self.free(("sum",))
 
     def workspace(self, temps: tuple[Number, ...], nbytes: Number, label: str) -> None:
-        """What an op needs for a while; large pieces apart, as the allocator is asked for them."""
+        """Memory that an op needs only while it runs. `temps` lists it tensor by tensor, else `nbytes` is one block."""
         if not temps:
             return self.passing(nbytes, label)
         keys = [("temporary", index) for index in range(len(temps))]
@@ -83,14 +91,14 @@ class _Books:
 
 
 def own_storages(section: Section) -> set[int]:
-    """Storages made by this section's ops, the side products of their backward included."""
+    """Ids of storages made by this section's ops, including extra tensors that ops save for their backward."""
     born = {id(op.output) for op in section.ops if op.output.owner is None}
     seen = {id(value.storage) for op in section.ops for value in op.inputs}
     return born | {id(value) for op in section.ops for value in op.saved if id(value) not in seen}
 
 
 def outside_values(section: Section) -> dict[int, Value]:
-    """Storages that the section uses and did not make, its first input and parameters apart."""
+    """Storages that the section uses and did not make, except its first input and parameters."""
     own, entry = own_storages(section), section.inputs[0].storage
     used = (
         value.storage
@@ -109,10 +117,13 @@ def forward_events(
     exported: frozenset[int] = frozenset(),
     stops: bool = False,
 ) -> list[Event]:
-    """From `in` alive to `out` alive. `keep` says what stays for backward: all that ops saved, nothing, or only the
-    results of matrix products ("products", torch's selective checkpointing). `input_kept` says that `in` belongs to
-    the section before and is not ours to drop. Copies that autocast caches are left alive, and so are `exported`
-    storages, which later sections use. `stops`: not to the end, but until all that ops save is there."""
+    """Starts with `in` alive and ends with `out` alive.
+
+    `keep` says what stays for backward: everything that ops save ("all"), nothing ("none"), or only the results of
+    matrix products ("products", torch's selective checkpointing). `input_kept`: the section before holds `in`, so it is
+    not freed here. Copies that autocast caches stay alive, and so do `exported` storages, which later sections use.
+    `stops`: run only until everything that ops save exists.
+    """
     books, own = _Books([], {}), own_storages(section)
     entry, out = section.inputs[0].storage, section.outputs[0].storage
     books.alive[IN] = Event(1, IN, entry.nbytes, "activation", entry.label)
@@ -134,7 +145,7 @@ def forward_events(
 def _unneeded_keys(
     section: Section, own: set[int], saved: set[int], exported: frozenset[int], input_kept: bool
 ) -> dict[int, list[Hashable]]:
-    """By the index of an op: what nobody needs after it."""
+    """For each op, by index: keys of the tensors that are not needed after it."""
     entry, out = section.inputs[0].storage, section.outputs[0].storage
     kept = {*saved, *exported, id(out), *((id(entry),) if input_kept else ())}
     unneeded: dict[int, list[Hashable]] = {}
@@ -166,13 +177,13 @@ def _saves(op: Op) -> bool:
 
 
 def _saves_result(op: Op) -> bool:
-    """Something that is there only when the op has run."""
+    """Does the op save a tensor that it makes itself, so that it has to run?"""
     given = {id(value.storage) for value in op.inputs}
     return any(id(value.storage) not in given for value in op.saved)
 
 
 def _unwind(section: Section, books: _Books, stays: AbstractSet[int]) -> None:
-    """What was under way goes when the recomputation stops."""
+    """Free intermediate results when the recomputation stops, except those in `stays`."""
     for op in section.ops:
         value = op.output.storage
         if id(value) in books.alive and id(value) not in stays and not _is_cached(value):
@@ -180,22 +191,25 @@ def _unwind(section: Section, books: _Books, stays: AbstractSet[int]) -> None:
 
 
 def _is_cached(storage: Value) -> bool:
-    """Does a cache hold it, autocast's or that of keys and values?"""
+    """Does a cache hold it: autocast's weight cache or the key/value cache?"""
     return is_cached_copy(storage) or storage.is_cache
 
 
 def is_cached_copy(storage: Value) -> bool:
     """autocast keeps the copy of a leaf weight that requires grad until the outermost autocast exits
-    (aten/src/ATen/autocast_mode.cpp); other copies go when they are not needed."""
+    (aten/src/ATen/autocast_mode.cpp). Other copies are freed after their last use."""
     return storage.copy_of is not None and storage.requires_grad
 
 
-OWN_GRADIENTS = ("to", "native_dropout")  # ops whose backward makes a tensor that nobody else sees
+OWN_GRADIENTS = (
+    "to",
+    "native_dropout",
+)  # their backward makes a tensor that nothing else refers to
 PRODUCTS = ("linear", "bmm", "flash attention", "efficient attention", "cudnn attention")
 
 
 def is_selected(op: Op) -> bool:
-    """Does selective checkpointing keep the output?"""
+    """Does selective checkpointing keep the op's output?"""
     return op.name in PRODUCTS if op.saved_by_selective is None else op.saved_by_selective
 
 
@@ -208,9 +222,9 @@ def kept_ids(section: Section, keep: str) -> set[int]:
 
 
 def used_again(section: Section) -> frozenset[int]:
-    """Products that selective checkpointing kept and backward does not need: the recomputation takes each out of the
-    store and drops it after its last use, unless it has stopped by then (torch/utils/checkpoint.py: early stop, once
-    all that ops save is there)."""
+    """Outputs that selective checkpointing kept and that backward does not need. The recomputation reads each of them
+    and frees it after its last use, unless it has stopped by then (torch/utils/checkpoint.py stops early, once
+    everything that ops save exists)."""
     saved, out = kept_ids(section, "all"), section.outputs[0].storage
     stop = last_saving(section)
     gone = {
@@ -236,7 +250,7 @@ def _kind(value: Value, saved: bool = True) -> str:
 
 
 def _made_by(op: Op, own: set[int], keep: bool, books: _Books) -> Iterator[Value]:
-    """The op's output, and side products that its backward needs."""
+    """The op's output and, with `keep`, extra tensors that it saves for its backward."""
     if op.output.owner is None:
         yield op.output
     if keep:
@@ -262,9 +276,9 @@ def _last_uses(section: Section) -> dict[int, list[Value]]:
 
 @dataclass(slots=True)
 class _Gradient:
-    """A gradient tensor that several values may share. `is_own`: nobody else sees its memory, as with the result of a
-    cast, a dropout or a sum: autograd adds the next share into it (input_buffer.cpp). A product's result has been seen
-    as a matrix and is left alone."""
+    """A gradient tensor that several values may share. `is_own`: nothing else refers to its memory, as with the result
+    of a cast, a dropout or a sum; autograd then adds the next gradient in place (input_buffer.cpp). The result of a
+    matrix product has a view on it, so autograd does not add to it in place."""
 
     key: Hashable
     holders: int
@@ -273,8 +287,9 @@ class _Gradient:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Backward:
-    """A section's backward: its events, under which key the gradient of `in` is left alive (None: it has none), and
-    which parameters and values of other sections were given a gradient. The first `tail` events need nothing saved."""
+    """A section's backward: its events, the key of the gradient of `in` (None: there is none), and the ids of
+    parameters and values of other sections that were given a gradient. The first `tail` events come before any saved
+    tensor is needed."""
 
     events: list[Event]
     grad_in: Hashable | None
@@ -291,10 +306,10 @@ def backward_events(
     exported: frozenset[int] = frozenset(),
     entry_is_outside: bool = False,
 ) -> Backward:
-    """From all kept values and the gradient of `out` alive to the gradient of `in` alive.
+    """Starts with all saved tensors and the gradient of `out` alive and ends with the gradient of `in` alive.
 
-    `fresh_grads`: a parameter's gradient stays (the first micro-step); otherwise it is added to one that exists and
-    goes. `has_grad` are ids of tied parameters and of values from elsewhere whose gradient exists already.
+    `fresh_grads`: a parameter's gradient stays (the first micro-batch); otherwise it is added to the existing one and
+    freed. `has_grad`: ids of tied parameters and of values from other sections whose gradient exists already.
     `exported` values are used by later sections, which hold them and have given them gradients. `entry_is_outside`:
     `in` was not made by the section right before.
     """
@@ -328,7 +343,7 @@ def backward_events(
 
 
 def _run_backward(section: Section, flow: _Flow) -> int:
-    """Every op's backward, last op first. Says how many events come before the first that needs something saved."""
+    """Every op's backward, last op first. Returns how many events come before the first op that saved something."""
     books = flow.books
     uses_left = Counter(id(value) for op in section.ops for value in op.restored)
     tail: int | None = None
@@ -346,7 +361,8 @@ def _run_backward(section: Section, flow: _Flow) -> int:
 
 
 def _gradient_order(op: Op) -> tuple[Value, ...]:
-    """Generated backward functions go through arguments by name: mat2 before self, and with a bias mat1, mat2, self."""
+    """torch's generated backward functions compute gradients in this order: mat2 before self; with a bias mat1, mat2,
+    self."""
     backwards = op.name in ("bmm", "mul") or (op.name == "linear" and len(op.inputs) == 2)
     return op.inputs[::-1] if backwards else op.inputs
 
@@ -354,7 +370,7 @@ def _gradient_order(op: Op) -> tuple[Value, ...]:
 def _imported_gradients(
     books: _Books, grads: dict[int, _Gradient], section: Section, ids: frozenset[int], out: Value
 ) -> None:
-    """Gradients that later sections have given to values made in here, other than the output."""
+    """Gradients that later sections have given to values made in this section, other than its output."""
     for op in section.ops:
         value = op.output
         if id(value) in ids and value is not out and value.storage is not out.storage:
@@ -392,17 +408,17 @@ def _open_books(
 
 @dataclass(slots=True, kw_only=True)
 class _Flow:
-    """Gradients on their way from a section's output to its input and parameters."""
+    """The state of a section's backward: gradients flow from its output to its input and parameters."""
 
     books: _Books
     grads: dict[int, _Gradient]
     own: set[int]
-    holds: Counter[int]  # ids of saved tensors, and how many ops are still to use each
+    holds: Counter[int]  # ids of saved tensors, and how many ops still have to use each
     entry: Value
     fresh: bool
     exists: set[
         int
-    ]  # ids; a negative one where another section's share is the result of a cast or of a sum
+    ]  # ids of what has a gradient; negative: another section's share is the result of a cast or of a sum
     entry_is_outside: bool
     own_params: frozenset[int]
 
@@ -415,12 +431,12 @@ class _Flow:
 
     @property
     def kind(self) -> str:
-        """Of a parameter's gradient: one that is added to `.grad` is gone at once."""
+        """The kind of a parameter's gradient. One that is added to an existing `.grad` is freed at once."""
         return "gradient" if self.fresh else "working"
 
     def through(self, op: Op) -> None:
-        """The op's backward: gradients of its inputs are made, then what it saved goes; a kernel that writes
-        gradients in place of what it saved has them first."""
+        """The op's backward: allocate the gradients of its inputs, then free what it saved. A kernel that writes
+        gradients in place of what it saved frees first."""
         flowing = self.grads.pop(id(op.output), None)
         if op.grad_in_place_of_saved:
             self.books.backward_workspace(op)
@@ -434,14 +450,14 @@ class _Flow:
             self._let_go(op)
 
     def _spread(self, flowing: _Gradient, op: Op) -> None:
-        """Give all inputs of the op their shares of its output's gradient, which then goes."""
+        """Give all inputs of the op their gradients, then free the gradient of its output."""
         for value in _gradient_order(op):
             if value.requires_grad:
                 self.into(value, flowing, op)
         self.release(flowing)
 
     def _let_go(self, op: Op) -> None:
-        """What the op saved, where no other op needs it any more."""
+        """Free what the op saved, unless another op still needs it."""
         for value in op.saved:
             if id(value) in self.holds:
                 self.holds[id(value)] -= 1
@@ -471,11 +487,11 @@ class _Flow:
             self.grads[id(value)] = _Gradient(key, 1, op.name in OWN_GRADIENTS)
 
     def _into_parameter(self, value: Value, what: int, label: str, op: Op) -> None:
-        """Unless a fused kernel adds a weight's gradient to the one that exists."""
+        """Allocate a parameter's gradient, unless a fused kernel adds it to the existing one."""
         if self.fresh or not op.adds_weight_grad or len(value.shape) == 1:
             self._parameter(value, what, label)
         is_cast = op.output.copy_of is not None
-        is_nobodys = is_cast or op.grad_in_place_of_saved  # the latter is what a fused loss made
+        is_nobodys = is_cast or op.grad_in_place_of_saved  # the latter: made by a fused loss
         if is_nobodys and what not in self.own_params:
             self.exists.add(-what)
 
@@ -486,7 +502,7 @@ class _Flow:
             self.books.summed(nbytes, label)
         elif not (
             op.passes_grad and in_place
-        ):  # the sum of two that are there, or a share to be added
+        ):  # a new tensor for the sum, or for the gradient that is added in place
             self.books.passing(nbytes, label)
         first.is_own = first.holders == 1
 
@@ -517,11 +533,11 @@ class _Flow:
         else:
             self.books.summed(value.nbytes, label, None, self.kind)
             if not is_own:
-                self.exists.add(-what)  # the sum is nobody else's: a third share is added into it
+                self.exists.add(-what)  # nothing else refers to the sum: a third is added in place
 
     def _added(self, what: int, nbytes: Number, label: str) -> None:
-        """The share so far is the result of a cast or a sum, which nobody else holds: autograd adds the next one into
-        it (input_buffer.cpp), and it becomes the gradient; a product's transposed result is left alone."""
+        """The gradient so far is the result of a cast or a sum, which nothing else refers to. autograd adds the next
+        one in place (input_buffer.cpp), and it becomes `.grad`."""
         self.books.passing(nbytes, label)
         if not self.fresh:
             self.books.free(share_of(what))
@@ -541,12 +557,12 @@ class _Flow:
 
 
 def share_of(param: int) -> Hashable:
-    """The key of what other sections than its own have given to a tied parameter's gradient so far."""
+    """The key of a tied parameter's gradient as summed so far by sections other than the one that declares it."""
     return ("outer", "gradient", param)
 
 
 def peak_above(events: list[Event], start: Number = 0) -> Number:
-    """The largest running sum."""
+    """The largest running sum, starting at `start`."""
     level = peak = start
     for event in events:
         level = level + event.sign * event.nbytes

@@ -1,7 +1,11 @@
-"""Peaks of many jobs at once: a fold over the chunks of a step, on plain numbers or on grids of sizes.
+"""The peak of each phase without going through every event: identical layers are added up once and multiplied.
 
-In come a Program and a Mode, out come the largest sum in each phase and what is left. Alike layers, whose chunks are
-the same lists, are added up once and multiplied. Which tensors are alive at a peak is `timeline`'s business.
+Input: a Program and a Mode. Output: a Fold. Sizes are ints, or numpy arrays for a grid of jobs. Identical layers share
+their lists of events (see `timeline`), which is how they are recognised. Which tensors are alive at a peak is computed
+in `timeline`.
+
+Example: the forward events of one layer are +64 +64 -64 +32. They rise 128 above their start and add 96 in all. Of 32
+such layers in a row the last has the peak: 31 · 96 + 128 = 3104 bytes.
 """
 
 from __future__ import annotations
@@ -19,8 +23,8 @@ from vramcast.models.record.program import Program
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
-    """The largest sum in each phase, and what is left at the end beside gradients; for number-like sizes. Forward and
-    loss are over where anything else begins: what is alive there, and the largest sums until then."""
+    """`peaks`: the largest sum in each phase. `left`: bytes alive at the end, without gradients of parameters. `over`:
+    bytes alive at the end of forward and loss. `peaks_until_over`: the largest sums until then."""
 
     peaks: dict[str, Number]
     left: Number
@@ -30,8 +34,8 @@ class Fold:
 
 Sums = tuple[
     Number, Number, Number
-]  # how far above the start, what is added in all, and beside gradients
-LONGEST_PERIOD = 8  # chunks that a layer has in a phase
+]  # the largest rise above the start; the bytes added in all; the same without gradients of parameters
+LONGEST_PERIOD = 8  # at most so many chunks belong to one layer in one phase
 
 
 def fold(program: Program, mode: Mode) -> Fold:
@@ -48,7 +52,7 @@ def fold(program: Program, mode: Mode) -> Fold:
             over = level, dict(peaks)
         if (
             times > 1
-        ):  # alike layers change the level evenly, so that the first or the last of them is the highest
+        ):  # identical layers add the same bytes each, so the first or the last has the peak
             top = maximum(top, top + (times - 1) * net)
         peaks[phase] = maximum(peaks[phase], top) if phase in peaks else top
         level, left = level + times * net, left + times * beside
@@ -57,7 +61,8 @@ def fold(program: Program, mode: Mode) -> Fold:
 
 
 def repetitions(keys: Sequence[tuple[str, int]]) -> Iterator[tuple[int, int, int]]:
-    """The list from left to right as (start, length, times); what is repeated lies in one phase."""
+    """The list as (start, length, times) from left to right. A repeated part never crosses a phase. For example
+    A B C B C B C, all in one phase, is (0, 1, 1) and (1, 2, 3)."""
     at = 0
     while at < len(keys):
         length, times, here = 1, 1, keys[at]
@@ -76,12 +81,12 @@ def repetitions(keys: Sequence[tuple[str, int]]) -> Iterator[tuple[int, int, int
 
 
 def sums_of(program: Program) -> Callable[[list[Event]], Sums]:
-    """Of a chunk's events, added up once for all layers that share them."""
+    """A function from a chunk's events to their Sums, cached for all layers that share the events."""
     return partial(Memo(program.cache).of_list, _sums)
 
 
 def _joined(parts: list[Sums]) -> Sums:
-    """One after the other."""
+    """The Sums of several lists of events that follow each other."""
     above, net, beside = parts[0]
     for more, adds, beside_adds in parts[1:]:
         above = maximum(above, net + more)
@@ -90,13 +95,13 @@ def _joined(parts: list[Sums]) -> Sums:
 
 
 def _sums(events: list[Event]) -> Sums:
-    """How far the events rise above where they start; what they add in all, and beside gradients."""
+    """The Sums of a list of events."""
     level: Number = 0
     top: Number = 0
     gradients: Number = 0
     rising = False
     for sign, _, nbytes, kind, _ in events:
-        if sign < 0 and rising:  # a sum is largest before something dies
+        if sign < 0 and rising:  # the sum is largest right before a free
             top = (top if top >= level else level) if type(level) is int else maximum(top, level)
         rising = sign > 0
         if isinstance(nbytes, Dim):

@@ -1,11 +1,11 @@
-"""Loops that train the gate of a mixture of experts beside the main loss, as changes to the stream of a step.
+"""Training loops that give the gate of a mixture of experts its own loss, as changes to the stream of a step.
 
 retain-graph  one forward, `backward(retain_graph=True)` of the main loss, then a second backward for the gate's loss
 aux-outputs   the gate's inputs are kept, detached; after the main backward the gate alone is run again on them
-one-pass      a hook adds the gate's gradient during the main backward: nothing is held
-joint         one loss with the routers' logits in it (load balancing)
+one-pass      a hook adds the gate's gradient during the main backward: nothing is kept for later
+joint         one loss that includes the routers' logits (load balancing)
 
-What is held between the two backward passes and what the peak is are two questions, answered apart.
+`held_between` gives the bytes that stay alive between the two backward passes. The peak comes from the stream.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ UNTRAINABLE = (
 )
 
 TWO_PASSES = ("retain-graph", "aux-outputs")
-SCORES = 4  # router logits, routing weights, active scores and the surprise that the gate's loss compares with
+SCORES = 4  # tensors: router logits, routing weights, active scores, and the surprise used by the gate's loss
 
 
 def changes_of(setup: Setup) -> tuple[Change, ...]:
-    """Everything that the job's loop and its checkpointing do to the plain stream."""
+    """All changes that the job's training loop and its checkpointing make to the stream."""
     below = checkpointing_changes(setup)
     own: dict[str, Change] = {
         "retain-graph": retain_graph,
@@ -44,7 +44,7 @@ def changes_of(setup: Setup) -> tuple[Change, ...]:
 
 
 def check_loop(setup: Setup, program: Program) -> None:
-    """Refuse what cannot work, with the reason."""
+    """Raise InputError with the reason if this loop cannot work."""
     if setup.loop.gate == "plain":
         return
     if setup.loop.gate == "scores-only":
@@ -73,7 +73,7 @@ class Gate:
 
 
 def gates_of(program: Program) -> dict[int, Gate]:
-    """By place in the model, the sections that route."""
+    """The gates by index of their section; sections without a router are left out."""
     known: dict[int, Gate | None] = {}
     found = {}
     for index, placed in enumerate(program.sections):
@@ -94,7 +94,7 @@ def _gate(section: Section) -> Gate | None:
 
 
 def _before_casts(value: Value, maker: dict[int, Op]) -> Value:
-    """The tensor that the gate was called with: casts are its own."""
+    """The tensor that the gate was called with, before the gate's own casts."""
     op = maker.get(id(value))
     while op is not None and op.name in ("to", "view") and op.output.param is None:
         value = op.inputs[0]
@@ -106,7 +106,7 @@ def _before_casts(value: Value, maker: dict[int, Op]) -> Value:
 
 
 class _Held:
-    """Deaths taken out of the first backward, to be put where they belong."""
+    """Frees that are taken out of the first backward and come later."""
 
     def __init__(self, program: Program) -> None:
         self.borders = borders_of(program.sections)
@@ -117,7 +117,7 @@ class _Held:
         return key_in_step(chunk, event, self.borders)
 
     def without(self, chunk: Chunk, keys: set[Hashable]) -> Chunk:
-        """The chunk without deaths under these keys; alike layers share the result."""
+        """The chunk without frees of these keys. Identical layers share the result."""
         mask = tuple(event.sign < 0 and self.key(chunk, event) in keys for event in chunk.events)
         for event, taken in zip(chunk.events, mask, strict=True):
             if taken:
@@ -137,7 +137,7 @@ class _Held:
 
 
 def retain_graph(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Everything that autograd saved survives the first backward and goes in the second."""
+    """Everything that autograd saved stays alive through the first backward and is freed in the second."""
     held, alive = _Held(program), set[Hashable]()
     for chunk in stream:
         if chunk.phase == BACKWARD:
@@ -151,7 +151,8 @@ def retain_graph(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Itera
 
 
 def _second_backward(program: Program, mode: Mode, held: _Held) -> Iterator[Chunk]:
-    """From the last router down. Gradients of parameters exist already and are added to."""
+    """The backward of the gate's loss, from the last router to the first section. Gradients of parameters exist already
+    and are added to."""
     last = max(gates_of(program))
     below = tuple(change for change in mode.changes if change is not retain_graph)
     rooted = False
@@ -170,7 +171,7 @@ def _second_backward(program: Program, mode: Mode, held: _Held) -> Iterator[Chun
 
 
 def aux_outputs(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Detached inputs of the gates, and their scores, outlive the main backward; then the gates run again, alone."""
+    """Detached inputs and scores of the gates stay alive through the main backward. Then only the gates run again."""
     gates, held = gates_of(program), _Held(program)
     own: dict[tuple[int, str], list[Event]] = {}
     seen: set[int] = set()
@@ -210,7 +211,7 @@ def aux_outputs(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterat
 
 
 def _is_saved(program: Program, mode: Mode, index: int, value: Value) -> bool:
-    """Does autograd hold the tensor anyway?"""
+    """Does autograd hold the tensor in any case?"""
     placed = program.sections[index]
     border = value is placed.section.inputs[0].storage
     return (
@@ -233,7 +234,7 @@ def _death(event: Event) -> Event:
 
 
 def _gates_again(gates: dict[int, Gate]) -> Iterator[Chunk]:
-    """Logits, their softmax and its gradient, of all gates in one loss."""
+    """The second run of all gates, in one loss: logits, their softmax in fp32 and its gradient."""
     made = {}
     for index, gate in gates.items():
         elements = gate.logits.nbytes // gate.logits.dtype.nbytes
@@ -277,7 +278,7 @@ def joint(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chu
 
 
 def _chosen(program: Program) -> Number:
-    """Experts per token."""
+    """How many experts each token is sent to."""
     for placed in program.sections:
         for op in placed.section.ops:
             for value in (*op.saved, *op.inputs, op.output):
@@ -290,7 +291,7 @@ def _chosen(program: Program) -> Number:
 
 
 def held_between(program: Program, mode: Mode) -> Number:
-    """Bytes that the loop carries from the main backward to the gate's: graph or detached tensors, no gradients."""
+    """Bytes alive between the main backward and the gate's: the graph or detached tensors, without gradients."""
     level: Number = 0
     known: dict[int, tuple[list[Event], Number]] = {}
     start: Number | None = None

@@ -1,4 +1,4 @@
-"""What a section keeps for backward: a fold over its ops."""
+"""The tensors that a section saves for backward, each storage once."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Kept:
 
 
 def kept(section: Section) -> tuple[Kept, ...]:
-    """Every storage once, in the order in which it is first needed. Tensors from outside (masks, tables, encoder
-    states) are not the section's: they are alive anyway."""
+    """Every storage once, in the order of first use. Tensors from outside (masks, tables, encoder states) are left out:
+    they are alive anyway."""
     inputs = {id(value.storage) for value in section.inputs}
     outside = _outside_ids(section) - inputs
     found: dict[int, tuple[Value, list[str]]] = {}
@@ -39,7 +39,7 @@ def kept(section: Section) -> tuple[Kept, ...]:
 
 
 def _outside_ids(section: Section) -> set[int]:
-    """Ids of what ops use and no op of the section made."""
+    """Ids of values that the section's ops use but did not make."""
     made = {id(op.output.storage) for op in section.ops if op.output.owner is None}
     used = {id(value) for op in section.ops for value in op.inputs}
     return used - made

@@ -1,8 +1,19 @@
 """A training step as one stream of allocations and frees over the whole model, and where in each phase it peaks.
 
-A Program goes in; out come chunks (one section's events in one phase). Layers of one kind share their events, so that
-a fold over chunks is short (see `fold`); stamped with their place, the same events give what is alive at any moment.
-Checkpointing is decided here, per section. What is allocated all the time is not in it (see `states`).
+Input: a Program and a Mode. Output: chunks, each the events of one section in one phase. Identical layers share their
+list of events, so adding them up is cheap (see `fold`). `step_events` gives every event its section and a key that is
+unique in the step, which tells what is alive at any moment. Whether a section is recomputed is decided here. Weights
+and optimizer states are not part of the stream (see `states`).
+
+Example: two layers of the section in `events` (linear, relu, linear on 2 × 4 fp32), without checkpointing. The input
+belongs to the batch and is not counted:
+
+    forward    layer 0    +64  +64  -64  +32      sum  64  128   64   96
+               layer 1    +64  +64  -64  +32      sum 160  224  160  192    peak of forward: 224, in layer 1
+    backward   loss       +32                     sum 224
+               layer 1, then layer 0                                        peak of backward: 640, in layer 0
+
+Of the 640 bytes, 4 × 128 are gradients of weights. With full checkpointing the peak of forward is 160.
 """
 
 from __future__ import annotations
@@ -46,21 +57,21 @@ class Mode:
     keep_logits: bool = (
         False  # a variable of the training loop holds the model's outputs until the next iteration
     )
-    stops_early: bool = False  # a recomputation ends once all that backward needs is there
+    stops_early: bool = False  # a recomputation ends once everything that backward needs exists
     changes: tuple[
         Change, ...
-    ] = ()  # what a loop or an offload does to the stream (see `loops`, `checkpointing`)
+    ] = ()  # applied to the stream by a training loop or by offloading (see `gate_loops`, `checkpointing`)
 
 
-class Chunk(NamedTuple):  # hundreds in a fold, and a search folds hundreds of times
+class Chunk(NamedTuple):  # a tuple for speed: a search makes tens of thousands
     """One section's events in one phase. `incoming` is the key of the gradient that reaches the section's output."""
 
     phase: str
     section: int  # index into Program.sections
     events: list[Event]
     incoming: Hashable | None = None
-    again: bool = False  # a recomputation: its output is not the border value
-    tail: int = 0  # events of a backward that come before anything saved is asked for
+    again: bool = False  # a recomputation: its output is a second tensor, not the section's output
+    tail: int = 0  # in backward: how many events come before the first saved tensor is needed
 
 
 Made = TypeVar("Made")
@@ -69,8 +80,8 @@ Change = Callable[["Program", "Mode", Iterator[Chunk]], Iterator[Chunk]]
 
 class Stamped(
     NamedTuple
-):  # tens of thousands of them in a step: a tuple is made three times as fast as a dataclass
-    """An event at its place in the step."""
+):  # tens of thousands in a step: constructing a tuple is three times as fast as a dataclass
+    """An event with its phase, its section and a key that is unique in the step."""
 
     phase: str
     section: int
@@ -79,7 +90,7 @@ class Stamped(
 
 
 class Memo:
-    """Events of a section are made once per way of running it, however often the program is folded."""
+    """Caches results per program: a section's events are made once for each way of running it."""
 
     def __init__(self, made: dict[Hashable, Any]) -> None:
         self._made = made
@@ -92,7 +103,7 @@ class Memo:
         return found
 
     def of_list(self, make: Callable[[list[Any]], Made], items: list[Any]) -> Made:
-        """By the list's identity: layers of one kind share it. It is kept, so that no other can have its id."""
+        """Cached by the list's identity: identical layers share one list. The list is kept, so its id stays unique."""
         found: tuple[list[Any], Made] | None = self._made.get((make, id(items)))
         if found is None:
             found = self._made[make, id(items)] = (items, make(items))
@@ -101,11 +112,11 @@ class Memo:
 
 @dataclass(frozen=True, slots=True)
 class _Links:
-    """How sections hang together beyond the chain from one to the next.
+    """Which tensors sections share, other than the output that each passes to the next.
 
-    `exported[i]` are storages of section i that later ones use out of turn (encoder states, position biases); they are
-    `held` through backward if any of those keeps or recomputes with them. `chained[i]`: the first input of section i is
-    the output of the section before.
+    `exported[i]`: storages of section i that are used by later sections than the next (encoder states, position
+    biases). They stay alive until backward if such a section saves them or recomputes with them. `chained[i]`: the
+    first input of section i is the output of the section before. `values`: the exported storages by id.
     """
 
     exported: list[frozenset[int]]
@@ -114,7 +125,7 @@ class _Links:
 
 
 def links_of(placed: list[PlacedSection]) -> _Links:
-    """Which storages sections use that neither they nor the section right before have made."""
+    """Find the storages that a section uses although neither it nor the section right before made them."""
     exported: list[set[int]] = [set() for _ in placed]
     chained = [_follows(placed, index) for index in range(len(placed))]
     values: dict[int, Value] = {}
@@ -144,7 +155,7 @@ def _follows(placed: list[PlacedSection], index: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _StepPlan:
-    """How each section of a program is run, and who holds what it makes."""
+    """How each section of a program is run, and which of its tensors others hold."""
 
     program: Program
     mode: Mode
@@ -183,7 +194,8 @@ def _plan_of(program: Program, mode: Mode) -> _StepPlan:
 
 
 def chunks(program: Program, mode: Mode) -> Iterator[Chunk]:
-    """Forward through every section, what ends with it (autocast's cache, masks, what nobody keeps), then backward."""
+    """Forward through every section, the frees at its end (autocast's cache, masks, unneeded tensors), then
+    backward."""
     plan = _plan_of(program, mode)
     mask = _mask_of(plan)
     if mask is not None:
@@ -202,7 +214,7 @@ def _forward_phase(place: PlacedSection) -> str:
 
 
 def _forward_of(plan: _StepPlan, index: int) -> list[Event]:
-    """The section's events in forward, made once for all sections that are run as this one is."""
+    """The section's events in forward. Identical sections that are run the same way share one list."""
     section, links = plan.sections[index].section, plan.links
     return plan.memo(
         _forward,
@@ -215,8 +227,7 @@ def _forward_of(plan: _StepPlan, index: int) -> list[Event]:
 
 
 def _mask_of(plan: _StepPlan) -> Event | None:
-    """The attention mask's allocation. Backward needs it, too, if it is saved, or if a recomputed block is called with
-    it again."""
+    """The attention mask's allocation. Backward needs the mask if an op saves it or if a block is recomputed."""
     mask = plan.program.mask
     if mask is None:
         return None
@@ -230,7 +241,7 @@ def _outlives_forward(mask: Event) -> bool:
 
 
 def _end_of_forward(plan: _StepPlan, mask: Event | None) -> Iterator[Chunk]:
-    """What goes when forward returns: the mask, cached copies, and exported storages that backward does not need."""
+    """Frees when forward returns: the mask, cached copies, and exported storages that backward does not need."""
     phase = _forward_phase(plan.sections[-1])
     if mask is not None and not _outlives_forward(mask):
         yield Chunk(phase, 0, [_freed(mask)])
@@ -245,18 +256,18 @@ def _end_of_forward(plan: _StepPlan, mask: Event | None) -> Iterator[Chunk]:
 
 
 def _how(place: PlacedSection, mode: Mode) -> str:
-    """A block that no gradient passes is not run again, so that nothing of it is held either."""
+    """A block without gradients is never recomputed: "none" for it, whatever the mode says."""
     idle = _hands_on(place.section) or not place.section.outputs[0].requires_grad
     return "none" if idle else mode.recompute(place)
 
 
 def _hands_on(section: Section) -> bool:
-    """Does the section give its input on as it is?"""
+    """Does the section return its input unchanged?"""
     return section.outputs[0].storage is section.inputs[0].storage
 
 
 def _held(placed: list[PlacedSection], hows: list[str], links: _Links) -> frozenset[int]:
-    """Exported storages that some section keeps for backward, or needs to recompute."""
+    """Exported storages that some section saves for backward or needs for its recomputation."""
     found: set[int] = set()
     if not links.values:
         return frozenset()
@@ -298,8 +309,8 @@ def _forward(
 
 
 def _cached_copies(section: Section, how: str) -> list[Event]:
-    """What goes when forward returns: weight copies that only autocast's cache held, and a key/value cache that no
-    backward needs."""
+    """Frees when forward returns: weight copies that only autocast's cache held, and a key/value cache that backward
+    does not need."""
     saved = kept_ids(section, "all") if how == "none" else set()
     held = [
         op.output
@@ -321,7 +332,7 @@ def _freed(event: Event) -> Event:
 def _keeps_output(
     placed: list[PlacedSection], hows: list[str], keep_logits: bool, links: _Links
 ) -> list[bool]:
-    """For each section: is its first input held by somebody else (the batch, the section before, later sections)?"""
+    """For each section: is its first input held elsewhere (by the batch, the section before, later sections)?"""
     flags = [True]
     known: dict[Hashable, bool] = {}
     for index, before in enumerate(placed[:-1]):
@@ -340,9 +351,9 @@ class _BackwardPass:
     """Backward from the last section to the first, and what has happened so far."""
 
     plan: _StepPlan
-    given: frozenset[int] = frozenset()  # ids of what has a gradient by now
-    chain: Hashable | None = None  # the key of the gradient that the section after has left
-    pinned: list[Chunk] = field(default_factory=list)  # what goes with the graph
+    given: frozenset[int] = frozenset()  # ids of parameters and values that have a gradient by now
+    chain: Hashable | None = None  # key of the gradient that the next section left for its input
+    pinned: list[Chunk] = field(default_factory=list)  # frees at the end of the graph
 
     def chunks(self) -> Iterator[Chunk]:
         links = self.plan.links
@@ -356,7 +367,7 @@ class _BackwardPass:
         yield from self.pinned
 
     def _through(self, index: int, section: Section) -> Iterator[Chunk]:
-        """One section: recomputed if need be, then its backward, then what only the checkpoint held goes."""
+        """One section: its recomputation if any, its backward, then frees of what only checkpointing held."""
         plan, mode, memo = self.plan, self.plan.mode, self.plan.memo
         how, input_kept = plan.hows[index], plan.kept_before[index]
         exported = plan.links.exported[index]
@@ -386,13 +397,13 @@ class _BackwardPass:
         return ("outer", out) if out in self.given and out in exported else self.chain
 
     def _note_given(self, back: Backward) -> None:
-        """The set stays the same object while nothing new is in it: it is part of memo keys."""
+        """The set stays the same object unless something new is added: it is part of cache keys."""
         if not back.given <= self.given:
             self.given = self.given | back.given
 
 
 def _root_gradient(section: Section) -> Event:
-    """Backward begins with a gradient of one."""
+    """Backward starts with the gradient of the last output."""
     out = section.outputs[0]
     return Event(1, GRAD_OUT, out.nbytes, "working", f"gradient of {out.label}")
 
@@ -416,17 +427,19 @@ def _back(
 
 
 def _outlived(held: bool, how: str, back: Backward) -> list[Event]:
-    """With `outputs` held by a variable, past_key_values outlives backward. What custom Functions pinned lives as long
-    as the graph does, which for a recomputed block is its own backward."""
+    """Backward's events without frees of tensors that outlive it. past_key_values does if a variable holds `outputs`.
+    Attributes of custom autograd Functions live as long as the graph; that of a recomputed block ends with its
+    backward."""
     stays = {*(("kv cache",) if held else ()), *(("pinned",) if how == "none" else ())}
     left = [event for event in back.events if event.sign > 0 or event.kind not in stays]
     return (
         left if len(left) < len(back.events) else back.events
-    )  # one list, so its sums are taken once
+    )  # the same list where nothing changed, so that its sums are computed once
 
 
 def _pinned(held: bool, how: str, back: Backward) -> list[Event]:
-    """What goes with the graph, when the loss is dropped after backward; `outputs` would hold the graph longer."""
+    """Frees when the graph goes: with the loss after backward. If a variable holds `outputs`, the graph lives
+    longer."""
     if held or how != "none":
         return []
     return [event for event in back.events if event.sign < 0 and event.kind == "pinned"]
@@ -435,8 +448,8 @@ def _pinned(held: bool, how: str, back: Backward) -> list[Event]:
 def _recompute(
     section: Section, how: str, input_kept: bool, exported: frozenset[int], stops_early: bool
 ) -> list[Event]:
-    """Forward again, this time keeping; what was kept the first time is not made twice. Autocast's cache goes with it,
-    as after any forward."""
+    """Forward again, this time keeping what backward needs. What was kept the first time is not allocated again.
+    Autocast's cache is freed at the end, as after any forward."""
     is_selective = how == "selective"
     there = exported | kept_ids(section, "products") if is_selective else exported
     used = used_again(section) - exported if is_selective else frozenset()
@@ -449,8 +462,8 @@ def _recompute(
 def _made_again(
     section: Section, rerun: list[Event], there: frozenset[int], used: frozenset[int]
 ) -> Iterator[Event]:
-    """A recomputation's events. What is `there` already is not allocated again, but some of it is `used` up; the
-    output is dropped at once unless an op saved it."""
+    """A recomputation's events. Tensors that are `there` already are not allocated again; those in `used` are freed
+    after their last use. The output is freed at once unless an op saved it."""
     out = id(section.outputs[0].storage)
     known = {IN, *there, *((OUT,) if out in there else ())}
     is_saved = out in kept_ids(section, "all")
@@ -473,7 +486,7 @@ def _left_alive(events: list[Event]) -> set[Hashable]:
 def _clean_up(
     section: Section, how: str, input_kept: bool, exported: frozenset[int]
 ) -> list[Event]:
-    """What only the checkpoint held: the input, and products that no backward formula needs."""
+    """Frees of what only checkpointing held: the input, and kept matrix products that no backward formula needs."""
     saved = kept_ids(section, "all")
     entry, out = section.inputs[0].storage, section.outputs[0].storage
     events = []
@@ -489,7 +502,7 @@ def _clean_up(
 
 
 def passes(program: Program, mode: Mode) -> Iterator[Chunk]:
-    """The chunks as the job's loop has them."""
+    """The chunks with the changes that the job's training loop and offloading make."""
     stream = chunks(program, mode)
     for change in mode.changes:
         stream = change(program, mode, stream)
@@ -499,7 +512,7 @@ def passes(program: Program, mode: Mode) -> Iterator[Chunk]:
 # ---- one job: stamped events
 
 
-_stamped = partial(tuple.__new__, Stamped)  # what Stamped(...) comes to, without a call of Python's
+_stamped = partial(tuple.__new__, Stamped)  # the same as Stamped(...), without a Python-level call
 
 
 def step_events(program: Program, mode: Mode) -> Iterator[Stamped]:
@@ -514,7 +527,7 @@ def step_events(program: Program, mode: Mode) -> Iterator[Stamped]:
 
 
 def _local_keys(events: list[Event]) -> tuple[list[Hashable], list[int]]:
-    """The events' keys in their section, and the places of those that mean something beyond it."""
+    """The events' keys in their section, and the positions of keys that other sections share."""
     keys = [event.key for event in events]
     return keys, [
         at
@@ -533,7 +546,8 @@ def key_in_step(chunk: Chunk, event: Event, borders: list[int]) -> Hashable:
 
 
 def borders_of(placed: list[PlacedSection]) -> list[int]:
-    """The number of the value before each section and after the last: a section that hands its input on makes none."""
+    """A number for each section's input and for the last output. A section that returns its input adds no new
+    number."""
     numbers = [0]
     for index, place in enumerate(placed, 1):
         numbers.append(numbers[-1] if _hands_on(place.section) else index)
@@ -553,7 +567,7 @@ def _global(key: Hashable, index: int, incoming: Hashable | None) -> Hashable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhasePeak:
-    """The largest moment of a phase: what was alive, by place in the model."""
+    """The moment of a phase with the most bytes alive: where in the model it is, and what was alive."""
 
     phase: str
     nbytes: int
@@ -562,7 +576,7 @@ class PhasePeak:
 
 
 def phase_peaks(stream: list[Stamped], placed: list[PlacedSection]) -> list[PhasePeak]:
-    """For each phase in order, its largest moment."""
+    """The peak of each phase, in the order of the phases."""
     tops: dict[str, tuple[int, int]] = {}
     level, seen, top = 0, "", 0
     for position, (phase, _, (sign, _, nbytes, _, _), _) in enumerate(stream):
@@ -586,7 +600,7 @@ def alive_at(stream: list[Stamped], position: int) -> tuple[Stamped, ...]:
 
 
 def _alive_after(stream: list[Stamped], positions: Iterable[int]) -> dict[int, tuple[Stamped, ...]]:
-    """At several positions, which come in order."""
+    """What is alive after the event at each of these positions, which are sorted."""
     alive: dict[Hashable, Stamped] = {}
     found, start = {}, 0
     for position in positions:
