@@ -35,7 +35,9 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
 
-    job = Job(model="gpt2", seq=args.sequence, precision="fp32", optimizer="adamw")
+    job = Job(
+        model="gpt2", seq=args.sequence, precision="fp32", optimizer="adamw", framework="plain"
+    )
     usable = torch.cuda.get_device_properties(device).total_memory - (
         1 << 30
     )  # room for the context and the cache

@@ -233,7 +233,7 @@ class Job:
         "an averaged copy of the weights", "none", choices=("none", "same", "cpu"), group="adapter"
     )
 
-    framework: str = option("whose training loop it is", "plain", choices=FRAMEWORKS, group="loop")
+    framework: str = option("whose training loop it is", "hf", choices=FRAMEWORKS, group="loop")
     loop: str = option(
         "how the gate of a mixture of experts is trained in addition to the main loss",
         "plain",

@@ -22,6 +22,8 @@ from vramcast.report import diagnose_text
 SAMPLES = Path(__file__).parent / "samples"
 PHI_LOG = str(SAMPLES / "83_cuda_cut_phi3_reference.txt")
 PHI = [
+    "--framework",
+    "plain",
     "--model",
     "phi-3-mini",
     "--batch",
@@ -78,7 +80,9 @@ def test_json_of_a_job_has_need_changes_phase_and_advice_with_its_forecast(
 
 
 def test_text_of_a_job_in_both_languages() -> None:
-    job = Job(model="phi-3-mini", batch=2, seq=256, reference="same", gpu="a100-80gb")
+    job = Job(
+        model="phi-3-mini", batch=2, seq=256, reference="same", gpu="a100-80gb", framework="plain"
+    )
     diagnosis = diagnose(read_text(Path(PHI_LOG).read_text()), job)
     english = diagnose_text.render(diagnosis)
     assert "fp32 reference model on the same GPU" in english
@@ -94,7 +98,9 @@ def test_a_job_file_is_read_and_flags_beside_it_win(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "job.yaml"
-    path.write_text("model: phi-3-mini\nbatch: 2\nseq: 256\nreference: cpu\ngpu: a100-80gb\n")
+    path.write_text(
+        "model: phi-3-mini\nbatch: 2\nseq: 256\nreference: cpu\ngpu: a100-80gb\nframework: plain\n"
+    )
     assert main(["diagnose", PHI_LOG, "--job", str(path), "--reference", "same", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["hypotheses"][0]["changes"] == []
@@ -152,7 +158,15 @@ def test_an_exception_is_explained_with_its_job() -> None:
         "but unallocated."
     )
     text = explain_oom(
-        error, job=Job(model="phi-3-mini", batch=2, seq=256, reference="same", gpu="a100-80gb")
+        error,
+        job=Job(
+            model="phi-3-mini",
+            batch=2,
+            seq=256,
+            reference="same",
+            gpu="a100-80gb",
+            framework="plain",
+        ),
     )
     assert text is not None
     assert "needs at least 85.43 GiB" in text

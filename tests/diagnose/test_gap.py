@@ -37,7 +37,9 @@ from vramcast.ledger import (
 
 GIB = 2**30
 COPY = 3_821_079_552 * 4
-PHI = Job(model="phi-3-mini", batch=2, seq=256, reference="same", gpu="a100-80gb")
+PHI = Job(
+    framework="plain", model="phi-3-mini", batch=2, seq=256, reference="same", gpu="a100-80gb"
+)
 LOG = (
     "torch.OutOfMemoryError: CUDA out of memory. Of the allocated memory 76.72 GiB is allocated by PyTorch, and 1.81 GiB is "
     "reserved by PyTorch but unallocated."
@@ -112,7 +114,13 @@ def test_every_deviation_says_how_it_comes_about() -> None:
 def test_a_sharded_job_that_was_not_sharded_after_all() -> None:
     """GPT-2 XL has 1.56 billion parameters: 23.2 GiB at 16 bytes each on every rank, an eighth of that if sharded."""
     believed = Job(
-        model="gpt2-xl", batch=1, seq=128, gpus=8, strategy="fsdp2", precision=Precision.BF16_MIXED
+        model="gpt2-xl",
+        batch=1,
+        seq=128,
+        gpus=8,
+        strategy="fsdp2",
+        precision=Precision.BF16_MIXED,
+        framework="plain",
     )
     text = (
         '  File "torch/optim/adamw.py", line 606, in _multi_tensor_adamw\n    torch._foreach_sqrt(x)\n'
@@ -308,7 +316,7 @@ def test_where_two_remain_the_measurement_that_decides_is_named() -> None:
 
 
 def test_a_job_that_cannot_be_priced_leaves_the_rest_of_the_diagnosis() -> None:
-    diagnosis: Diagnosis = diagnose(read_text(LOG), Job(model="no-such-model"))
+    diagnosis: Diagnosis = diagnose(read_text(LOG), Job(framework="plain", model="no-such-model"))
     assert diagnosis.gap is None
     assert "job_not_priced" in [finding.rule for finding in diagnosis.findings]
     assert diagnosis.hypotheses
@@ -365,7 +373,7 @@ def test_any_numbers_are_survived_and_every_explanation_reaches_what_was_seen(
         f"CUDA out of memory. Tried to allocate {requested}.00 MiB (GPU 0; {capacity}.00 MiB total capacity; {allocated}.00 MiB already "
         f"allocated; {free}.00 MiB free; {allocated + cached}.00 MiB reserved in total by PyTorch)"
     )
-    diagnosis = diagnose(read_text(text), Job(model="gpt2", batch=2, seq=64))
+    diagnosis = diagnose(read_text(text), Job(framework="plain", model="gpt2", batch=2, seq=64))
     for hypothesis in diagnosis.hypotheses:
         if hypothesis.explanation is not None:
             assert hypothesis.explanation.need_bytes * 1.02 + 2**27 >= allocated * 2**20
@@ -373,7 +381,7 @@ def test_any_numbers_are_survived_and_every_explanation_reaches_what_was_seen(
 
 def test_every_phase_that_agrees_is_named_until_one_cannot_have_been_survived() -> None:
     """Without the card's size nothing says that the first agreeing phase was the last: all of them are named."""
-    job = Job(model="gpt2", batch=4, seq=512, precision=Precision.FP32)
+    job = Job(framework="plain", model="gpt2", batch=4, seq=512, precision=Precision.FP32)
     course = price(job)
     text = (
         '  File "train.py", line 3, in step\n    loss.backward()\n'
@@ -400,7 +408,15 @@ def test_ranks_that_share_a_card_are_priced_together() -> None:
         "memory, this process has 26.90 GiB memory in use. Of the allocated memory 25.50 GiB is allocated by PyTorch, and 300.00 MiB "
         "is reserved by PyTorch but unallocated."
     )
-    job = Job(model="gpt2", batch=4, seq=512, precision=Precision.FP32, gpus=4, strategy="ddp")
+    job = Job(
+        framework="plain",
+        model="gpt2",
+        batch=4,
+        seq=512,
+        precision=Precision.FP32,
+        gpus=4,
+        strategy="ddp",
+    )
     found = [
         dict(item.values)
         for item in diagnose(read_text(text), job).findings

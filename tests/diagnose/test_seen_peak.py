@@ -21,7 +21,7 @@ from vramcast.job import Job, Precision
 from vramcast.ledger import Level
 
 GIB = 2**30
-PHI = Job(model="phi-3-mini", batch=2, seq=256, precision=Precision.BF16_TRUE)
+PHI = Job(framework="plain", model="phi-3-mini", batch=2, seq=256, precision=Precision.BF16_TRUE)
 NVIDIA_SMI = """\
 |   0  NVIDIA A100-SXM4-80GB          On  | 00000000:07:00.0 Off |                    0 |
 | N/A   35C    P0              60W / 400W |  {mib}MiB / 81920MiB |      0%      Default |

@@ -33,7 +33,8 @@ BATCH = 16
 @pytest.mark.parametrize("model", MODELS)
 def test_what_is_reserved_agrees_with_a_trace(model: str, optimizer: str) -> None:
     job = job_from({
-        "model": model, "optimizer": optimizer, "batch": BATCH, "seq": 128, "precision": "bf16-true",
+        "model": model, "framework": "plain", "optimizer": optimizer, "batch": BATCH, "seq": 128,
+        "precision": "bf16-true",
         "gpu": "a100-80gb", "transformers-version": version("transformers"), "torch-version": version("torch"),
     })  # fmt: skip
     recipe, config = RECIPES[job.precision], read_model(model).config

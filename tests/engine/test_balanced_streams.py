@@ -56,7 +56,10 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 def streams(values: dict[str, Any]) -> Iterator[list[Stamped]]:
-    job, gpu = job_from({"gpu": "h100-80gb", "seq": 128, **values}), find_gpu("h100-80gb")
+    job, gpu = (
+        job_from({"framework": "plain", "gpu": "h100-80gb", "seq": 128, **values}),
+        find_gpu("h100-80gb"),
+    )
     assert job.model is not None
     config = read_model(job.model).config
     assert config is not None
@@ -120,6 +123,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 def test_a_replay_asks_for_what_the_bill_says(name: str, precision: str) -> None:
     job = job_from(
         {
+            "framework": "plain",
             "model": "smollm2-135m",
             "gpu": "h100-80gb",
             "seq": 512,

@@ -113,7 +113,8 @@ CASES: dict[str, dict[str, Any]] = {
         "model": "pythia-410m", "batch": 3, "seq": 512, "precision": "fp32", "optimizer": "adagrad",
     },
     "a variable of Adafactor": {
-        "model": "llama-2-70b", "batch": 2, "seq": 333, "precision": "fp32", "optimizer": "adafactor",
+        "framework": "plain", "model": "llama-2-70b", "batch": 2, "seq": 333, "precision": "fp32",
+        "optimizer": "adafactor",
     },
     "a masked loss in 16 bits": {
         "model": "bert-base-uncased", "batch": 8, "seq": 256, "precision": "bf16-true", "framework": "hf",

@@ -120,7 +120,9 @@ def ours(how: str, precision: str) -> dict[str, int]:
     program = record(Config(LLAMA), regime, Sizes(batch=BATCH, seq=SEQ))
     add_loss(program, transformers=(5, 0))
     name = "full" if how == "reentrant" else how
-    job = Job(model="x", checkpointing=name, reentrant=how == "reentrant" or None)
+    job = Job(
+        framework="plain", model="x", checkpointing=name, reentrant=how == "reentrant" or None
+    )
     mode = Mode(
         recompute=recompute_rule(resolve(job).checkpointing),
         keep_logits=True,
@@ -144,7 +146,14 @@ def test_peaks_of_a_real_step(how: str, precision: str) -> None:
 
 def phi(**values: Any) -> Job:
     return job_from(
-        {"model": "phi-3-mini", "batch": 2, "seq": 256, "precision": "bf16-mixed", **values}
+        {
+            "framework": "plain",
+            "model": "phi-3-mini",
+            "batch": 2,
+            "seq": 256,
+            "precision": "bf16-mixed",
+            **values,
+        }
     )
 
 
@@ -185,7 +194,9 @@ def test_copies_under_way_stay_on_the_gpu() -> None:
     program = record(
         Config(LLAMA), Regime(attention="flash", cuda=False), Sizes(batch=BATCH, seq=SEQ)
     )
-    rule = recompute_rule(resolve(Job(model="x", checkpointing="offload")).checkpointing)
+    rule = recompute_rule(
+        resolve(Job(framework="plain", model="x", checkpointing="offload")).checkpointing
+    )
     none, two = (
         peak_by_phase(program, Mode(recompute=rule, changes=(offloaded(stash),)))["forward"]
         for stash in (0, 2)

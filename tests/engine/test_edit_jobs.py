@@ -149,7 +149,9 @@ def test_an_edited_forward_keeps_what_torch_keeps() -> None:
     )
     edit = FunctionalEdit(model, names)
     real = edit.kept_bytes(edit.prefix({"input_ids": torch.randint(0, 512, (2, 96))}))
-    job = Job(model="x", edit=("layers.[45].mlp.up_proj", "layers.[45].mlp.down_proj"))
+    job = Job(
+        framework="plain", model="x", edit=("layers.[45].mlp.up_proj", "layers.[45].mlp.down_proj")
+    )
     sizes = Sizes(batch=2, seq=96)
     regime = edit_regime(
         resolve(job).editing,
@@ -168,7 +170,7 @@ def test_an_edited_forward_keeps_what_torch_keeps() -> None:
 
 def test_frozen_layers_below_keep_nothing() -> None:
     sizes = Sizes(batch=2, seq=96)
-    job = Job(model="x", edit=("layers.5.mlp.down_proj",))
+    job = Job(framework="plain", model="x", edit=("layers.5.mlp.down_proj",))
     program = record(
         Config(SMALL), edit_regime(resolve(job).editing, Config(SMALL), Regime(), sizes), sizes
     )
@@ -179,6 +181,7 @@ def test_frozen_layers_below_keep_nothing() -> None:
 def test_an_editor_has_one_network_per_shape() -> None:
     params = list(record(Config(SMALL), Regime(), Sizes()).params())
     job = Job(
+        framework="plain",
         model="x",
         edit=("layers.[45].mlp.up_proj", "layers.[45].mlp.down_proj"),
         edit_rank=16,

@@ -101,7 +101,7 @@ def test_who_asks(values: dict[str, Any], asked: bool) -> None:
     job = job_from({"model": "llama-3.2-1b", "checkpointing": "full", **values})
     assert regime_of(resolve(job), Config(LLAMA), None).input_grads == asked
     assert not regime_of(
-        resolve(job_from({"model": "x", "checkpointing": "full"})),
+        resolve(job_from({"framework": "plain", "model": "llama-3.2-1b", "checkpointing": "full"})),
         Config({"model_type": "vit"}),
         None,
     ).input_grads

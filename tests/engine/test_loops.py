@@ -97,7 +97,7 @@ def program() -> Program:
 
 
 def mode(loop: str, checkpointing: str = "none") -> Mode:
-    job = Job(model="x", loop=loop, checkpointing=checkpointing)
+    job = Job(framework="plain", model="x", loop=loop, checkpointing=checkpointing)
     return Mode(
         recompute=lambda placed: checkpointing if placed.section.is_block else "none",
         changes=changes_of(resolve(job)),

@@ -30,7 +30,9 @@ def forecast(tmp_path: Path, config: dict[str, object] = TINY, **values: object)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     flags = {name.replace("_", "-"): value for name, value in values.items()}
-    return estimate(job_from({"model": str(path), "batch": 1, "seq": 16, **flags}))
+    return estimate(
+        job_from({"framework": "plain", "model": str(path), "batch": 1, "seq": 16, **flags})
+    )
 
 
 def held(result: Forecast, category: Category, phase: str = NEXT_STEP) -> int:

@@ -24,7 +24,8 @@ from vramcast.units import MiB
 
 SIZE = 100 * MiB
 OFFLOADED = {
-    "model": "llama-3.2-1b", "gpus": 4, "gpu": "rtx4090", "seq": 512, "accumulate": 4, "offload": "params",
+    "framework": "plain", "model": "llama-3.2-1b", "gpus": 4, "gpu": "rtx4090", "seq": 512, "accumulate": 4,
+    "offload": "params",
     "checkpointing": "full",
 }  # fmt: skip
 

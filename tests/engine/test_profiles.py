@@ -38,7 +38,8 @@ BF16_CHECKPOINT, FP32_CHECKPOINT = "qwen2.5-0.5b", "gpt2"
         ({"framework": "torchtune"}, "bf16-true"),
         ({"framework": "deepspeed"}, "bf16-master"),
         ({"framework": "megatron"}, "megatron-bf16"),
-        ({}, "bf16-mixed"),
+        ({}, "bf16-autocast"),
+        ({"framework": "plain"}, "bf16-mixed"),
         ({"framework": "hf", "precision": "fp32"}, "fp32"),
     ],
 )

@@ -134,7 +134,7 @@ def random_job(draw: random.Random) -> dict[str, Any]:
 
 
 # What jobs said when they were frozen by saying nothing: profiles may decide otherwise today.
-AS_FROZEN = {"precision": "bf16-mixed", "checkpointing": "none"}
+AS_FROZEN = {"framework": "plain", "precision": "bf16-mixed", "checkpointing": "none"}
 
 
 def freeze_estimate(values: dict[str, Any]) -> list[str]:

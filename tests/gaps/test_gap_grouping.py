@@ -78,7 +78,8 @@ def test_what_a_library_refuses_is_not_drawn() -> None:
 
 def test_words_leave_out_what_is_the_default() -> None:
     assert JOB.words() == {
-        "gpu": "a100-80gb", "framework": "hf", "precision": "bf16-mixed", "batch": 2, "seq": 256,
+        "gpu": "a100-80gb", "framework": "hf", "precision": "bf16-mixed", "checkpointing": "none", "batch": 2,
+        "seq": 256,
     }  # fmt: skip
 
 

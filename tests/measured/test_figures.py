@@ -28,7 +28,7 @@ from vramcast.report.accuracy_changes import changes_markdown
 from vramcast.report.accuracy_svg import accuracy_svg
 from vramcast.units import GiB
 
-JOB = Job(model="gpt2", precision=Precision.FP32)
+JOB = Job(framework="plain", model="gpt2", precision=Precision.FP32)
 
 
 def outcome(
@@ -137,7 +137,9 @@ def test_assumed_lengths_are_many_lengths() -> None:
 
 @pytest.mark.parametrize("level", list(Level))
 def test_the_stored_ranges_hold_the_prediction(level: Level) -> None:
-    found = residual_range(Job(model="gpt2", precision=Precision.FP32), level, 10**10)
+    found = residual_range(
+        Job(framework="plain", model="gpt2", precision=Precision.FP32), level, 10**10
+    )
     assert found is not None
     assert found[0] <= 10**10 <= found[1]
 

@@ -281,7 +281,7 @@ def test_editing_on_two_cards(capsys: pytest.CaptureFixture[str]) -> None:
 def test_cards_are_listed_by_size_and_the_smallest_that_does(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code, out, _ = answered(capsys, "fit", *SMALL, "--json")
+    code, out, _ = answered(capsys, "fit", *SMALL, "--framework", "plain", "--json")
     cards = json.loads(out)["cards"]
     assert code == 0
     sizes = [card["capacity_bytes"] for card in cards]

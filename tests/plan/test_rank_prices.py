@@ -42,7 +42,9 @@ KEPT = Limits(
 
 
 def job(**values: Any) -> Job:
-    return job_from({"model": "llama-3.2-1b", "gpu": GPU, "gpus": 4, "seq": 512, **values})
+    return job_from(
+        {"framework": "plain", "model": "llama-3.2-1b", "gpu": GPU, "gpus": 4, "seq": 512, **values}
+    )
 
 
 def prices() -> RankPrices:

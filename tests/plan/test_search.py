@@ -87,7 +87,9 @@ def test_a_reference_model_on_80_gb() -> None:
 
 def test_seven_billion_on_24_gb() -> None:
     """torchtune's and LLaMA-Factory's recipes for one such card."""
-    plans = plan(job_from({"model": "qwen2.5-7b", "seq": 4096, "gpu": "rtx4090"}))
+    plans = plan(
+        job_from({"framework": "plain", "model": "qwen2.5-7b", "seq": 4096, "gpu": "rtx4090"})
+    )
     found = names(plans)
     assert any({"LoRA", "checkpointing"} <= plan for plan in found)
     assert any({"QLoRA", "checkpointing"} <= plan for plan in found)
@@ -162,6 +164,9 @@ def test_what_a_plan_needs(given: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("loop", ["retain-graph", "aux-outputs"])
 def test_no_step_inside_backward_where_backward_runs_twice(loop: str) -> None:
-    applied = {move.name: move.apply(Job(model="mixtral-8x7b", loop=loop)) for move in FREE}
+    applied = {
+        move.name: move.apply(Job(framework="plain", model="mixtral-8x7b", loop=loop))
+        for move in FREE
+    }
     assert applied["optimizer step inside backward"] is None
     assert applied["fused optimizer"] is not None

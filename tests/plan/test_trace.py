@@ -122,7 +122,7 @@ def test_no_fitting_plan_is_refused(name: str, tmp_path: Path) -> None:
     """Eleven kinds of jobs on three cards, four tight plans each."""
     config, values = JOBS[name]
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    given = {"model": str(tmp_path), "batch": 16, "seq": 512, **values}
+    given = {"framework": "plain", "model": str(tmp_path), "batch": 16, "seq": 512, **values}
     tried = 0
     for share in SHARES:
         for job in tight_plans(job_from({**given, "gpu": card(given, share)})):
@@ -138,7 +138,7 @@ def test_no_fitting_plan_is_refused(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", RANKS)
 def test_no_fitting_plan_of_many_gpus_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(WIDE), encoding="utf-8")
-    given = {"model": str(tmp_path), "batch": 8, "seq": 1024, **RANKS[name]}
+    given = {"framework": "plain", "model": str(tmp_path), "batch": 8, "seq": 1024, **RANKS[name]}
     tried = 0
     for share in SHARES[::2]:
         for found in plan(job_from({**given, "gpu": card(given, share)})).fitting:
@@ -153,7 +153,15 @@ def test_no_fitting_plan_of_many_gpus_is_refused(name: str, tmp_path: Path) -> N
 
 def test_what_cannot_be_traced_is_named() -> None:
     job = job_from(
-        {"model": "gpt2", "batch": 8, "seq": 512, "gpu": "24GiB", "gpus": 2, "strategy": "zero3"}
+        {
+            "framework": "plain",
+            "model": "gpt2",
+            "batch": 8,
+            "seq": 512,
+            "gpu": "24GiB",
+            "gpus": 2,
+            "strategy": "zero3",
+        }
     )
     seen = trace(estimate(job))
     assert seen.fits is None

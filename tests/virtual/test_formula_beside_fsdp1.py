@@ -60,7 +60,7 @@ def test_fsdp1_is_predicted_as_it_is_traced(
     path = tmp_path / "config.json"
     path.write_text(json.dumps(MODEL), encoding="utf-8")
     job = Job(
-        model=str(path), gpus=world_size, strategy="fsdp1", batch=BATCH, seq=SEQ, gpu=CARD,
+        framework="plain", model=str(path), gpus=world_size, strategy="fsdp1", batch=BATCH, seq=SEQ, gpu=CARD,
         checkpointing="full" if checkpointing else "none", precision=Precision.BF16_TRUE,
     )  # fmt: skip
     predicted = estimate(job).ledger.peak("cuda:0").allocated_bytes

@@ -51,9 +51,9 @@ JOBS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", JOBS)
 def test_a_traced_rank_takes_what_the_formulas_say(name: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
-    job = job_from(
-        {"model": str(tmp_path), "batch": 2, "seq": 2048, "gpu": "h100-80gb", **JOBS[name]}
-    )
+    job = job_from({
+        "model": str(tmp_path), "framework": "plain", "batch": 2, "seq": 2048, "gpu": "h100-80gb", **JOBS[name],
+    })  # fmt: skip
     forecast = estimate(job)
     seen, said = trace(forecast), forecast.ledger
     moments = [said.moment(phase, "cuda:0") for phase in said.phases("cuda:0")]

@@ -65,7 +65,7 @@ class Case:
         return Job(
             model=str(path), gpus=self.world_size, strategy=self.strategy, batch=self.batch, seq=self.seq, gpu=CARD,
             checkpointing="full" if self.checkpointing else "none", bucket_view=self.bucket_view,
-            accumulate=self.accumulate, precision=Precision.BF16_MIXED,
+            accumulate=self.accumulate, precision=Precision.BF16_MIXED, framework="plain",
             reference="same" if self.reference else "none",
         )  # fmt: skip
 

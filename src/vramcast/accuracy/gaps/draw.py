@@ -45,6 +45,7 @@ class GapJob:
             "gpu": GPU,
             "framework": self.framework,
             "precision": self.precision,
+            "checkpointing": self.checkpointing,
             "batch": self.batch,
         }
         optional = {
@@ -58,7 +59,6 @@ class GapJob:
             "accumulate": (self.accumulate, 1),
             "attention": (self.attention, "sdpa"),
             "optimizer": (self.optimizer, "adamw"),
-            "checkpointing": (self.checkpointing, "none"),
             "lora-targets": (",".join(self.lora_targets), "all-linear"),
             "lora-dropout": (self.lora_dropout, 0.0),
         }

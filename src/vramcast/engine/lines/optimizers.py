@@ -40,7 +40,8 @@ class OptimizerStates:
     source: str
     tensors: Callable[[Param, int, Setup], tuple[int, ...]]
     from_start: bool = False  # states are made with the optimizer, not in its first step
-    foreach_copies: int = 0  # lists that a foreach step allocates, each one element in the states' dtype per parameter element
+    # Lists that a foreach step allocates, as long as all parameters, in the states' dtype.
+    foreach_copies: int = 0
     loop_tensors: int = 2  # temporaries per parameter in a step that handles them one by one
 
 
