@@ -8,7 +8,8 @@ from vramcast import Job, estimate
 from vramcast.runtime import MemoryMonitor
 
 job = Job(
-    framework="plain", model="gpt2", batch=4, seq=512, precision="fp32", optimizer="adamw", gpu="rtx3060", keep_outputs=False,
+    model="gpt2", framework="plain", batch=4, seq=512, precision="fp32",
+    optimizer="adamw", gpu="rtx3060", keep_outputs=False,
     transformers_version=".".join(transformers.__version__.split(".")[:2]),
 )  # fmt: skip
 ledger = estimate(job).ledger
