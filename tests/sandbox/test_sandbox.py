@@ -117,6 +117,7 @@ def test_signals_leave_the_disk_as_it_was(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_heed_interrupts,
     ) as process:
         assert process.stderr is not None
         started = next((line for line in process.stderr if line.startswith("process ")), "")
@@ -129,6 +130,11 @@ def test_signals_leave_the_disk_as_it_was(
     assert tree(real_folder) == before
     if (ending, target) != ("SIGKILL", "vramcast"):  # there the next run removes it
         assert list(tmp_path.glob("vramcast-scratch-*")) == []
+
+
+def _heed_interrupts() -> None:
+    """Shells ignore SIGINT in what they start in the background, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _wait_until_dead(process: int) -> None:
