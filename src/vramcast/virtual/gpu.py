@@ -32,6 +32,7 @@ from vramcast.virtual.torch_patches import (
     tensors,
     torchscript,
     training,
+    triton_library,
 )
 from vramcast.virtual.torch_patches.collectives import World
 
@@ -88,6 +89,7 @@ class VirtualGpu(GpuState):
         libraries.install_safetensors(self, patches)
         if self._empty_weights:
             libraries.install_empty_weights(self, patches)
+        triton_library.install(self, patches)
         libraries.forget_devices()
         self.exit.enter_context(self._processes(patches))
         self.exit.enter_context(self.kernels)

@@ -55,7 +55,7 @@ def _dropping_values(gpu: GpuState, method: Any) -> Any:
     @wraps(method)
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not is_meta(tensor) and not gpu.mode.busy and _takes_a_gradient(tensor, args, kwargs):
-            _drop_values(gpu, tensor)
+            make_unknown(gpu, tensor)
         return method(tensor, *args, **kwargs)
 
     return call
@@ -70,8 +70,8 @@ def _takes_a_gradient(tensor: torch.Tensor, args: Any, kwargs: Any) -> bool:
     return any(source.requires_grad and is_meta(source) for source in tensors_in(args, kwargs))
 
 
-def _drop_values(gpu: GpuState, tensor: torch.Tensor) -> None:
-    """Of the tensor and of the one it is a view of; nothing happens if others share the memory."""
+def make_unknown(gpu: GpuState, tensor: torch.Tensor) -> None:
+    """Drop the values of a tensor and of the one it is a view of; nothing happens if others share the memory."""
     base = tensor._base if tensor._is_view() else None
     owner = tensor if base is None else base
     fills_storage = owner.numel() * owner.element_size() == storage_of(owner).nbytes()
