@@ -119,7 +119,8 @@ def parser_of(name: str) -> argparse.ArgumentParser:
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield from ("| | |", "|---|---|")
     for action in parser._actions:
-        if not isinstance(action, argparse._HelpAction):
+        is_hidden = action.help == argparse.SUPPRESS
+        if not isinstance(action, argparse._HelpAction) and not is_hidden:
             yield f"| `{_name(action)}` | {_help(parser, action)} |"
 
 

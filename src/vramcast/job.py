@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramcast.errors import InputError, unknown
+from vramcast.everyday_words import translate
 from vramcast.ledger import Word
 from vramcast.sample_lengths import read_sample_lengths
 from vramcast.units import parse_count
@@ -195,8 +196,11 @@ class Job:
     compile: bool = option(
         "torch.compile around the model, its blocks or its loss", False, kind="flag", group="recipe"
     )
-    loss: str = option(
-        "how the loss is computed", "full", choices=("full", "chunked", "fused"), group="recipe"
+    loss: str | None = option(
+        "how the loss is computed: full logits, chunked (in fp32, chunk by chunk), tiled (TRL since 1.15), fused "
+        "(Liger); default as the framework does",
+        choices=("full", "chunked", "tiled", "fused"),
+        group="recipe",
     )
     kernels: tuple[str, ...] = option(
         "fused kernels that save only their inputs, such as Liger",
@@ -507,6 +511,9 @@ class Job:
     torch_version: str = option("version of torch", "2.13", group="versions")
     transformers_version: str = option("version of transformers", "5.22", group="versions")
     bitsandbytes_version: str = option("version of bitsandbytes", "0.49", group="versions")
+    trl_version: str | None = option(
+        "version of TRL; default 1.16, with transformers before 5.0 0.26", group="versions"
+    )
     liger_version: str = option("version of Liger", "0.8.5", group="versions")
     alloc_conf: str = option("PYTORCH_ALLOC_CONF of the job", "", group="versions")
     deterministic: bool = option(
@@ -653,8 +660,9 @@ _WANTED = {
 
 
 def job_from(values: Mapping[str, Any]) -> Job:
-    """A Job from flags or job-file keys; None counts as not given."""
-    given = {name: parse_value(name, value) for name, value in values.items() if value is not None}
+    """A Job from flags or job-file keys, in the Job's own words or everyday ones; None counts as not given."""
+    said = translate({name: value for name, value in values.items() if value is not None})
+    given = {name: parse_value(name, value) for name, value in said.items() if value is not None}
     job = Job(**{name.replace("-", "_"): value for name, value in given.items()})
     _check_together(job)
     return job

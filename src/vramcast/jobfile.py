@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.errors import InputError, VramcastError
+from vramcast.everyday_words import translate
 from vramcast.files import read_text
 from vramcast.job import Job, check_value, fields, job_from, job_values, parse_value
 
@@ -17,7 +18,7 @@ def read_job(path: Path, overrides: dict[str, Any] | None = None) -> Job:
     """The job in a file; flags given beside it win."""
     values = read_values(path)
     try:
-        return job_from({**values, **(overrides or {})})
+        return job_from({**values, **translate(overrides or {})})
     except VramcastError as error:
         raise type(error)(f"{path}: {error}") from None
 
@@ -37,10 +38,12 @@ def read_values(path: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(root, yaml.MappingNode):
         raise InputError(f"{path}: a job file is a list of `key: value` lines")
-    return dict(_pair(path, key, value) for key, value in root.value)
+    pairs = (_pairs(path, key, value) for key, value in root.value)
+    return {name: value for several in pairs for name, value in several.items()}
 
 
-def _pair(path: Path, key: Any, value: Any) -> tuple[str, Any]:
+def _pairs(path: Path, key: Any, value: Any) -> dict[str, Any]:
+    """What one line says; an everyday word may say several things."""
     import yaml
 
     line = key.start_mark.line + 1
@@ -49,12 +52,15 @@ def _pair(path: Path, key: Any, value: Any) -> tuple[str, Any]:
             raise InputError("a key is one word, not a list or a mapping")
         name = key.value.replace("_", "-")
         plain = _plain(value)
-        return name, None if plain is None else _given(name, plain)
+        said = translate({name: plain}) if plain is not None else {name: None}
+        return {name: _given(name, value) for name, value in said.items()}
     except (VramcastError, ValueError) as error:
         raise InputError(f"{path}:{line}: {error}") from None
 
 
 def _given(name: str, value: Any) -> Any:
+    if value is None:
+        return None
     parsed = parse_value(name, value)
     check_value(fields()[name], parsed)
     return parsed

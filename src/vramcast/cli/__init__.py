@@ -41,7 +41,9 @@ WITHOUT_GC = ("estimate", "plan", "check", "compare")
 
 
 class Parser(argparse.ArgumentParser):
-    """A mistake in the flags is one line, like every other mistake."""
+    """A mistake in the flags is one line, like every other mistake. `shows_all`: help lists what few need, too."""
+
+    shows_all = True
 
     def error(self, message: str) -> NoReturn:
         print_error(f"{self.prog}: {message}. See {self.prog} --help.")
@@ -82,9 +84,21 @@ def _run(arguments: list[str]) -> int:
         return _no_command(name)
     command = import_module(f"vramcast.cli.{name}")
     parser = Parser(prog=f"vramcast {name}", description=COMMANDS[name], allow_abbrev=False)
+    parser.shows_all = "--help-all" in arguments
     command.configure(parser)
-    result: int = command.run(parser.parse_args(arguments[1:]))
+    result: int = command.run(parser.parse_args(_with_dashes(arguments[1:])))
     return result
+
+
+def _with_dashes(arguments: list[str]) -> list[str]:
+    """`--batch_size` is `--batch-size`. What follows `--` belongs to a script."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return [*map(_dashed, arguments[:end]), *arguments[end:]]
+
+
+def _dashed(argument: str) -> str:
+    name, equals, value = argument.partition("=")
+    return f"{name.replace('_', '-')}{equals}{value}" if name.startswith("--") else argument
 
 
 def _no_command(name: str) -> int:

@@ -6,15 +6,43 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from vramcast.everyday_words import KEYS, SWITCH_HELP, SWITCHES
 from vramcast.job import Job, fields, job_from
 from vramcast.report.words import LANGUAGES
 
+COMMON = (
+    "batch",
+    "seq",
+    "accumulate",
+    "precision",
+    "optimizer",
+    "attention",
+    "checkpointing",
+    "loss",
+    "lora-rank",
+    "lora-targets",
+    "quantize",
+    "framework",
+    "reference",
+    "evaluate",
+    "gpu",
+    "gpus",
+    "strategy",
+    "tp",
+    "pp",
+    "offload",
+    "transformers-version",
+)
+
 
 def add_job_flags(parser: argparse.ArgumentParser) -> None:
-    """One flag per field; `--job FILE` for a job file that the flags then override."""
+    """One flag per field; `--job FILE` for a job file that the flags then override. `--help` shows the flags that most
+    people need, `--help-all` all of them."""
+    parser.add_argument("--help-all", action="help", help="this text with all options")
     parser.add_argument(
         "--job", type=Path, metavar="FILE", help="a YAML job file; flags override it"
     )
+    shows_all = getattr(parser, "shows_all", True)
     groups: dict[str, Any] = {}
     for name, field in fields().items():
         facts = field.metadata
@@ -22,6 +50,8 @@ def add_job_flags(parser: argparse.ArgumentParser) -> None:
             continue
         group = groups.setdefault(facts["group"], parser.add_argument_group(facts["group"]))
         text = facts["help"].replace("%", "%%") + _shown(facts["choices"], field.default)
+        if name not in COMMON and not shows_all:
+            text = argparse.SUPPRESS
         if facts["kind"] == "flag":
             group.add_argument(
                 f"--{name}", action=argparse.BooleanOptionalAction, default=None, help=text
@@ -30,6 +60,17 @@ def add_job_flags(parser: argparse.ArgumentParser) -> None:
             group.add_argument(
                 f"--{name}", metavar=_metavar(facts["kind"]), default=None, help=text
             )
+    _add_everyday_words(parser)
+
+
+def _add_everyday_words(parser: argparse.ArgumentParser) -> None:
+    """Names under which other tools know the same; help lists the switches that say several things at once."""
+    for name in KEYS:
+        parser.add_argument(f"--{name}", default=None, help=argparse.SUPPRESS)
+    group = parser.add_argument_group("short forms")
+    for name in SWITCHES:
+        text = SWITCH_HELP.get(name, argparse.SUPPRESS)
+        group.add_argument(f"--{name}", action="store_true", default=None, help=text)
 
 
 def _metavar(kind: str) -> str:
@@ -44,9 +85,8 @@ def _shown(choices: tuple[str, ...], default: Any) -> str:
 
 def job_of(args: argparse.Namespace, model: str | None = None) -> Job:
     """The job that the flags, and the job file if there is one, describe."""
-    given = {
-        name: getattr(args, name.replace("-", "_"), None) for name in fields() if name != "model"
-    }
+    names = [name for name in (*fields(), *KEYS, *SWITCHES) if name != "model"]
+    given = {name: getattr(args, name.replace("-", "_"), None) for name in names}
     given = {name: value for name, value in given.items() if value is not None}
     file = args.job
     if model is not None and file is None and model.endswith((".yaml", ".yml")):
