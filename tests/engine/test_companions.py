@@ -24,7 +24,8 @@ LAYERS, KV_HEADS, WIDTH, VOCAB = 28, 8, 128, 151_936
 
 
 def job(**values: Any) -> Job:
-    return job_from({"model": "qwen3-0.6b", "batch": 2, "seq": 512, "framework": "trl", **values})
+    words = {"model": "qwen3-0.6b", "batch": 2, "seq": 512, "framework": "trl", "loss": "full"}
+    return job_from({**words, **values})
 
 
 def lines(ledger: Ledger, phase: str, place: str = "cuda:0") -> dict[str, int]:

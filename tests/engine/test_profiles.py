@@ -59,7 +59,8 @@ def test_trl_checkpoints_unless_told_otherwise() -> None:
 
 
 def test_a_job_in_which_all_is_said_stays_as_it_is() -> None:
-    job = job_from({"model": BF16_CHECKPOINT, "precision": "fp32", "checkpointing": "none"})
+    said = {"precision": "fp32", "checkpointing": "none", "loss": "full"}
+    job = job_from({"model": BF16_CHECKPOINT, **said})
     assert complete(job) is job
     assert complete(complete(job_from({"model": BF16_CHECKPOINT}))).precision is not None
 

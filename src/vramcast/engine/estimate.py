@@ -49,6 +49,7 @@ from vramcast.models.read.source import ModelSource
 from vramcast.models.record.program import Program
 from vramcast.setup import Setup, complete, resolve
 from vramcast.setup.precision import card_warnings
+from vramcast.setup.profiles import PROFILES
 from vramcast.setup.records import Versions
 from vramcast.units import format_bytes, format_gib
 
@@ -98,6 +99,8 @@ class Question:
 def estimate(job: Job, *, with_scaling: bool = True, drafts: Drafts | None = None) -> Forecast:
     """The memory of a job. `with_scaling`: also how it grows with the length, which needs further recordings.
     `drafts`: recordings shared with similar jobs."""
+    if _leaves_strategy_open(job):
+        return _estimate_first_that_fits(job, with_scaling=with_scaling)
     said, job = job, complete(job)
     setup = resolve(job)
     gpu = find_gpu(job.gpu) if job.gpu else None
@@ -121,6 +124,28 @@ def estimate(job: Job, *, with_scaling: bool = True, drafts: Drafts | None = Non
     if not with_scaling:
         return forecast
     return replace(forecast, scaling=_scaling(job, source.config, gpu))
+
+
+def _leaves_strategy_open(job: Job) -> bool:
+    """Are there several copies of the model, and nothing is said about how they share the work?"""
+    copies = job.gpus // (job.tp * job.pp)
+    return job.strategy is None and copies > 1 and job.model is not None
+
+
+def _estimate_first_that_fits(job: Job, *, with_scaling: bool) -> Forecast:
+    """The framework's strategies in their order; the last one if none fits."""
+    strategies = PROFILES[job.framework].strategies
+    for strategy in strategies:
+        forecast = estimate(replace(job, strategy=strategy), with_scaling=with_scaling)
+        if forecast.verdict().fits is not False:
+            break
+    order = ", ".join(strategies)
+    text = f"strategy {strategy} (not given): the first of {order} that fits"
+    if len(strategies) == 1:
+        text = f"strategy {strategy} (not given), as {job.framework} does"
+    elif forecast.verdict().fits is False:
+        text = f"strategy {strategy} (not given): none of {order} fits"
+    return replace(forecast, assumptions=(text, *forecast.assumptions))
 
 
 def estimate_if_it_may_fit(

@@ -89,13 +89,13 @@ def _drop_outputs(job: Job) -> Job | None:
 
 
 def _loss(how: str) -> Callable[[Job], Job | None]:
-    order = ("full", "chunked", "fused")
+    order = ("full", "chunked", "tiled", "fused")
 
     def apply(job: Job) -> Job | None:
         needs_logits = how == "fused" and job.teacher != "none"  # distillation compares them
         return (
             job.changed(loss=how)
-            if order.index(how) > order.index(job.loss) and not needs_logits
+            if order.index(how) > order.index(resolve(job).kernels.loss) and not needs_logits
             else None
         )
 

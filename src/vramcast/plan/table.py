@@ -299,7 +299,13 @@ class Table:
 
     def _recording(self, job: Job) -> Recording:
         inputs = needs_input_grads(resolve(job), self.config)
-        key = (*_stored(job), job.attention, job.loss, kv_cache(resolve(job), self.config), inputs)
+        key = (
+            *_stored(job),
+            job.attention,
+            resolve(job).kernels.loss,
+            kv_cache(resolve(job), self.config),
+            inputs,
+        )
         if key not in self._made.recordings:
             self._made.recordings[key] = Recording(resolve(job), self.config, self.gpu, self.grid)
         return self._made.recordings[key]

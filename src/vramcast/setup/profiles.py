@@ -17,8 +17,15 @@ from vramcast.catalog.gpus import find_gpu
 from vramcast.job import Job, Precision
 from vramcast.models.read.config import Config
 from vramcast.models.read.model import read_model
-from vramcast.setup.versions import LOADS_STORED_DTYPE_FROM, parse_version
+from vramcast.setup.versions import (
+    LOADS_STORED_DTYPE_FROM,
+    TRL_TILES_LOSS_FROM,
+    Version,
+    parse_version,
+)
 
+# Loops whose users call PEFT's prepare_model_for_kbit_training, as its documentation says.
+PREPARES_QUANTISED = ("plain", "hf", "accelerate", "lightning")
 FSDP = ("fsdp1", "fsdp2")
 ZERO = ("zero1", "zero2", "zero3")
 
@@ -33,6 +40,9 @@ class Profile:
     )
     adapters_load_stored: bool = False  # and so do frozen weights under adapters
     checkpointing: str = "none"
+    keeps_outputs: bool = False  # a variable holds the model's outputs until the next forward
+    # What its users spread a job over GPUs with: the first that fits.
+    strategies: tuple[str, ...] = ("ddp", "fsdp2")
     source: str
 
 
@@ -42,6 +52,7 @@ FROM_PRETRAINED = (
 PROFILES = {
     "plain": Profile(
         adapters_load_stored=True,
+        keeps_outputs=True,
         source=f"a loop that trains fp32 weights under autocast; adapters: {FROM_PRETRAINED}",
     ),
     "hf": Profile(
@@ -52,6 +63,7 @@ PROFILES = {
     "accelerate": Profile(
         loads_stored=True,
         adapters_load_stored=True,
+        keeps_outputs=True,
         source=f"{FROM_PRETRAINED}; Accelerator(mixed_precision='bf16') runs it under autocast",
     ),
     "trl": Profile(
@@ -60,14 +72,18 @@ PROFILES = {
         "its configs have bf16 and gradient_checkpointing on",
     ),
     "lightning": Profile(source="a LightningModule of fp32 weights with precision='bf16-mixed'"),
-    "litgpt": Profile(source="litgpt: precision bf16-mixed where the card has bf16"),
-    "torchtitan": Profile(source="torchtitan: fp32 weights, mixed_precision_param bfloat16"),
-    "torchtune": Profile(precision=Precision.BF16_TRUE, source="torchtune's recipes: dtype bf16"),
+    "litgpt": Profile(keeps_outputs=True, source="litgpt: precision bf16-mixed where the card has bf16"),
+    "torchtitan": Profile(strategies=("fsdp2",), source="torchtitan: fp32 weights, mixed_precision_param bfloat16"),
+    "torchtune": Profile(
+        precision=Precision.BF16_TRUE, strategies=("fsdp2",), source="torchtune's recipes: dtype bf16",
+    ),
     "megatron": Profile(
+        strategies=("ddp",),
         precision=Precision.MEGATRON_BF16,
         source="Megatron-LM --bf16: main gradients, master weights and states in fp32",
     ),
     "deepspeed": Profile(
+        strategies=("zero1", "zero2", "zero3"),
         precision=Precision.BF16_MASTER,
         source="DeepSpeed bf16.enabled: fp32 master weights and states",
     ),
@@ -84,7 +100,9 @@ def complete(job: Job) -> Job:
     if job.precision is None:
         changes["precision"] = _precision(job, profile)
     if job.checkpointing is None:
-        changes["checkpointing"] = profile.checkpointing
+        changes["checkpointing"] = _checkpointing(job, profile)
+    if job.loss is None:
+        changes["loss"] = _loss(job)
     return replace(job, **changes) if changes else job  # type: ignore[arg-type]
 
 
@@ -93,6 +111,25 @@ def explain_precision(job: Job) -> str:
     if job.gpus > 1 and job.strategy in ZERO and job.framework != "deepspeed":
         return PROFILES["deepspeed"].source
     return PROFILES[job.framework].source
+
+
+def _checkpointing(job: Job, profile: Profile) -> str:
+    """peft/utils/other.py prepare_model_for_kbit_training: use_gradient_checkpointing is on unless switched off."""
+    prepares = job.quantize != "none" and job.framework in PREPARES_QUANTISED
+    return "full" if prepares else profile.checkpointing
+
+
+def _loss(job: Job) -> str:
+    """TRL replaced the head of causal language models in 1.15."""
+    is_tiled = job.framework == "trl" and trl_version(job) >= TRL_TILES_LOSS_FROM
+    return "tiled" if is_tiled and job.teacher == "none" else "full"
+
+
+def trl_version(job: Job) -> Version:
+    """TRL before 1.0 was released for transformers before 5.0."""
+    if job.trl_version is not None:
+        return parse_version(job.trl_version)
+    return (1, 16) if parse_version(job.transformers_version) >= (5, 0) else (0, 26)
 
 
 def _precision(job: Job, profile: Profile) -> Precision:

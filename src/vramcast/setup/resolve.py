@@ -11,7 +11,7 @@ import functools
 from vramcast.errors import InputError
 from vramcast.job import Job
 from vramcast.setup.precision import RECIPES
-from vramcast.setup.profiles import complete
+from vramcast.setup.profiles import PROFILES, complete
 from vramcast.setup.records import (
     Adapter,
     Checkpointing,
@@ -137,7 +137,7 @@ def _kernels(job: Job) -> Kernels:
     return Kernels(
         attention=job.attention,
         fused=tuple(job.kernels),
-        loss=job.loss,
+        loss=job.loss or "full",
         compile=job.compile,
         recompute=tuple(job.recompute),
         deterministic=job.deterministic,
@@ -186,12 +186,12 @@ def _loop(job: Job, versions: Versions) -> Loop:
 
 
 def _keeps_outputs(job: Job, versions: Versions) -> bool:
-    """A plain loop writes `outputs = model(...)`, litgpt `logits = model(...)`; trainers return only the loss."""
+    """Loops written by hand say `outputs = model(...)`, litgpt `logits = model(...)`; trainers return only the loss."""
     if job.keep_outputs is not None:
         return job.keep_outputs
     if versions.framework == "torchtitan":
         return versions.torch < TITAN_DROPS_OUTPUTS_FROM
-    return versions.framework in ("plain", "litgpt")
+    return PROFILES[versions.framework].keeps_outputs
 
 
 def _default_zero_grad(framework: str) -> str:

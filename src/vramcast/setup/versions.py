@@ -17,6 +17,8 @@ LOADS_STORED_DTYPE_FROM: Version = (5, 0)
 TITAN_DROPS_OUTPUTS_FROM: Version = (2, 5)
 # torchtitan splits the loss over tensor-parallel ranks by default.
 TITAN_LOSS_PARALLEL_FROM: Version = (2, 4)
+# trl/trainer/utils.py add_fused_lm_head: SFT, DPO, KTO, GRPO and RLOO compute log-probabilities in tiles.
+TRL_TILES_LOSS_FROM: Version = (1, 15)
 
 
 def parse_version(text: str) -> Version:

@@ -308,7 +308,7 @@ def older_transformers(job: Job) -> Job | None:
     """transformers 4.45 made an fp32 copy of the logits and a shifted one."""
     if job.framework not in ("plain", "hf", "trl", "lightning", "accelerate", "deepspeed"):
         return None
-    if job.loss != "full" or parse_version(job.transformers_version) < (4, 49):
+    if resolve(job).kernels.loss != "full" or parse_version(job.transformers_version) < (4, 49):
         return None
     return replace(
         job,
@@ -325,7 +325,7 @@ def older_transformers(job: Job) -> Job | None:
     why="a patch that does not know the model does nothing",
 )
 def loss_not_fused(job: Job) -> Job | None:
-    if job.loss == "full":
+    if resolve(job).kernels.loss == "full":
         return None
     return replace(job, loss="full")
 

@@ -62,11 +62,13 @@ def record_on_one_gpu(setup: Setup, config: Config, gpu: Gpu | None, sizes: Size
 
 
 def add_loss_to(program: Program, setup: Setup) -> None:
-    transformers, to_fp32 = (
-        setup.versions.transformers,
-        setup.versions.framework in TO_FP32 and not setup.loop.keeps_outputs,
+    add_loss(
+        program,
+        transformers=setup.versions.transformers,
+        kind=setup.kernels.loss,
+        outputs_in_fp32=setup.versions.framework in TO_FP32,
+        keeps_outputs=setup.loop.keeps_outputs,
     )
-    add_loss(program, transformers=transformers, kind=setup.kernels.loss, outputs_in_fp32=to_fp32)
 
 
 def _check_targets(adapter: Adapter, params: list[Param], program: Program) -> None:

@@ -27,6 +27,7 @@ from vramcast.models.read.config import Config
 from vramcast.models.record.regime import everything
 from vramcast.models.record.tape import BF16, DTYPES, F16, F32, Dtype, Lora, Quantized, Regime
 from vramcast.setup import Setup
+from vramcast.setup.profiles import PREPARES_QUANTISED
 from vramcast.setup.records import Adapter, Versions
 
 # Liger ops/fused_linear_cross_entropy.py: before 0.8.1 `grad_weight += torch.mm(…).float()`, then addmm; before 0.8.3 a
@@ -52,6 +53,7 @@ def regime_of(setup: Setup, config: Config, gpu: Gpu | None) -> Regime:
         fused=frozenset(setup.kernels.fused) | _fused_loss(setup, config),
         gqa_in_kernel=transformers >= GROUPED_HEADS_FROM and torch >= GROUPED_HEADS_NEED_TORCH,
         loss_sums_copies=setup.versions.liger < SUMS_IN_PLACE_FROM,
+        tiled_loss=setup.kernels.loss == "tiled",
         loss_chunks=1 if setup.versions.liger >= ONE_CHUNK_FROM else 2,
         kv_cache=kv_cache(setup, config),
         experts=_expert_gemm(setup, transformers),
@@ -80,7 +82,7 @@ def regime_of(setup: Setup, config: Config, gpu: Gpu | None) -> Regime:
 
 def _fused_loss(setup: Setup, config: Config) -> frozenset[str]:
     """Head and loss in one kernel; under Megatron the loss alone."""
-    if setup.kernels.loss != "fused":
+    if setup.kernels.loss not in ("fused", "tiled"):
         return frozenset()
     return frozenset({"cross entropy" if _code(setup.versions, config) == "megatron" else "loss"})
 
@@ -255,6 +257,8 @@ def adapter_dtype(setup: Setup) -> Dtype:
     dtype."""
     if setup.adapter.dtype:
         return DTYPES[setup.adapter.dtype]
+    if setup.versions.framework == "trl" and setup.adapter.quantize != "none":
+        return BF16  # trl/trainer/*_trainer.py: adapters of a quantised model are cast to bf16
     return setup.precision.weights if setup.versions.framework in OWN_CODE else F32
 
 
@@ -332,11 +336,10 @@ STORED: dict[str, Callable[[int], int]] = {
 
 
 def raises_to_fp32(setup: Setup) -> bool:
-    """prepare_model_for_kbit_training turns what is not quantised to fp32; who wants 16-bit adapters or shards weights
-    does without."""
-    by_peft = setup.versions.framework in ("plain", "hf", "trl", "accelerate", "lightning")
+    """prepare_model_for_kbit_training turns what is not quantised to fp32; TRL, and who wants 16-bit adapters or shards
+    weights, does without."""
     return (
-        by_peft
+        setup.versions.framework in PREPARES_QUANTISED
         and setup.adapter.dtype in (None, "fp32")
         and setup.parallel.strategy not in ("fsdp1", "fsdp2", "zero3")
     )

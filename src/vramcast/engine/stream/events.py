@@ -191,8 +191,8 @@ def _unwind(section: Section, books: _Books, stays: AbstractSet[int]) -> None:
 
 
 def _is_cached(storage: Value) -> bool:
-    """Does a cache hold it: autocast's weight cache or the key/value cache?"""
-    return is_cached_copy(storage) or storage.is_cache
+    """Is it held from outside: by autocast's weight cache, the key/value cache or a variable of the loop?"""
+    return is_cached_copy(storage) or storage.is_cache or storage.is_handed_on
 
 
 def is_cached_copy(storage: Value) -> bool:
@@ -244,6 +244,8 @@ def _kind(value: Value, saved: bool = True) -> str:
         return "weight copy"
     if value.is_cache:
         return "kv cache"
+    if value.is_handed_on:
+        return "outputs"
     if value.kept_by_graph and saved:
         return "pinned"
     return "activation" if saved else "working"

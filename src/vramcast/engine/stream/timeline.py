@@ -341,7 +341,8 @@ def _keeps_output(
         if key not in known:
             known[key] = out in kept_ids(before.section, KEEP[hows[index]])
         flags.append(known[key] or not links.chained[index + 1] or out in links.exported[index])
-    if keep_logits and placed[-1].section.name == "loss":
+    last = placed[-1].section
+    if keep_logits and last.name == "loss" and not any(op.output.is_handed_on for op in last.ops):
         flags[-1] = True
     return flags
 

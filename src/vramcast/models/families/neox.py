@@ -11,7 +11,7 @@ from typing import Any
 
 from vramcast.models.families.decoder import Block, Frame, causal_mask, decoder
 from vramcast.models.read.config import Config, exact_division
-from vramcast.models.record.attention import Heads, attend, project_qkv
+from vramcast.models.record.attention import Eager, Heads, attend, project_qkv
 from vramcast.models.record.dims import Dim
 from vramcast.models.record.layers import gated_mlp, mlp, rope_both, rope_table, split, split_heads
 from vramcast.models.record.program import Program, Sizes
@@ -275,6 +275,9 @@ def starcoder2(t: Tape, c: Config, sizes: Sizes) -> Program:
     return decoder(t, c, sizes, around, make_block)
 
 
+BLOOM = Eager(scaled=False, holds_product=True)  # scores = alibi.baddbmm(q, k), then + mask
+
+
 def bloom(t: Tape, c: Config, sizes: Sizes) -> Program:
     h = c.dim("n_embed", "h", "hidden_size", default=64)
     heads = read_heads(c, h, num=8)
@@ -287,9 +290,9 @@ def bloom(t: Tape, c: Config, sizes: Sizes) -> Program:
         with t.scope("self_attention"):
             qkv = t.linear("query_key_value", y, 3 * h, bias=True, label="qkv")
             q, k, v = split(t, split_heads(t, qkv, heads.num), (heads.width,) * 3)
-            y = attend(t, q, k, v, heads, dropout=attn, kernel="eager")
+            y = attend(t, q, k, v, heads, dropout=attn, kernel="eager", eager=BLOOM)
             y = t.dropout(t.linear("dense", y, h, bias=True), p)
-            x = t.add(residual, y, "residual stream")
+            x = t.hold(t.add(residual, y, "residual stream"), qkv)
         y = t.layer_norm("post_attention_layernorm", x)
         residual = y if after_norm else x
         with t.scope("mlp"):

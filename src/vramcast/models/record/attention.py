@@ -58,6 +58,7 @@ class Eager:
     recast: bool = True  # its result cast back to v's dtype
     qk_fp32: str = ""
     mask: bool = True  # a mask is added, in the dtype of the embeddings
+    holds_product: bool = False  # a variable has q·kᵀ without the mask until attention returns
 
 
 USUAL = Eager()
@@ -220,7 +221,7 @@ def _attend_eager(
     if form.qk_fp32:
         q, k = t.cast(q, F32), t.cast(k, F32)
     q, k, v = _make_contiguous(t, q), _make_contiguous(t, k), _make_contiguous(t, v)
-    scores = _eager_scores(t, q, k, heads, bias, form)
+    product, scores = _eager_scores(t, q, k, heads, bias, form)
     if form.sinks:
         weights = t.dropout(_softmax_with_sink(t, scores), p, "attention dropout")
         weights = t.cast(weights, stream_dtype)
@@ -233,7 +234,8 @@ def _attend_eager(
     if bias is None:  # T5's attention returns its bias instead
         t.hold_in_layer(weights)  # `hidden_states, _ = self.self_attn(…)`
     b, s = q.shape[:2]
-    return t.matmul(weights, v, (b, heads.num, s, v.shape[-1]), "attention output")
+    y = t.matmul(weights, v, (b, heads.num, s, v.shape[-1]), "attention output")
+    return t.hold(y, product) if form.holds_product else y
 
 
 def _make_contiguous(t: Tape, x: Value) -> Value:
@@ -243,11 +245,11 @@ def _make_contiguous(t: Tape, x: Value) -> Value:
 
 def _eager_scores(
     t: Tape, q: Value, k: Value, heads: Heads, bias: Value | None, form: Eager
-) -> Value:
-    """q·kᵀ, scaled, capped, with bias and mask added, as far as the family does so."""
+) -> tuple[Value, Value]:
+    """q·kᵀ, and the same scaled, capped, with bias and mask added, as far as the family does so."""
     shape = _scores_shape(q, k, heads)
     multiply = t.matmul_no_autocast if form.qk_fp32 == "no autocast" else t.matmul
-    scores = multiply(q, k, shape, "scores")
+    product = scores = multiply(q, k, shape, "scores")
     if form.scaled:
         scores = t.scale(scores, "scaled scores")
     if form.softcap:
@@ -259,7 +261,7 @@ def _eager_scores(
         dtype = promote(scores.dtype, t.regime.weights)
         same_dtype = dtype == scores.dtype
         scores = t.op("add", (scores,), shape, dtype, label="masked scores", passes_grad=same_dtype)
-    return scores
+    return product, scores
 
 
 def _softmax_with_sink(t: Tape, scores: Value) -> Value:

@@ -26,10 +26,16 @@ LITGPT_ROWS = 128  # tokens per chunk, litgpt/utils.py chunked_cross_entropy
 
 
 def add_loss(
-    program: Program, *, transformers: Version, kind: str = "full", outputs_in_fp32: bool = False
+    program: Program,
+    *,
+    transformers: Version,
+    kind: str = "full",
+    outputs_in_fp32: bool = False,
+    keeps_outputs: bool = False,
 ) -> None:
     """Record the loss as the program's last section, unless a fused head has computed it already. `outputs_in_fp32`:
-    whoever called the model under autocast gets its logits in fp32 (accelerate's convert_outputs_to_fp32)."""
+    whoever called the model under autocast gets its logits in fp32 (accelerate's convert_outputs_to_fp32), and may
+    keep them in a variable."""
     t = program.tape
     if program.loss == "none" or "loss" in t.regime.fused:
         return
@@ -38,12 +44,16 @@ def add_loss(
     with t.section("loss", logits) as section:
         if converts_outputs and kind == "chunked":  # by a loop that computes the loss itself
             logits = t.cast(logits, F32, HANDED_ON)
+            logits.is_handed_on = keeps_outputs
         loss = _record_loss(t, logits, program.loss, transformers, kind)
         section.outputs = (loss,)
         if t.regime.code != "megatron":
             t.hold(loss, logits)  # a variable of whoever calls the loss
         if converts_outputs and kind == "full":
-            t.op("to", (logits,), logits.shape, F32, requires_grad=False, label=HANDED_ON)
+            handed_on = t.op(
+                "to", (logits,), logits.shape, F32, requires_grad=False, label=HANDED_ON
+            )
+            handed_on.is_handed_on = keeps_outputs
 
 
 def _logits_of_model(program: Program) -> Value:

@@ -83,6 +83,7 @@ class Regime:
     # The fused loss adds to the head's gradient through a 16-bit and an fp32 copy of it.
     loss_sums_copies: bool = False
     loss_chunks: int = 1  # chunks of logits that the fused loss has at once
+    tiled_loss: bool = False  # the fused loss is TRL's: tiles of logits, computed again in backward
     # Of "norm", "rope", "mlp", "loss": kernels that save their inputs only (Liger's, say).
     fused: frozenset[str] = frozenset()
     gqa_in_kernel: bool = True  # grouped heads reach the kernel unrepeated

@@ -19,6 +19,7 @@ from vramcast.models.record.adapters import add_adapter
 from vramcast.models.record.fused_loss import fused_linear_cross_entropy
 from vramcast.models.record.ops import Ops
 from vramcast.models.record.regime import WHOLE, Lora, Quantized, Regime, Split
+from vramcast.models.record.tiled_loss import tiled_cross_entropy
 from vramcast.models.record.values import (
     BF16,
     BOOL,
@@ -107,7 +108,12 @@ class Tape(Ops):
                     w = self._linear_weight(size, quantizable_name, kind)
                 b = self.param("bias", (out,), "bias") if bias else None
                 if kind == "head" and "loss" in self.regime.fused:
-                    return fused_linear_cross_entropy(self, self._gather_sequence(x), w)
+                    fused_loss = (
+                        tiled_cross_entropy
+                        if self.regime.tiled_loss
+                        else fused_linear_cross_entropy
+                    )
+                    return fused_loss(self, self._gather_sequence(x), w)
                 y = self._multiply_with_collectives(x, w, b, out, label or name, kind)
             return add_adapter(self, x, y, out) if has_adapter else y
 

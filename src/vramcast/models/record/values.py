@@ -112,6 +112,9 @@ class Value:
     copy_of: Param | None = None  # a low-precision copy of a weight
     is_slice: bool = False  # a view of part of its storage
     is_cache: bool = False  # past_key_values holds it too
+    is_handed_on: bool = (
+        False  # what the loop's variable `outputs` holds instead of the model's own
+    )
     sequence_sharded: bool = False  # split along the sequence over the tensor-parallel ranks
     # An attribute of a custom autograd Function: lives as long as the graph, whether or not backward runs.
     kept_by_graph: bool = False

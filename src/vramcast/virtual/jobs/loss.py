@@ -1,4 +1,4 @@
-"""Losses that a job names beside the model's own: in chunks, and fused with the head as Liger does it.
+"""Losses that a job names beside the model's own: in chunks, in tiles by TRL, and fused with the head like Liger's.
 
 In come hidden states or logits and labels, out comes a scalar with its graph. What the fused one allocates follows
 liger-kernel 0.8.5, ops/fused_linear_cross_entropy.py: one buffer of logits for all chunks where no cast is needed,
@@ -58,6 +58,15 @@ def fuse_loss(model: Any) -> None:
         return CausalLMOutputWithPast(loss=loss, past_key_values=outputs.past_key_values)
 
     model.forward = fused
+
+
+def tile_loss(model: Any) -> None:
+    """Give a language model the head that TRL gives it for supervised fine-tuning."""
+    from trl.trainer.utils import add_fused_lm_head
+
+    add_fused_lm_head(model, outputs=("log_probs", "entropy", "is_top1"))
+    forward = model.forward
+    model.forward = lambda **batch: forward(**batch, fused_lm_head=True)
 
 
 def _rows_of_chunk(rows: int, width: int, vocabulary: int) -> int:

@@ -19,7 +19,7 @@ from torch.utils import checkpoint
 from vramcast.errors import UnsupportedError
 from vramcast.job import Job
 from vramcast.models.read.config import Config
-from vramcast.virtual.jobs.loss import fuse_loss
+from vramcast.virtual.jobs.loss import fuse_loss, tile_loss
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # 0.50 dequantises inside the kernel of its product, where no tensor shows what it takes.
@@ -66,6 +66,8 @@ def trained_model(config: Config, job: Job, dtype: torch.dtype, compute: torch.d
     blocks = set(model._no_split_modules or ())
     if job.loss == "fused":
         fuse_loss(model)
+    if job.loss == "tiled":
+        tile_loss(model)
     for name, parameter in model.named_parameters():
         if any(
             fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
