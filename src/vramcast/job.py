@@ -255,9 +255,9 @@ class Job:
         group="loop",
     )
     reference: str = option(
-        "a frozen reference model (DPO, NPO, KL)",
+        "a frozen reference model (DPO, NPO, KL); adapter: the model itself with its adapters switched off",
         "none",
-        choices=("none", "same", "cpu", "cuda:1", "precomputed"),
+        choices=("none", "same", "adapter", "cpu", "cuda:1", "precomputed"),
         group="loop",
     )
     reference_dtype: str | None = option(

@@ -77,6 +77,14 @@ CASES: dict[str, dict[str, Any]] = {
         "model": "mt5-small", "batch": 2, "seq": 256, "target-seq": 256, "precision": "fp32", "loss": "chunked",
         "framework": "lightning",
     },
+    "TRL's tiles of logits": {
+        "model": "qwen2.5-0.5b", "batch": 4, "seq": 512, "precision": "bf16-mixed", "loss": "tiled",
+        "framework": "hf", "checkpointing": "full",
+    },
+    "TRL's tiles, adapters and the model without them": {
+        "model": "qwen2.5-0.5b", "batch": 2, "seq": 1024, "precision": "bf16-true", "loss": "tiled",
+        "framework": "hf", "lora-rank": 16, "reference": "adapter",
+    },
     "a reference behind a fused loss": {
         "model": "gemma-3-1b", "batch": 8, "seq": 128, "precision": "fp32", "loss": "fused", "optimizer": "adam",
         "checkpointing": "offload", "reference": "same",
@@ -99,7 +107,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "a cache that the Trainer does not reach, nf4": {
         "model": "t5-base", "batch": 2, "seq": 512, "target-seq": 512, "precision": "bf16-true", "framework": "hf",
-        "lora-rank": 16, "quantize": "nf4",
+        "lora-rank": 16, "quantize": "nf4", "checkpointing": "none",
     },
     "what adapters are called with": {
         "model": "llama-3.2-1b", "batch": 2, "seq": 1024, "precision": "bf16-true", "checkpointing": "full",

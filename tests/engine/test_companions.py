@@ -10,6 +10,7 @@ import transformers
 from live import Live
 
 from vramcast.engine.estimate import estimate
+from vramcast.engine.lines.companions import ADAPTERS_OFF
 from vramcast.engine.prices.sweep import sweep
 from vramcast.errors import InputError, UnsupportedError
 from vramcast.job import Job, job_from
@@ -62,6 +63,23 @@ def test_a_pass_behind_the_loss_has_what_the_loss_needed(companion: str) -> None
         estimate(one).ledger.moment("loss", "cuda:0") for one in (job(), job(**values))
     )
     assert beside.allocated_bytes - plain.allocated_bytes == pytest.approx(2 * QWEN, rel=0.001)
+
+
+def test_a_reference_without_adapters_has_no_weights() -> None:
+    """Its forward runs behind the loss and needs less than the loss let go of."""
+    alone = estimate(job(**{"lora-rank": 16}))
+    beside = estimate(job(reference="adapter", **{"lora-rank": 16}))
+    assert beside.ledger.peak("cuda:0") == alone.ledger.peak("cuda:0")
+    assert ADAPTERS_OFF in beside.assumptions
+    with pytest.raises(InputError, match="lora-rank"):
+        estimate(job(reference="adapter"))
+
+
+@pytest.mark.parametrize(("reference", "is_stored"), [("adapter", False), ("same", True)])
+def test_on_many_gpus_too(reference: str, is_stored: bool) -> None:
+    words = {"lora-rank": 16, "gpus": 2, "strategy": "fsdp2", "gpu": "rtx4090"}
+    found = lines(estimate(job(reference=reference, **words)).ledger, "step")
+    assert any(name.startswith("reference model,") for name in found) == is_stored
 
 
 def test_precomputed_log_probabilities_need_no_reference() -> None:

@@ -16,7 +16,7 @@ FILES = sorted(SRC.rglob("*.py"))
 
 # A module imports modules of lower layers, and of its own package.
 LAYER = {
-    "errors": 0, "patches": 0, "units": 1, "files": 2, "ledger": 2,
+    "errors": 0, "patches": 0, "units": 1, "everyday_words": 1, "files": 2, "ledger": 2,
     "sample_lengths": 3, "sandbox": 3, "job": 4,
     "jobfile": 5, "catalog": 5, "allocator": 5, "host": 5,
     "runtime": 6, "models": 6, "snapshot": 6, "forecast": 7, "setup": 7,

@@ -64,6 +64,8 @@ def plan(job: Job, limits: Limits | None = None, on_estimate: OnEstimate | None 
     limits = limits or Limits()
     gpu, config = about(job)
     job = _with_length(complete(job), config)
+    if job.strategy is None and job.gpus > job.tp * job.pp:
+        job = replace(job, strategy="ddp")  # what plans are cheaper than, or have in addition
     if job.gpus > 1 or job.edit:
         return _by_estimates(job, gpu, config, limits, on_estimate)
     return _by_table(job, gpu, Drafts(config, gpu), limits, on_estimate)

@@ -50,6 +50,7 @@ PASSES = (FORWARD, LOSS, BACKWARD, NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD)
 WITH_GRADIENTS = (BACKWARD, STEP, NEXT_BACKWARD, NEXT_STEP)
 PADDED_VOCABULARY = 0.01  # sizes of one family differ by padding (Qwen2.5: 151,936 and 152,064)
 NO_GRAPH = "one layer's tensors and the output; nothing is kept"
+ADAPTERS_OFF = "the reference is the model with its adapters switched off: no weights"
 BEHIND_LOSS = "one layer's tensors and the output, beyond what the policy's loss needed before; nothing is kept"
 
 
@@ -158,6 +159,8 @@ def _beyond_loss(setting: Setting, peak: Number, place: str) -> Number:
 def _reference(setting: Setting) -> Beside:
     """A frozen copy for DPO, NPO or KL: its weights, and a forward without graph while the policy's graph is alive."""
     setup, program = setting.setup, setting.program
+    if setup.companions.reference == "adapter":
+        return _reference_without_adapters(setting)
     place = _place(setup.companions.reference, setting)
     dtype, model, peak = once(setting, _reference_model, setup.companions.reference_dtype)
     found = frozen_model_lines("reference model", program.params(), dtype, place, setting)
@@ -178,6 +181,31 @@ def _reference(setting: Setting) -> Beside:
             "the reference is a deepcopy made on the host before the model moves to the GPU",
         ),
     )
+
+
+def _reference_without_adapters(setting: Setting) -> Beside:
+    """The trained model once more, its adapters switched off: a forward without graph and no weights."""
+    if setting.setup.adapter.rank is None:
+        raise InputError(
+            "reference adapter is the model without its adapters, and this job has none: give lora-rank, or reference "
+            "same for a frozen copy"
+        )
+    model, peak = once(setting, _model_without_adapters)
+    place = setting.device
+    forward = line(
+        "reference's forward, adapters off (no graph)", place, BEHIND_LOSS, "PEFT disable_adapter"
+    )
+    during(forward, phases_after_forward(setting.program), _beyond_loss(setting, peak, place))
+    return Beside(
+        lines=(forward,),
+        passes=(passing(LOSS, place, model),),
+        assumptions=(ADAPTERS_OFF,),
+    )
+
+
+def _model_without_adapters(setting: Setting) -> tuple[Program, Number]:
+    model = without_graph(setting, setting.config, adapters=False)
+    return model, peak_of(model)
 
 
 def _reference_model(setting: Setting) -> tuple[Dtype, Program, Number]:

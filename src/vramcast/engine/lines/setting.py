@@ -90,10 +90,16 @@ def without_graph(
     dtype: Dtype | None = None,
     head: bool = True,
     kv_cache: str | None = None,
+    adapters: bool = True,
 ) -> Program:
-    """A model recorded under no_grad and eval(). With `dtype` it has its own weights, without the policy's adapters."""
+    """A model recorded under no_grad and eval(). With `dtype` it has its own weights, without the policy's adapters;
+    with `adapters` False it is the policy itself without them."""
     own = setting.program.regime
-    regime = replace(own, grad=False, training=False, fused=own.fused - {"loss"})
+    scores_in_tiles = own.tiled_loss and kv_cache is None  # TRL gives references the same head
+    fused = own.fused if scores_in_tiles else own.fused - {"loss"}
+    regime = replace(own, grad=False, training=False, fused=fused)
+    if not adapters:
+        regime = replace(regime, lora=None)
     if kv_cache is not None:
         regime = replace(regime, kv_cache=kv_cache)
     if dtype is not None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from vramcast.engine.lines.amounts import Amounts
 from vramcast.engine.lines.between_steps import evaluation_lines
 from vramcast.engine.lines.companions import (
+    ADAPTERS_OFF,
     NO_GRAPH,
     companion_config,
     during,
@@ -148,6 +149,8 @@ def _companion(rank: RankSetting, name: str) -> Beside:
         needs if place == HOST else max(needs - _room(rank), 0),
     )
     run = Pass(LOSS, place, lambda: list(step_events(running, _mode(rank, running, gathers=True))))
+    if getattr(setup.companions, name) == "adapter":
+        return Beside(lines=(passing,), passes=(run,), assumptions=(ADAPTERS_OFF,))
     found = frozen_model_lines(f"{name} model", params, stored, place, setting) + Beside(
         lines=(passing,), passes=(run,)
     )

@@ -204,6 +204,7 @@ def is_cached_copy(storage: Value) -> bool:
 OWN_GRADIENTS = (
     "to",
     "native_dropout",
+    "tiled log-probabilities",
 )  # their backward makes a tensor that nothing else refers to
 PRODUCTS = ("linear", "bmm", "flash attention", "efficient attention", "cudnn attention")
 
@@ -493,7 +494,8 @@ class _Flow:
         if self.fresh or not op.adds_weight_grad or len(value.shape) == 1:
             self._parameter(value, what, label)
         is_cast = op.output.copy_of is not None
-        is_nobodys = is_cast or op.grad_in_place_of_saved  # the latter: made by a fused loss
+        is_from_loss = op.grad_in_place_of_saved or op.name in OWN_GRADIENTS
+        is_nobodys = is_cast or is_from_loss
         if is_nobodys and what not in self.own_params:
             self.exists.add(-what)
 

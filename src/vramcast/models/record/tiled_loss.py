@@ -46,9 +46,11 @@ def _log_probs(t: Ops, rows: Value, weight: Value, labels: Value) -> Value:
     num_rows = rows.shape[0]
     compute = t.regime.autocast or rows.dtype
     tile_bytes = minimum(num_rows, TILE_ROWS) * TILE_COLUMNS * compute.nbytes
-    casts = _casts(rows, weight, compute)
-    forward = (tile_bytes, *casts, SUMS_PER_ROW * num_rows * F32.nbytes)
-    backward = (tile_bytes, *casts, *_sums(rows, weight))
+    rows_cast, *columns_casts = _casts(rows, weight, compute)
+    sums_bytes = SUMS_PER_ROW * num_rows * F32.nbytes
+    sums, copies = _sums(rows, weight)
+    forward = (sums_bytes, tile_bytes, rows_cast, *columns_casts[:1])
+    backward = (*sums, tile_bytes, rows_cast, *columns_casts, *copies)
     statistics = [
         Value((num_rows,), F32, label=f"{name} of each row") for name in ("log-sum", "entropy")
     ]
@@ -68,22 +70,23 @@ def _log_probs(t: Ops, rows: Value, weight: Value, labels: Value) -> Value:
 
 
 def _casts(rows: Value, weight: Value, compute: Dtype) -> tuple[Number, ...]:
-    """A tile's rows and columns in the dtype that is computed in; a variable holds the last tile's columns still."""
-    casts: list[Number] = []
-    if rows.dtype != compute:
-        casts.append(minimum(rows.shape[0], TILE_ROWS) * rows.shape[1] * compute.nbytes)
-    if weight.dtype != compute:
-        vocab, width = int(weight.shape[0]), int(weight.shape[1])
-        first = min(vocab, TILE_COLUMNS)
-        second = min(vocab - first, TILE_COLUMNS)
-        casts += [columns * width * compute.nbytes for columns in (first, second) if columns]
-    return tuple(casts)
+    """A tile's rows and columns in the dtype that is computed in. In backward a variable holds a tile's columns while
+    those of the next tile are cast."""
+    num_rows, width = rows.shape
+    rows_bytes = minimum(num_rows, TILE_ROWS) * width * compute.nbytes
+    if weight.dtype == compute:
+        return (rows_bytes if rows.dtype != compute else 0,)
+    vocab = int(weight.shape[0])
+    first = min(vocab, TILE_COLUMNS)
+    second = min(vocab - first, TILE_COLUMNS)
+    columns_bytes = [columns * width * compute.nbytes for columns in (first, second) if columns]
+    return (rows_bytes if rows.dtype != compute else 0, *columns_bytes)
 
 
-def _sums(rows: Value, weight: Value) -> tuple[Number, ...]:
+def _sums(rows: Value, weight: Value) -> tuple[list[Number], list[Number]]:
     """Gradients are summed in fp32, then copied if what they belong to has another dtype; a variable holds the tile
     meanwhile."""
     trained = [value for value in (rows, weight) if value.requires_grad]
     sums = [prod(value.shape) * F32.nbytes for value in trained]
     copies = [value.nbytes for value in trained if value.dtype != F32]
-    return (*sums, *copies)
+    return sums, copies

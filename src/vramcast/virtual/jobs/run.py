@@ -30,7 +30,7 @@ from vramcast.virtual.jobs.optimizer import BITSANDBYTES, KNOWN, optimizer_of, s
 STEPS = 2
 PLAIN = {  # keys that this loop does not carry out, and the only values it knows
     "quantize": ("none", "nf4", "nf4-double"), "checkpointing": ("none", "full", "selective", "offload"),
-    "compile": (False,), "reference": ("none", "precomputed", "same", "cpu"), "reward": ("none",),
+    "compile": (False,), "reference": ("none", "precomputed", "same", "cpu", "adapter"), "reward": ("none",),
     "critic": ("none",), "teacher": ("none",), "optimizer": KNOWN, "loop": ("plain",), "ema": ("none",),
     "rollout_tokens": (None,), "resume": ("none",), "kernels": ((),), "attention": ("sdpa", "eager"), "dora": (False,),
     "framework": ("plain", "hf", "lightning", "accelerate"), "longest_seq": (None,),
@@ -58,7 +58,7 @@ UNDER_TENSOR_PARALLELISM = {
     "sequence_parallel": (None, False),
     "loss_parallel": (None, False),
     "optimizer": ("adamw", "adam", "sgd", "sgd-momentum"),
-    "strategy": (None, "none", "fsdp2"),
+    "strategy": (None, "none", "ddp", "fsdp2"),
 }
 DIVIDED_ALONE = {
     "precision": ("fp32", "bf16-true", "fp16-true")
@@ -245,6 +245,8 @@ class _Run:
                 loss = self._loss(self._called(batch), batch)
             if self.reference is not None:
                 self._refer(batch)
+            if self.job.reference == "adapter":
+                self._refer_without_adapters(batch)
         if zeroes:
             self._zero()
         self.scaler.scale(loss).backward()
@@ -270,6 +272,12 @@ class _Run:
             self.reference(
                 **{name: value.to(place) for name, value in batch.items() if name != "labels"}
             )
+
+    def _refer_without_adapters(self, batch: dict[str, torch.Tensor]) -> None:
+        scores_labels = self.job.loss == "tiled"
+        given = {name: value for name, value in batch.items() if scores_labels or name != "labels"}
+        with torch.no_grad(), self.model.disable_adapter():
+            self.model(**given)
 
     def _batch(self) -> dict[str, torch.Tensor]:
         job = self.job
