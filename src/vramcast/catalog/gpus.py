@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import cache
 
+from vramcast.catalog.instances import find_instance
 from vramcast.catalog.tables import read_rows
 from vramcast.errors import InputError, UnsupportedError, unknown
 from vramcast.units import MiB, format_gib, parse_bytes
 
 SMALLEST_CARD_BYTES = 64 * MiB
 SIZE = re.compile(r"\s*[0-9]{1,12}(\.[0-9]{1,12})?\s*([kmgt]i?)?b\s*", re.IGNORECASE)
+# Words of a name that make it another card.
+VARIANTS = {"ti", "super", "d", "xt", "xtx", "x", "s"}
+# The kind of memory, as torch's name of a card says it and people leave it out.
+MEMORY = re.compile(r"\b(hbm[0-9]?e?|gddr[0-9]x?)\b", re.IGNORECASE)
 # Words that vendors and shops put before or after the name of the card.
 DECORATION = {
     "nvidia",
@@ -80,24 +86,108 @@ def all_gpus() -> tuple[Gpu, ...]:
 
 
 def find_gpu(name: str) -> Gpu:
-    """A card by any spelling of its name, or an anonymous one by its size: `rtx4090`, `A100 80GB`, `24GiB`."""
+    """A card by any spelling of its name, by a machine that has it, or an anonymous one by its size: `rtx4090`,
+    `A100 80GB`, `g5.xlarge`, `24GiB`."""
+    if not name.strip():
+        raise InputError("--gpu is empty: give a card such as rtx4090, or a size such as 24GiB.")
+    exact = _by_spelling().get(_plain(name))
+    if exact is not None:
+        return exact
     if SIZE.fullmatch(name):
         return _make_anonymous(name)
-    found = _by_key().get(_key(name)) or _by_key().get((_plain(name),))
+    if name.strip().isdigit() and (_plain(name),) not in _by_key():
+        raise InputError(
+            f"--gpu {name.strip()} has no unit. Write a size like {name.strip()}GiB, or a card's name."
+        )
+    instance = find_instance(name)
+    found = _matches(instance.card if instance else name)
+    if len(found) == 1:
+        return found[0]
     if found:
-        return found
-    candidates = _names_with_words(set(_key(name)))
-    if len(candidates) > 1:
-        raise UnsupportedError(f"{name!r} may be {_or(candidates)}. Write one of these.")
-    spellings = [spelling for gpu in all_gpus() for spelling in gpu.spellings]
-    raise unknown("GPU", name, spellings, "See `vramcast gpus`, or give a size: --gpu 24GiB.")
+        raise UnsupportedError(
+            f"{name!r} may be {_or([gpu.name for gpu in found])}. Write one of these."
+        )
+    if instance is not None:
+        raise UnsupportedError(
+            f"{instance.name} has {instance.card}, which is not in the catalog. Give the memory of one card instead: "
+            "--gpu 24GiB."
+        )
+    raise _unknown_gpu(name)
 
 
-def _names_with_words(words: set[str]) -> list[str]:
-    """Names of cards that have all of these words: `a100` is said of several."""
-    if not words:
-        return []
-    return [gpu.name for gpu in all_gpus() if words <= set(_key(gpu.name))]
+def is_known(name: str) -> bool:
+    """Is this the name of a card, of several, or of a machine?"""
+    return is_spelling(name) or find_instance(name) is not None or bool(_matches(name))
+
+
+def is_spelling(name: str) -> bool:
+    """Is this a card's name or alias, letter for letter?"""
+    return _plain(name) in _by_spelling()
+
+
+def _matches(name: str) -> list[Gpu]:
+    """The card of this name; else those of which this is a part of the name: `a100` is said of several."""
+    for text in (name, MEMORY.sub(" ", name)):
+        found = _by_key().get(_key(text)) or _by_spelling().get(_plain(text))
+        if found:
+            return [found]
+    words = set(_key(name))
+    return [gpu for gpu in all_gpus() if _is_short_for(words, gpu.name)]
+
+
+def _is_short_for(words: set[str], name: str) -> bool:
+    """Are these words of a card's name, without what tells its memory and form, but with all that makes it another
+    card?"""
+    all_words = set(_key(name))
+    return _model_words(name) | (all_words & VARIANTS) <= words <= all_words
+
+
+@cache
+def _model_words(name: str) -> set[str]:
+    """The number of a card with the letters before it: what no short form of its name leaves out."""
+    words = re.findall(r"[a-z]+|[0-9]+", name.lower())
+    at = next((at for at, word in enumerate(words) if word.isdigit()), 0)
+    return (
+        {words[at]}
+        if at == 0 or words[at - 1] in DECORATION | {"rtx", "gtx"}
+        else {*words[at - 1 : at + 1]}
+    )
+
+
+def _unknown_gpu(name: str) -> UnsupportedError:
+    """Suggests cards of the same series: `rtx4095` may be a 4090, hardly an RTX A4500."""
+    advice = "See `vramcast gpus`, or give a size: --gpu 24GiB."
+    spellings = {spelling: gpu for gpu in all_gpus() for spelling in gpu.spellings}
+    alike = {
+        spelling: likeness for spelling in spellings if (likeness := _likeness(name, spelling)) > 0
+    }
+    near = sorted(alike, key=lambda spelling: -alike[spelling])
+    cards = list(dict.fromkeys(spellings[spelling].name for spelling in near))[:4]
+    if not cards:
+        return unknown("GPU", name, spellings, advice)
+    return UnsupportedError(f"unknown GPU {name!r}. Did you mean {_or(cards)}? {advice}")
+
+
+def _likeness(name: str, spelling: str) -> float:
+    """How near two names of one series are; 0 for different series."""
+    (letters, number), (others, other) = _series(name), _series(spelling)
+    common = next(
+        (at for at in range(len(number)) if number[: at + 1] != other[: at + 1]), len(number)
+    )
+    is_alike = bool(letters) or (len(number) == len(other) and common > 0)
+    if not number or letters != others or not is_alike:
+        return 0
+    return common + SequenceMatcher(None, _plain(name), _plain(spelling)).ratio()
+
+
+def _series(name: str) -> tuple[str, str]:
+    """The letters before a card's number, without the maker's, and the number: `mi`, `300`; `rtx`, `4090`."""
+    words = [word for word in re.findall(r"[a-z]+|[0-9]+", name.lower()) if word not in DECORATION]
+    at = next((at for at, word in enumerate(words) if word.isdigit()), None)
+    if at is None:
+        return "", ""
+    letters = words[at - 1] if at else ""
+    return ("" if letters in ("rtx", "gtx") else letters), words[at]
 
 
 def eager_context(gpu: Gpu) -> tuple[int, tuple[int, int], str] | None:
@@ -130,13 +220,18 @@ def _key(text: str) -> tuple[str, ...]:
 
 
 @cache
+def _by_spelling() -> dict[str, Gpu]:
+    """Every spelling as it is; most people type one."""
+    return {_plain(spelling): gpu for gpu in all_gpus() for spelling in gpu.spellings}
+
+
+@cache
 def _by_key() -> dict[tuple[str, ...], Gpu]:
     """Every spelling of every card, also with the card's size added to it."""
     keys: dict[tuple[str, ...], Gpu] = {}
     for gpu in all_gpus():
         for spelling in gpu.spellings:
             keys[_key(spelling)] = gpu
-            keys[(_plain(spelling),)] = gpu
     for gpu in all_gpus():
         for spelling in gpu.spellings:
             keys.setdefault(_key(f"{spelling} {gpu.nominal_gb}GB"), gpu)
@@ -144,7 +239,7 @@ def _by_key() -> dict[tuple[str, ...], Gpu]:
 
 
 def _or(names: list[str]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}"
+    return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
 
 
 def _make_anonymous(size: str) -> Gpu:

@@ -10,13 +10,58 @@ import json
 import re
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
+from math import log
 from typing import Any
 
+from vramcast.catalog.model_names import (
+    VARIANTS,
+    ModelName,
+    normalise,
+    read_name,
+    split_words,
+)
 from vramcast.catalog.tables import DATA, read_rows
-from vramcast.errors import unknown
+from vramcast.errors import UnsupportedError, unknown
 
-# Words that name a way of training or a file format, not another architecture.
-VARIANTS = {"instruct", "it", "chat", "base", "hf", "meta", "pt"}
+# Who puts others' models on the Hub again, as they are or stored in fewer bits.
+MIRRORS = {
+    "unsloth",
+    "nousresearch",
+    "redhatai",
+    "neuralmagic",
+    "thebloke",
+    "casperhansen",
+    "huggyllama",
+    "bartowski",
+    "lmstudio-community",
+    "mlx-community",
+    "modelscope",
+    "llm-research",
+    "ai-modelscope",
+    "shakechen",
+    "hugging-quants",
+    "solidrust",
+    "techxgenus",
+    "maziyarpanahi",
+    "second-state",
+    "ggml-org",
+    "ybelkada",
+    "unslothai",
+    "alpindale",
+    "daryl149",
+    "decapoda-research",
+    "yahma",
+    "nvidia",
+    "amd",
+    "intel",
+    "cpatonn",
+    "qwen",
+    "quanttrio",
+}
+
+
+SAME_SIZE = 0.1  # names round, to 14B for 14.66
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,18 +97,34 @@ def all_models() -> tuple[CatalogModel, ...]:
 
 
 def find_model(name: str) -> CatalogModel:
-    """A catalog name, an alias or a Hugging Face id, with or without its organisation and its -Instruct."""
+    """A catalog name, an alias or a Hugging Face id, in any usual spelling and with any usual ending."""
     model = lookup_model(name)
     if model is None:
-        spellings = [word for model in all_models() for word in (model.name, *model.aliases)]
-        advice = "See `vramcast models`, or give a config.json or its folder."
-        raise unknown("model", _tail(name), spellings, advice)
+        raise _unknown_model(name)
     return model
 
 
 def lookup_model(name: str) -> CatalogModel | None:
-    known = _by_key()
-    return known.get(_tail(name)) or known.get(_without_variants(_tail(name)))
+    asked = read_name(name)
+    known = _by_words()
+    return known.get(asked.words) or known.get(asked.plain_words) or _without_size(asked)
+
+
+def _without_size(asked: ModelName) -> CatalogModel | None:
+    """`phi-4-14b` is phi-4, whose size it is."""
+    words, size = asked.plain_words, _billions(asked.plain_words)
+    if size is None:
+        return None
+    at = next(
+        at for at in range(len(words) - 1) if words[at + 1] in ("b", "m") and words[at][0].isdigit()
+    )
+    model = _by_words().get((*words[:at], *words[at + 2 :]))
+    return model if model is not None and abs(log(model.params / 1e9 / size)) < SAME_SIZE else None
+
+
+def is_known_owner(owner: str, model: CatalogModel) -> bool:
+    """Is it who published the model, or somebody who copies models unchanged?"""
+    return owner.lower() in (model.hf_id.partition("/")[0].lower(), *MIRRORS)
 
 
 def search_models(text: str) -> tuple[CatalogModel, ...]:
@@ -77,22 +138,68 @@ def search_models(text: str) -> tuple[CatalogModel, ...]:
     return tuple(filter(matches, all_models()))
 
 
-def _tail(name: str) -> str:
-    """The id without its organisation, in the catalog's spelling."""
-    return re.sub(r"[\s_]+", "-", name.strip().rpartition("/")[2].lower())
-
-
-def _without_variants(key: str) -> str:
-    return "-".join(word for word in key.split("-") if word not in VARIANTS)
-
-
 @cache
-def _by_key() -> dict[str, CatalogModel]:
-    keys: dict[str, CatalogModel] = {}
-    for model in all_models():
-        for name in (_tail(model.hf_id), *model.aliases, model.name):
-            keys[name] = model
+def _by_words() -> dict[tuple[str, ...], CatalogModel]:
+    """Every spelling; a catalog name wins over an alias, an alias over a Hub id."""
+    keys: dict[tuple[str, ...], CatalogModel] = {}
+    models = all_models()
+    for model in models:
+        keys[split_words(model.name)] = model
+    for model in models:
+        for alias in model.aliases:
+            keys.setdefault(split_words(alias), model)
+    for model in models:
+        hub = ModelName("", normalise(model.hf_id.rpartition("/")[2]))
+        keys.setdefault(hub.words, model)
+        # Where "base" is a size, as in t5-base, the name without it is no name.
+        if VARIANTS.isdisjoint(model.name.split("-")):
+            keys.setdefault(hub.plain_words, model)
+    keys.pop((), None)
     return keys
+
+
+def _unknown_model(name: str) -> UnsupportedError:
+    """Suggests models of the same family and version, the nearest in size first."""
+    advice = "See `vramcast models`, give a config.json or its folder, or ask the Hub: --hub."
+    asked = read_name(name)
+    words = asked.plain_words
+    near = sorted(
+        (rank, model.name)
+        for model in all_models()
+        if (rank := _distance(words, model)) is not None
+    )
+    if not near:
+        spellings = [word for model in all_models() for word in (model.name, *model.aliases)]
+        return unknown("model", asked.tail, spellings, advice)
+    names = [name for _, name in near[:3]]
+    return UnsupportedError(
+        f"unknown model {asked.tail!r}. Did you mean {' or '.join(names)}? {advice}"
+    )
+
+
+def _distance(words: tuple[str, ...], model: CatalogModel) -> tuple[float, ...] | None:
+    """How far a model is from these words; None for another family."""
+    own = split_words(model.name)
+    family = own[0]
+    if family not in words or len(family) < 3:
+        return None
+    rest = words[words.index(family) + 1 :]
+    common = next(
+        (at for at, pair in enumerate(zip(own[1:], rest, strict=False)) if pair[0] != pair[1]), 0
+    )
+    asked_size, size = _billions(rest), model.params / 1e9
+    apart = abs(log(asked_size / size)) if asked_size else 0.0
+    other_version = own[1:2] != rest[:1]
+    other_words = len(set(own) ^ set(words))
+    return (float(other_version), round(apart, 1), float(other_words), -float(common), size)
+
+
+def _billions(words: tuple[str, ...]) -> float | None:
+    """The size that a name says: 8 b, 500 m."""
+    for number, unit in pairwise(words):
+        if unit in ("b", "m") and number[0].isdigit() and number.count(".") < 2 and float(number):
+            return float(number) / (1 if unit == "b" else 1000)
+    return None
 
 
 def _read_model(row: dict[str, str], aliases: dict[str, list[str]]) -> CatalogModel:
