@@ -10,9 +10,18 @@ from typing import Any
 from further import FURTHER
 
 import vramcast
+from vramcast.catalog.models import all_models
+from vramcast.models.families import MODULE_OF
 
 CATALOG = Path(vramcast.__file__).parent / "catalog" / "data" / "models"
-CATALOG_NAMES = sorted(path.stem for path in CATALOG.glob("*.json"))
+# The smallest model of each type that a family describes, and those with which the families were written.
+FIRST = (Path(__file__).parents[1] / "frozen" / "models.txt").read_text(encoding="utf-8").split()
+OF_TYPE = {
+    model.config["model_type"]: model.name
+    for model in sorted(all_models(), key=lambda model: -model.params)
+    if model.config["model_type"] in MODULE_OF and model.name != "pixtral-12b"
+}
+CATALOG_NAMES = sorted({*FIRST, *OF_TYPE.values()})
 
 OTHERS: dict[str, dict[str, Any]] = {
     "gpt-neo-125m": {

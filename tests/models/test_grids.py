@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from configs import config, shallow
@@ -9,6 +11,7 @@ from configs import config, shallow
 from vramcast.engine.stream.saved_tensors import kept_bytes
 from vramcast.models.families import record
 from vramcast.models.read.config import Config
+from vramcast.models.record.dims import choose
 from vramcast.models.record.program import Sizes
 from vramcast.models.record.tape import BF16, Regime
 
@@ -22,8 +25,16 @@ NAMES = (
 
 
 def kept_by_section(name: str, regime: Regime, sizes: Sizes) -> list[object]:
+    """Of a grid: a list of bytes by point. One sample and several are recorded on their own where the model asks."""
     program = record(Config(shallow(config(name), 2)), regime, sizes)
-    return [kept_bytes(placed.section, weight_copies=True) for placed in program.sections]
+    found: list[object] = [
+        kept_bytes(placed.section, weight_copies=True) for placed in program.sections
+    ]
+    points = program.tape.points_of_one_sample
+    if points is None:
+        return found
+    single = kept_by_section(name, regime, replace(sizes, one_sample=True))
+    return [choose(points, one, several) for one, several in zip(single, found, strict=True)]
 
 
 @pytest.mark.parametrize("attention", ["eager", "math", "efficient", "flash"])

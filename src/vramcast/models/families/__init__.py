@@ -7,11 +7,13 @@ library's own code does: `llama` describes Llama, Mistral, Qwen 2 and 3. `record
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 
-from vramcast.errors import UnsupportedError
+from vramcast.errors import UndescribedModelError, UnsupportedError
 from vramcast.models.read.config import Config
+from vramcast.models.record.adapters import shared_buffers
 from vramcast.models.record.compiled import compile_program
 from vramcast.models.record.program import Program, Sizes
 from vramcast.models.record.tape import Regime, Tape
@@ -45,9 +47,51 @@ MODULE_OF = {
 def record(config: Config, regime: Regime, sizes: Sizes) -> Program:
     """Run the config's family, or the framework's own code for it."""
     family = family_of(config) if regime.code == "transformers" else own_code(regime.code)
-    program = family(Tape(regime), config, sizes)
+    if regime.virtual_tokens is not None:
+        _check_virtual_tokens(config)
+        sizes = replace(sizes, seq=sizes.seq + regime.virtual_tokens.count)
+    program = family(Tape(regime, one_sample=sizes.one_sample), config, sizes)
+    add_shared_buffers(program)
     compile_program(program)
     return program
+
+
+def add_shared_buffers(program: Program) -> None:
+    """VeRA's matrices exist once, in front of all layers that read them."""
+    lora = program.regime.lora
+    buffers = shared_buffers(list(program.params()), lora) if lora is not None else []
+    program.sections[0].section.params.extend(buffers)
+
+
+# Families of one stack of tokens.
+WITH_VIRTUAL_TOKENS = (
+    "llama",
+    "gemma",
+    "dense",
+    "variants",
+    "moe",
+    "deepseek",
+    "gpt",
+    "neox",
+    "falcon",
+    "encoder",
+)
+
+
+TASKS_WITH_VIRTUAL_TOKENS = (
+    "ForCausalLM",
+    "LMHeadModel",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+)
+
+
+def _check_virtual_tokens(config: Config) -> None:
+    is_known = not config.architecture or config.architecture.endswith(TASKS_WITH_VIRTUAL_TOKENS)
+    if MODULE_OF.get(config.model_type) not in WITH_VIRTUAL_TOKENS or not is_known:
+        raise UndescribedModelError(
+            f"{config.where}: virtual tokens in a {config.model_type} are described by no formula"
+        )
 
 
 def own_code(name: str) -> Family:
@@ -69,7 +113,7 @@ def own_targets(name: str) -> tuple[str, ...]:
 def family_of(config: Config) -> Family:
     model_type = config.model_type
     if model_type not in MODULE_OF:
-        raise UnsupportedError(
+        raise UndescribedModelError(
             f"{config.where}: model_type {model_type!r} is not supported by the formula engine. "
             f"Known: {', '.join(sorted(MODULE_OF))}. "
             "vramcast trace runs a script with it on a virtual GPU and gives the full breakdown. "

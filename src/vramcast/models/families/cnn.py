@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from vramcast.errors import InputError, UnsupportedError
+from vramcast.errors import InputError, UndescribedModelError
 from vramcast.models.read.config import Config
 from vramcast.models.read.tasks import num_labels
 from vramcast.models.record.dims import Dim
@@ -38,7 +38,7 @@ def classifier(
     """`body` records the backbone under the model's name; `head` gives the logits of what it gave."""
     name = c.architecture
     if name and not name.endswith(("ForImageClassification", "Model")):
-        raise UnsupportedError(
+        raise UndescribedModelError(
             f"{c.where}: {name} is not described. Known endings: ForImageClassification, Model."
         )
     images, whole = sizes.batch * sizes.images, name.endswith("Model")

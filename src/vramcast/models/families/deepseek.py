@@ -63,14 +63,17 @@ def deepseek(t: Tape, c: Config, sizes: Sizes) -> Program:
     num_dense = c.dim("first_k_dense_replace", "n", least=0)
     kinds = ["dense" if index < num_dense else "sparse" for index in range(layers)]
     shared_width = e.inner * c.dim("n_shared_experts", "n_s")
+    bias = not third and c.flag("mlp_bias", False)
 
     def dense(x: Value) -> Value:
-        return gated_mlp(t, x, c.dim("intermediate_size", "f"), act)
+        return gated_mlp(t, x, c.dim("intermediate_size", "f"), act, bias=bias)
 
     def sparse(x: Value) -> Value:
         y = routed(t, x, e, route)
         with t.scope("shared_experts"):
-            return t.add(y, gated_mlp(t, x, shared_width, act), "mixture and shared experts")
+            return t.add(
+                y, gated_mlp(t, x, shared_width, act, bias=bias), "mixture and shared experts"
+            )
 
     def make_block(positions: Value) -> Block:
         attention = partial(latent_attention, t, c, positions, compressed=rank is not None)

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from vramcast.errors import UnsupportedError
+from vramcast.errors import UndescribedModelError
 from vramcast.models.read.config import Config, exact_division
 from vramcast.models.read.tasks import num_labels, task_of
 from vramcast.models.record.attention import Eager, Heads, attend
 from vramcast.models.record.dims import Dim
 from vramcast.models.record.layers import split_heads
 from vramcast.models.record.program import Program, Sizes
-from vramcast.models.record.tape import I64, Tape, Value
+from vramcast.models.record.tape import F32, I64, Tape, Value
 
 TASKS = ("lm", "none", "pretraining", "sequence", "token", "question", "choice", "next sentence")
 
@@ -56,10 +56,11 @@ def encoder(
     ids = t.input("input ids", (sizes.batch, sizes.seq), I64)
     with t.scope(base):
         with t.section("embedding", ids) as section:
-            x, table = embed(ids)
-            section.outputs = (x,)
-        x = t.layers(stack, ["layer"] * shape.depth, block, x)
+            embedded, table = embed(ids)
+            section.outputs = (embedded,)
+        x = t.layers(stack, ["layer"] * shape.depth, block, embedded)
     with t.section("head", x) as section:
+        t.read(embedded)  # `embedding_output`, until the model's forward returns
         if task in pooled:
             with t.scope(base):
                 pool = _pooler(t, x, shape)
@@ -67,8 +68,23 @@ def encoder(
         x, labels, loss = (x, (), "none") if task == "none" else head(t, c, shape, task, x, table)
         section.outputs = (x,)
     return Program(
-        tape=t, output=x, labels=t.input("labels", labels, I64) if labels else None, loss=loss
+        tape=t,
+        output=x,
+        labels=t.input("labels", labels, I64) if labels else None,
+        loss=loss,
+        own_mask=_own_mask(t, ids),
     )
+
+
+def _own_mask(t: Tape, ids: Value) -> Value | None:
+    """Eager attention is given a mask without an axis of queries, [batch, 1, 1, length], or none where nothing is
+    padded (masking_utils.py create_bidirectional_mask, since 5.0). Kernels take a whole one."""
+    pads = t.regime.mask and not t.regime.habits.bert_holds_scores
+    if t.regime.attention != "eager" or pads:
+        return None
+    batch, length = ids.shape
+    dtype = F32 if t.regime.autocast else t.regime.weights
+    return Value((batch, 1, 1, length), dtype, label="attention mask")
 
 
 def _pooler(t: Tape, x: Value, shape: Shape) -> Value:
@@ -86,7 +102,7 @@ def read_bert(c: Config) -> Shape:
     num = c.dim("num_attention_heads", "a", default=4 if electra else 12)
     d = exact_division(h, num, f"{c.where}: hidden_size by num_attention_heads")
     if c.flag("add_cross_attention", False):
-        raise UnsupportedError(
+        raise UndescribedModelError(
             f"{c.where}: add_cross_attention is not described for {c.model_type}; trace the model"
         )
     return Shape(
@@ -123,7 +139,8 @@ def bert(t: Tape, c: Config, sizes: Sizes) -> Program:
     def block(x: Value, kind: Any) -> Value:
         with t.scope("attention"):
             with t.scope("self"):
-                y = self_attention(t, x, shape, ("query", "key", "value"))
+                eager = OWN if t.regime.habits.bert_holds_scores else BIDIRECTIONAL
+                y = self_attention(t, x, shape, ("query", "key", "value"), eager)
             with t.scope("output"):
                 x = _add_and_norm(
                     t, "LayerNorm", t.linear("dense", y, shape.h, bias=True), x, shape.dropout
@@ -131,10 +148,10 @@ def bert(t: Tape, c: Config, sizes: Sizes) -> Program:
         with t.scope("intermediate"):
             wide = t.linear("dense", x, shape.f, bias=True, label="mlp hidden")
         with t.scope("output"):
-            y = t.linear(
-                "dense", t.activation(wide, shape.act), shape.h, bias=True, label="mlp output"
-            )
-            return _add_and_norm(t, "LayerNorm", y, x, shape.dropout)
+            activated = t.activation(wide, shape.act)
+            y = t.linear("dense", activated, shape.h, bias=True, label="mlp output")
+            # `intermediate_output` and `attention_output`, until feed_forward_chunk returns
+            return t.hold(_add_and_norm(t, "LayerNorm", y, x, shape.dropout), activated, x)
 
     head = {"bert": _bert_head, "roberta": _roberta_head, "electra": _electra_head}[base]
     return encoder(
@@ -170,16 +187,27 @@ def _bert_embeddings(
 BIDIRECTIONAL = Eager(upcast=False, recast=False, mask=False)
 
 
-def self_attention(t: Tape, x: Value, shape: Shape, names: tuple[str, str, str]) -> Value:
+OWN = Eager(upcast=False, recast=False, holds_scores=True)
+
+
+def self_attention(
+    t: Tape,
+    x: Value,
+    shape: Shape,
+    names: tuple[str, str, str],
+    eager: Eager = BIDIRECTIONAL,
+) -> Value:
     q, k, v = (
         split_heads(t, t.linear(name, x, shape.h, bias=True, label=name[0]), shape.heads.num)
         for name in names
     )
-    return attend(t, q, k, v, shape.heads, dropout=shape.attention_dropout, eager=BIDIRECTIONAL)
+    return attend(t, q, k, v, shape.heads, dropout=shape.attention_dropout, eager=eager)
 
 
 def _add_and_norm(t: Tape, name: str, y: Value, x: Value, p: float) -> Value:
-    return t.layer_norm(name, t.add(t.dropout(y, p), x, "residual stream"))
+    """`hidden_states = self.LayerNorm(hidden_states + input_tensor)`: the variable is what dropout gave, until then."""
+    dropped = t.dropout(y, p)
+    return t.hold(t.layer_norm(name, t.add(dropped, x, "residual stream")), dropped, x)
 
 
 def _vocabulary(
@@ -284,7 +312,7 @@ def _electra_head(t: Tape, c: Config, shape: Shape, task: str, x: Value, table: 
     if task == "sequence":
         return _two_layer_head(t, c, shape, x, "gelu")
     if task == "choice":
-        raise UnsupportedError(
+        raise UndescribedModelError(
             f"{c.where}: ElectraForMultipleChoice is not described; trace the model instead"
         )
     return _plain_head(t, c, shape, task, x)
@@ -371,7 +399,7 @@ def _distilbert_head(t: Tape, c: Config, shape: Shape, task: str, x: Value, tabl
     if task == "question":
         x = t.dropout(x, c.number("qa_dropout", 0.1))
     if task not in ("question", "token"):
-        raise UnsupportedError(
+        raise UndescribedModelError(
             f"{c.where}: {c.architecture} is not described for distilbert; trace the model instead"
         )
     return _plain_head(t, c, shape, task, x)

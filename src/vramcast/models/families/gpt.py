@@ -16,7 +16,7 @@ from vramcast.models.record.attention import Eager, Heads, attend, split_qkv
 from vramcast.models.record.dims import Dim
 from vramcast.models.record.layers import mlp, split, split_heads
 from vramcast.models.record.program import Program, Sizes
-from vramcast.models.record.tape import F32, I64, Dtype, Tape, Value
+from vramcast.models.record.tape import F16, F32, I64, Dtype, Tape, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,10 +259,8 @@ def opt(t: Tape, c: Config, sizes: Sizes) -> Program:
     def block(x: Value, kind: Any) -> Value:
         y = norm("self_attn_layer_norm", x, before)
         with t.scope("self_attn"):
-            q = t.scale(t.linear("q_proj", y, h, bias=bias, label="q"), "scaled q")
-            k, v = (t.linear(f"{n}_proj", y, h, bias=bias, label=n) for n in "kv")
-            q, k, v = (split_heads(t, part, num) for part in (q, k, v))
-            y = t.linear("out_proj", attend(t, q, k, v, heads, dropout=attn), h, bias=bias)
+            q, k, v = _opt_qkv(t, y, heads, bias=bias)
+            y = t.linear("out_proj", _opt_attention(t, q, k, v, heads, attn), h, bias=bias)
         x = t.add(x, t.dropout(y, p), "residual stream")
         x = norm("self_attn_layer_norm", x, not before)
         y = norm("final_layer_norm", x, before)
@@ -274,6 +272,27 @@ def opt(t: Tape, c: Config, sizes: Sizes) -> Program:
 
     around = _opt_frame(t, c, h, affine=affine, before=before)
     return decoder(t, c, sizes, around, lambda x: block)
+
+
+def _opt_qkv(t: Tape, y: Value, heads: Heads, *, bias: bool) -> tuple[Value, Value, Value]:
+    h, form = y.shape[-1], t.regime.habits.opt_attention
+    q = t.linear("q_proj", y, h, bias=bias, label="q")
+    if form != "own" or t.regime.attention == "eager":
+        q = t.scale(q, "scaled q")  # what it was made from is gone before keys are made
+    k, v = (t.linear(f"{n}_proj", y, h, bias=bias, label=n) for n in "kv")
+    q, k, v = (split_heads(t, part, heads.num) for part in (q, k, v))
+    if form == "oldest":
+        q, k, v = (t.copy(part) for part in (q, k, v))
+    return q, k, v
+
+
+def _opt_attention(t: Tape, q: Value, k: Value, v: Value, heads: Heads, dropout: float) -> Value:
+    form, in_fp16 = t.regime.habits.opt_attention, q.dtype == F16
+    eager = {
+        "oldest": Eager(scaled=False, floored=True, upcast=in_fp16, recast=in_fp16),
+        "own": Eager(scaled=False),
+    }.get(form, Eager())
+    return attend(t, q, k, v, heads, dropout=dropout, eager=eager, heads_first=form == "oldest")
 
 
 def _opt_frame(t: Tape, c: Config, h: Dim, *, affine: bool, before: bool) -> Frame:

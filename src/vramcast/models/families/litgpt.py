@@ -213,7 +213,7 @@ def dense(
     lora = t.regime.lora
     with t.scope(name):
         inner = "linear" if lora else ""
-        y = t.linear(inner, x, out, bias=bias, label=name, kind=kind, adapt=False)
+        y = t.linear(inner, x, out, bias=bias, label=name, kind=kind, adapted=False)
         if lora is None or not lora.matches(target, kind):
             return y
         dropped = t.dropout(x, lora.dropout, "lora dropout")
@@ -226,7 +226,7 @@ def _fused_qkv(t: Tape, x: Value, widths: list[int], *, bias: bool) -> Value:
     """LoRAQKVLinear: one A for the enabled parts, a grouped 1×1 convolution for B, padded with zeros to the whole."""
     lora, out = t.regime.lora, sum(widths)
     with t.scope("attn"):
-        y = t.linear("linear" if lora else "", x, out, bias=bias, label="qkv", adapt=False)
+        y = t.linear("linear" if lora else "", x, out, bias=bias, label="qkv", adapted=False)
         if lora is None:
             return y
         named = zip(("query", "key", "value"), widths, strict=True)

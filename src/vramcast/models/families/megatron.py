@@ -19,8 +19,8 @@ from vramcast.models.families.megatron_latent import (
     predict_ahead,
     read_latent,
 )
-from vramcast.models.families.megatron_moe import TYPES as MIXTURES
 from vramcast.models.families.megatron_moe import Mixture, layer_kinds, mixture, read_mixture
+from vramcast.models.families.megatron_types import DESCRIBED, GPT
 from vramcast.models.read.config import Config, exact_division
 from vramcast.models.record.attention import Heads, attend, split_qkv
 from vramcast.models.record.dims import Dim
@@ -29,8 +29,6 @@ from vramcast.models.record.program import Program, Sizes
 from vramcast.models.record.recompute import checkpoint_part, discard_outputs, offloadable
 from vramcast.models.record.tape import BOOL, F32, I64, Tape, Value
 
-GPT, LLAMA = ("gpt2", "bert", "t5"), ("llama", "mistral", "qwen2", "qwen3", *MIXTURES)
-DESCRIBED = (*GPT, *LLAMA)
 NORMED_HEADS, QKV_BIAS = ("qwen3", "qwen3_moe"), ("qwen2", "qwen2_moe")
 
 

@@ -18,7 +18,6 @@ from vramcast.models.record.dims import Number
 from vramcast.models.record.recompute import checkpoint_part, discard_outputs, offloadable
 from vramcast.models.record.tape import BOOL, F32, I64, Dtype, Tape, Value, promote
 
-TYPES = ("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3")
 NUMBERS = ("num_local_experts", "num_experts", "n_routed_experts")
 TOKENS_GATHERED = "tokens gathered"
 CHOSEN = ("num_experts_per_tok", "moe_topk")

@@ -23,6 +23,8 @@ from vramcast.models.record.routers import (
 )
 from vramcast.models.record.tape import Tape, Value
 
+W1_W3_W2 = ("w1", "w3", "w2")  # Mixtral's names of gate, up and down
+
 
 def read_experts(c: Config, inner: Dim, act: str, *names: str, **facts: Any) -> Experts:
     """The experts of a layer; `names` are the keys their number goes by."""
@@ -92,7 +94,9 @@ def grouped_attention(
 def mixtral(t: Tape, c: Config, sizes: Sizes) -> Program:
     c = c.with_defaults(num_local_experts=8, num_experts_per_tok=2, num_key_value_heads=8)
     shape = read_shape(c)
-    e = read_experts(c, shape.f, shape.act, "num_local_experts", "num_experts")
+    e = read_experts(
+        c, shape.f, shape.act, "num_local_experts", "num_experts", projections=W1_W3_W2
+    )
     jitter = c.number("router_jitter_noise", 0.0)
 
     def mlp(x: Value) -> Value:
@@ -186,7 +190,7 @@ def phimoe(t: Tape, c: Config, sizes: Sizes) -> Program:
     """LayerNorms with biases, a router that draws two experts."""
     c = c.with_defaults(num_local_experts=16, num_experts_per_tok=2, num_key_value_heads=8)
     shape = read_shape(c)
-    e = read_experts(c, shape.f, shape.act, "num_local_experts")
+    e = read_experts(c, shape.f, shape.act, "num_local_experts", projections=W1_W3_W2)
     bias, jitter = c.flag("attention_bias", False), c.number("input_jitter_noise", 0.0)
 
     def mlp(x: Value) -> Value:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from vramcast.errors import InputError, UnsupportedError
+from vramcast.errors import InputError, UndescribedModelError
 from vramcast.models.families.dense import fp32_rope
 from vramcast.models.families.gemma import gemma3_text, norm
 from vramcast.models.families.llama import Frame, llama, phi3
@@ -65,10 +65,12 @@ def text_config(c: Config, default_type: str) -> Config:
     model_type = str(data.get("model_type") or default_type)
     if model_type not in TEXT_DEFAULTS:
         known = ", ".join(sorted(TEXT_DEFAULTS))
-        raise UnsupportedError(
+        raise UndescribedModelError(
             f"{nested.where}: text model {model_type!r} inside {c.model_type}. Known: {known}"
         )
     tied = c.data.get("tie_word_embeddings") or data.get("tie_word_embeddings")
+    if c.model_type == "gemma3":  # whose outer word counts alone
+        tied = c.data.get("tie_word_embeddings", True)
     data.update(
         model_type=model_type,
         architectures=[],
@@ -81,11 +83,11 @@ def described(t: Tape, c: Config, sizes: Sizes, text: Config, see: Callable[[], 
     """The language model with what `see` gives put in place of image tokens."""
     task = c.architecture
     if task and not task.endswith("ForConditionalGeneration"):
-        raise UnsupportedError(
+        raise UndescribedModelError(
             f"{c.where}: {task} is not described. Known ending: ForConditionalGeneration."
         )
     if text.model_type not in TEXT:
-        raise UnsupportedError(
+        raise UndescribedModelError(
             f"{text.where}: text model {text.model_type!r} inside {c.model_type}. Known: {', '.join(sorted(TEXT))}"
         )
     frame = Frame(prefix="model.language_model", merged=lambda x: merged(t, x, see()))
@@ -119,8 +121,14 @@ def gemma3(t: Tape, c: Config, sizes: Sizes) -> Program:
         c.where,
     )
     if c.architecture and not c.architecture.endswith("ForConditionalGeneration"):
-        raise UnsupportedError(
+        raise UndescribedModelError(
             f"{c.where}: {c.architecture} is not described. Known ending: ForConditionalGeneration."
+        )
+
+    if vision.flag("vision_use_head", True):
+        raise UndescribedModelError(
+            f"{c.where}: vision_config: vision_use_head is true or absent, and a vision tower with a head is not "
+            "described. Gemma 3's own configs say false."
         )
 
     def see() -> Value:
@@ -174,7 +182,7 @@ def llava(t: Tape, c: Config, sizes: Sizes) -> Program:
     kind = nested.word("model_type", "clip_vision_model")
     defaults = {"clip_vision_model": CLIP_VISION, "siglip_vision_model": SIGLIP_VISION}.get(kind)
     if defaults is None:
-        raise UnsupportedError(
+        raise UndescribedModelError(
             f"{nested.where}: vision model {kind!r}. Known: clip_vision_model, siglip_vision_model."
         )
     vision = Config(

@@ -97,9 +97,9 @@ def gpt_neox(t: Tape, c: Config, sizes: Sizes) -> Program:
             qkv = t.linear("query_key_value", y, width, bias=bias, label="qkv")
             q, k, v = split(t, split_heads(t, qkv, heads.num), (heads.width,) * 3)
             q, k = rope_both(t, q, k, positions, partial=True)
-            y = attend(
-                t, q, k, v, heads, dropout=c.number("attention_dropout", 0.0), heads_first=True
-            )
+            dropout = c.number("attention_dropout", 0.0)
+            eager = Eager(upcast=t.regime.habits.softmax_in_fp32 is not False)
+            y = attend(t, q, k, v, heads, dropout=dropout, eager=eager, heads_first=True)
             return t.dropout(t.linear("dense", y, shape.h, bias=bias), p)
 
     def feed_forward(x: Value) -> Value:

@@ -2,7 +2,7 @@
 own). `Sizes.seq` is the source's length, `Sizes.target_seq` the target's.
 
 transformers ≥ 5 ties the head to the embedding whatever the config says; checkpoints of T5 1.1, Flan and mT5 store it
-apart, and older transformers builds it apart: `Program.stored_apart` names it.
+apart (`Program.stored_apart` names it), and older transformers builds it apart.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 from vramcast.errors import InputError
 from vramcast.models.read.config import Config
 from vramcast.models.read.tasks import num_labels, task_of
-from vramcast.models.record.attention import Eager, Heads, attend
+from vramcast.models.record.attention import Eager, Heads, attend, update_kv_cache
 from vramcast.models.record.dims import Dim, Number
 from vramcast.models.record.layers import split_heads
 from vramcast.models.record.program import Program, Sizes
-from vramcast.models.record.tape import BOOL, F16, F32, I64, Tape, Value
+from vramcast.models.record.tape import BOOL, F16, F32, I64, Tape, Value, promote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,9 @@ def read_shape(c: Config) -> Shape:
 class Stack:
     """The layers of an encoder or a decoder, with the biases that the first layer makes for all."""
 
-    def __init__(self, t: Tape, shape: Shape, *, length: Number, source: Value | None) -> None:
-        self.t, self.shape, self.length, self.source = t, shape, length, source
+    def __init__(self, t: Tape, shape: Shape, ids: Value, *, source: Value | None) -> None:
+        self.t, self.shape, self.source = t, shape, source
+        self.batch, self.length = ids.shape
         self.bias: Value | None = None
         self.cross_bias: Value | None = None
 
@@ -85,7 +86,9 @@ class Stack:
             if with_bias:
                 self.bias = self._relative_bias()
             assert self.bias is not None
-            return self._attention(y, y, self._prepared(self.bias), causal=self.source is not None)
+            t.hand_through(self.bias)
+            bias = self.bias if t.regime.habits.t5_bias_in_place else self._prepared(self.bias)
+            return self._attention(y, y, bias, causal=self.source is not None)
 
     def _relative_bias(self) -> Value:
         t, s = self.t, self.length
@@ -93,7 +96,15 @@ class Stack:
         table = t.embedding_weight(
             "relative_attention_bias", self.shape.buckets, self.shape.heads.num
         )
-        return t.view(t.embed(table, buckets, "position bias"), (1, self.shape.heads.num, s, s))
+        bias = t.view(t.embed(table, buckets, "position bias"), (1, self.shape.heads.num, s, s))
+        return self._with_mask(bias) if t.regime.habits.t5_bias_in_place else bias
+
+    def _with_mask(self, bias: Value) -> Value:
+        """`position_bias + mask`: one for each sample. The mask has the dtype of the embeddings."""
+        t = self.t
+        shape = (self.batch, *bias.shape[1:])
+        dtype = promote(bias.dtype, t.regime.weights)
+        return t.op("add", (bias,), shape, dtype, label="position bias with mask")
 
     def _prepared(self, bias: Value) -> Value:
         """SDPA takes the bias as a mask, laid out anew for every call (transformers' create_position_bias_mask)."""
@@ -119,7 +130,10 @@ class Stack:
             if first or self.cross_bias is None:
                 shape = (1, self.shape.heads.num, y.shape[1], source.shape[1])
                 dtype = t.regime.autocast or y.dtype
-                self.cross_bias = t.op("zeros", (), shape, dtype, label="empty position bias")
+                zeros = t.op("zeros", (), shape, dtype, label="empty position bias")
+                in_place = t.regime.habits.t5_bias_in_place
+                self.cross_bias = self._with_mask(zeros) if in_place else zeros
+            t.hand_through(self.cross_bias)
             return self._attention(y, source, self.cross_bias, causal=False)
 
     def _attention(self, y: Value, states: Value, bias: Value, *, causal: bool) -> Value:
@@ -129,6 +143,8 @@ class Stack:
             split_heads(t, t.linear(n, states, heads.num * heads.width, label=n), heads.num)
             for n in "kv"
         )
+        if t.regime.habits.t5_bias_in_place:
+            return self._attention_in_place(q, k, v, bias)
         y = attend(
             t,
             q,
@@ -140,6 +156,19 @@ class Stack:
             eager=Eager(upcast=False, recast=False, mask=causal),
         )
         return t.linear("o", y, self.shape.h)
+
+    def _attention_in_place(self, q: Value, k: Value, v: Value, bias: Value) -> Value:
+        """The only attention until 5.15: softmax in fp32 of scores to which bias and mask are added in place."""
+        t, heads = self.t, self.shape.heads
+        k, v = update_kv_cache(t, k, v)
+        scores = t.matmul(q, k, (q.shape[0], heads.num, q.shape[1], k.shape[1]), "scores")
+        scores = t.add_in_place(scores, bias, "scores + bias")
+        weights = t.softmax(t.cast(scores, F32), F32, "attention weights")
+        weights = t.dropout(t.cast(weights, scores.dtype), self.shape.dropout, "attention dropout")
+        shape = (*q.shape[:2], heads.num * heads.width)
+        y = t.copy(t.matmul(weights, v, q.shape, "attention output"), shape)
+        y = t.linear("o", y, self.shape.h)
+        return t.hold(y, q, k, v, scores, weights)
 
     def _feed_forward(self, y: Value) -> Value:
         t, shape = self.t, self.shape
@@ -194,14 +223,25 @@ def t5(t: Tape, c: Config, sizes: Sizes) -> Program:
     with t.section("head", x) as section:
         x, labels, loss = _head(t, c, shape, task, x, shared)
         section.outputs = (x,)
-    apart = ("lm_head.weight",) if task == "lm" and not c.flag("tie_word_embeddings", True) else ()
+    apart = ("lm_head.weight",) if task == "lm" and _stores_head_apart(c) else ()
     return Program(
         tape=t,
         output=x,
         labels=t.input("labels", labels, I64) if labels else None,
         loss=loss,
         stored_apart=apart,
+        returned=(source,) if task == "lm" else (),
+        own_mask=_own_mask(t, b, s if task in ("encoder", "token") else sizes.target_seq, task),
     )
+
+
+def _own_mask(t: Tape, batch: Number, length: Number, task: str) -> Value | None:
+    """The larger of the masks that T5Stack makes: an encoder's is [batch, 1, 1, length]."""
+    if not t.regime.habits.t5_makes_masks:
+        return None
+    queries = 1 if task in ("encoder", "token") else length
+    dtype = F32 if t.regime.autocast else t.regime.weights
+    return Value((batch, 1, queries, length), dtype, label="attention mask")
 
 
 def _encode(t: Tape, shape: Shape, ids: Value, depth: Dim) -> tuple[Value, Value]:
@@ -209,7 +249,7 @@ def _encode(t: Tape, shape: Shape, ids: Value, depth: Dim) -> tuple[Value, Value
         shared = t.embedding_weight("shared", shape.vocab, shape.h)
         x = t.dropout(t.embed(t.tie("encoder.embed_tokens.weight", shared), ids), shape.dropout)
         section.outputs = (x,)
-    layers = Stack(t, shape, length=ids.shape[1], source=None)
+    layers = Stack(t, shape, ids, source=None)
     with t.scope("encoder"):
         x = t.layers("block", _kinds(depth), layers.block, x)
         with t.section("encoder end", x) as section:
@@ -226,7 +266,7 @@ def _decode(t: Tape, shape: Shape, ids: Value, depth: Dim, source: Value, shared
     with t.section("decoder embedding", ids) as section:
         x = t.dropout(t.embed(t.tie("decoder.embed_tokens.weight", shared), ids), shape.dropout)
         section.outputs = (x,)
-    layers = Stack(t, shape, length=ids.shape[1], source=source)
+    layers = Stack(t, shape, ids, source=source)
     with t.scope("decoder"):
         with t.decoding():
             x = t.layers("block", _kinds(depth), layers.block, x)
@@ -234,6 +274,10 @@ def _decode(t: Tape, shape: Shape, ids: Value, depth: Dim, source: Value, shared
             x = t.dropout(t5_norm(t, "final_layer_norm", x), shape.dropout)
             section.outputs = (x,)
     return x
+
+
+def _stores_head_apart(c: Config) -> bool:
+    return not c.flag("tie_word_embeddings", True)
 
 
 def _head(
@@ -245,7 +289,9 @@ def _head(
         # T5 1.0 scales; its successors do not, and say so by an untied head in their config.
         scaled = c.model_type == "t5" and c.data.get("tie_word_embeddings") is not False
         x = t.scale(x) if scaled else x
-        logits = t.linear("lm_head", x, shape.vocab, weight=shared, label="logits", kind="head")
+        tied = t.regime.habits.t5_ties_head or not _stores_head_apart(c)
+        weight = shared if tied else None
+        logits = t.linear("lm_head", x, shape.vocab, weight=weight, label="logits", kind="head")
         return logits, x.shape[:2], "seq2seq"
     if task == "sequence":
         with t.scope("classification_head"):

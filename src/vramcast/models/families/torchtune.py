@@ -94,7 +94,7 @@ def dense(
 ) -> Value:
     """LoRALinear: the frozen product, plus B(A(dropout(x))) scaled."""
     with t.scope(name):
-        y = t.linear("", x, out, bias=bias, label=name, kind=kind, adapt=False, weight=weight)
+        y = t.linear("", x, out, bias=bias, label=name, kind=kind, adapted=False, weight=weight)
         lora = t.regime.lora
         if lora is None or not lora.matches(target or name, kind):
             return y

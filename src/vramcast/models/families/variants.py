@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from vramcast.errors import InputError
 from vramcast.models.families.dense import (
     fp32_rope,
     in_fp32,
@@ -78,7 +79,7 @@ class Form:
 
 FORMS = {
     "arcee": Form(gate=False, act="relu2"),
-    "cwm": Form(biases=("", "", "")),
+    "cwm": Form(biases=("", "", "mlp_bias")),
     "ernie4_5": Form(rotation="pairs in fp32", biases=("use_bias",) * 3, tied=True),
     "exaone4": Form(
         qk_norm=("q_norm", "k_norm"),
@@ -119,6 +120,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 def variant(t: Tape, c: Config, sizes: Sizes) -> Program:
     c = c.with_defaults(**DEFAULTS.get(c.model_type, {}))
     form, shape = _form(c), read_shape(c)
+    if c.model_type == "helium" and shape.heads.num * shape.heads.width != shape.h:
+        raise InputError(
+            f"{c.where}: helium's num_attention_heads × head_dim must be its hidden_size"
+        )
     layers = int(c.dim("num_hidden_layers", "L"))
     rotates = [True] * layers
     if form.rotates_sliding_only and window_of(c) is not None:

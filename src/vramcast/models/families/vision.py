@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from vramcast.errors import UnsupportedError
+from vramcast.errors import UndescribedModelError
 from vramcast.models.read.config import Config, exact_division
 from vramcast.models.read.tasks import num_labels
 from vramcast.models.record.attention import Eager, Heads, attend
@@ -65,9 +65,10 @@ def self_attention(
         split_heads(t, t.linear(name, y, h, bias=qkv_bias, label=name[0]), num)
         for name in names.split()[:3]
     )
-    y = attend(
-        t, q, k, v, heads, dropout=c.number(dropout, 0.0), eager=Eager(upcast=upcast, mask=causal)
-    )
+    in_fp32 = t.regime.habits.softmax_in_fp32
+    upcast = upcast if in_fp32 is None else in_fp32
+    eager = Eager(upcast=upcast, recast=upcast, mask=causal)
+    y = attend(t, q, k, v, heads, dropout=c.number(dropout, 0.0), eager=eager)
     return t.linear(names.split()[3], y, h, bias=True)
 
 
@@ -202,7 +203,7 @@ def clip(t: Tape, c: Config, sizes: Sizes) -> Program:
     if name == "CLIPForImageClassification":
         return classified(t, c, vision, sizes)
     if name != "CLIPModel":
-        raise UnsupportedError(
+        raise UndescribedModelError(
             f"{c.where}: {name} is not described. Known: CLIPModel, CLIPForImageClassification"
         )
     with t.scope("vision_model"):
@@ -326,7 +327,7 @@ def siglip(t: Tape, c: Config, sizes: Sizes) -> Program:
     vision = sub(c, "vision_config", SIGLIP_VISION, "siglip_vision_model")
     name = c.architecture or "SiglipModel"
     if name == "SiglipForImageClassification":
-        raise UnsupportedError(f"{c.where}: {name} is not described. Known: SiglipModel")
+        raise UndescribedModelError(f"{c.where}: {name} is not described. Known: SiglipModel")
     with t.scope("vision_model"):
         image = siglip_vision(t, vision, sizes.batch * sizes.images)
     with t.scope("text_model"):
@@ -376,7 +377,7 @@ def _is_whole_model(c: Config) -> bool:
     if name.endswith("Model"):
         return True
     if name and not name.endswith("ForImageClassification"):
-        raise UnsupportedError(
+        raise UndescribedModelError(
             f"{c.where}: {name} is not described. Known endings: Model, ForImageClassification."
         )
     return False

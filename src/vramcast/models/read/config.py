@@ -16,6 +16,8 @@ MAX_CONFIG_BYTES = 16 * 1024 * 1024
 # No width, depth or vocabulary is near this; beyond it a config is hostile or broken.
 LARGEST_DIM = 2**40
 LARGEST_NUMBER = 1e12
+# An explicit null of these is worked out from the other sizes; where they are absent, the class has a number.
+NULL_IS_DERIVED = ("num_key_value_heads", "head_dim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +101,17 @@ class Config:
         return Config(value, f"{self.where}: {name}")
 
     def with_defaults(self, **defaults: Any) -> Config:
-        """The config, with values for keys that are absent or null."""
-        given = {key: value for key, value in self.data.items() if value is not None}
+        """The config, with values for keys that are absent or null, unless null means something of its own."""
+        given = {
+            key: value
+            for key, value in self.data.items()
+            if value is not None or key in NULL_IS_DERIVED
+        }
         return Config({**defaults, **given}, self.where)
+
+    def with_values(self, **values: Any) -> Config:
+        """The config with these values, whatever it says."""
+        return Config({**self.data, **values}, self.where)
 
     @property
     def model_type(self) -> str:
@@ -111,6 +121,94 @@ class Config:
     def architecture(self) -> str:
         names = self.list("architectures")
         return names[0] if names and isinstance(names[0], str) else ""
+
+
+# One setting under two names: transformers 4 and 5, or its own classes among each other (`attribute_map`).
+# model types: name name, …
+_SPELLINGS = """
+gpt2 gpt_bigcode gptj codegen: hidden_size n_embd, num_attention_heads n_head, num_hidden_layers n_layer
+t5 mt5 umt5: hidden_size d_model, num_attention_heads num_heads, num_hidden_layers num_layers, head_dim d_kv
+bart mbart pegasus marian whisper: hidden_size d_model, num_hidden_layers encoder_layers
+mixtral qwen2_moe qwen3_moe phimoe olmoe gpt_oss: num_experts num_local_experts
+deepseek_v2 deepseek_v3: num_experts n_routed_experts, num_local_experts n_routed_experts
+bloom: hidden_size n_embed, num_attention_heads n_head, num_hidden_layers n_layer
+distilbert: hidden_size dim, num_attention_heads n_heads, num_hidden_layers n_layers
+falcon: num_attention_heads n_head, num_hidden_layers n_layer
+gpt_neo: num_attention_heads num_heads, num_hidden_layers num_layers
+internlm3: qkv_bias attention_bias, bias mlp_bias
+"""
+SPELLINGS = {
+    model_type: tuple(tuple(pair.split()) for pair in pairs.split(","))
+    for types, _, pairs in (line.partition(":") for line in _SPELLINGS.split("\n") if line)
+    for model_type in types.split()
+}
+
+
+# Numbers of transformers' config classes for sizes that a config.json leaves out.
+_LLAMA_LINE: dict[str, dict[str, int]] = {
+    "mistral": {"num_key_value_heads": 8},
+    "ministral": {"num_key_value_heads": 8},
+    "qwen2": {"num_key_value_heads": 32},
+    "qwen2_moe": {"num_key_value_heads": 16},
+    "qwen3": {"num_key_value_heads": 32, "head_dim": 128},
+    "cwm": {"num_key_value_heads": 8, "head_dim": 128},
+    "exaone4": {"num_key_value_heads": 32},
+    "internlm3": {"num_key_value_heads": 2, "head_dim": 128},
+}
+
+
+# Sizes that only some architectures have. In a config of another they would be passed over, as transformers does.
+_MOE = "mixtral qwen2_moe qwen3_moe phimoe olmoe gpt_oss deepseek_v2 deepseek_v3"
+_LATENT = "deepseek_v2 deepseek_v3"
+FOREIGN_SIZES = {
+    "num_experts": f"{_MOE} gpt2",  # a GPT of Megatron-LM may have experts
+    "num_local_experts": _MOE,
+    "n_routed_experts": _MOE,
+    "n_shared_experts": _LATENT,
+    "moe_intermediate_size": f"{_MOE} gpt2",
+    "shared_expert_intermediate_size": "qwen2_moe gpt2",
+    "kv_lora_rank": _LATENT,
+    "qk_rope_head_dim": _LATENT,
+    "hidden_size_per_layer_input": "",
+    "num_kv_shared_layers": "",
+    "laurel_rank": "",
+    "linear_num_value_heads": "",
+    "mamba_d_state": "",
+    "mamba_n_heads": "",
+    "state_size": "",
+    "multi_query_group_num": "chatglm",
+    "n_head_kv": "falcon",
+}
+
+
+def check_sizes(config: Config) -> None:
+    """Refuse a config that gives sizes of another architecture than the one it names."""
+    for key, types in FOREIGN_SIZES.items():
+        value = config.data.get(key)
+        if type(value) is int and value > 1 and config.model_type not in types.split():
+            raise InputError(
+                f"{config.where}: {key} {value} is no size of a {config.model_type}: the config is of another "
+                "model, or the key is left over. Correct model_type, or remove the key"
+            )
+
+
+def normalise(config: Config) -> Config:
+    """The config, and the text config inside, with each setting under both of its names and its class's numbers for
+    what it leaves out."""
+    inner = config.data.get("text_config")
+    data = dict(config.data)
+    if isinstance(inner, dict):
+        data["text_config"] = normalise(Config(inner, f"{config.where}: text_config")).data
+    data = {**_LLAMA_LINE.get(config.model_type, {}), **data}
+    for one, other in SPELLINGS.get(config.model_type, ()):
+        given = {name: data[name] for name in (one, other) if data.get(name) is not None}
+        if len(given) == 2 and data[one] != data[other]:
+            raise InputError(
+                f"{config.where}: {one} {data[one]!r} and {other} {data[other]!r} are two names of one setting"
+            )
+        for value in given.values():
+            data[one] = data[other] = value
+    return Config(data, config.where)
 
 
 def _check_size(value: Any, what: str, least: int) -> int:

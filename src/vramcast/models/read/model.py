@@ -5,20 +5,26 @@ Never runs what it reads and never loads weights. A bare count of parameters is 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from vramcast.catalog.models import CatalogModel, find_model, lookup_model
+from vramcast.catalog.model_names import read_name
+from vramcast.catalog.models import CatalogModel, find_model, is_known_owner, lookup_model
 from vramcast.errors import InputError, UnsupportedError
 from vramcast.models.compare import differences
 from vramcast.models.families import MODULE_OF, family_of
 from vramcast.models.read.checkpoint import read_checkpoint
-from vramcast.models.read.config import Config, read_config
+from vramcast.models.read.config import Config, check_sizes, normalise, read_config
+from vramcast.models.read.gguf import GgufFile, config_of_gguf, read_gguf
+from vramcast.models.read.hub import Fetched, fetched, find_cached
 from vramcast.models.read.source import ModelSource
-from vramcast.models.record.tape import Param
+from vramcast.models.record.tape import F32, Param
 
 # More are a typing mistake or an attack: each is described one by one.
 MAX_LAYERS = 1024
@@ -28,7 +34,14 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 def read_model(text: str) -> ModelSource:
     """The model behind a name or a path. A local folder with a config wins over a catalog name."""
+    from_hub = fetched(text)
+    if from_hub is not None:
+        return _from_hub(text, from_hub)
     path = _existing_path(text)
+    if path is None and not _is_published(text):
+        cached = find_cached(text)
+        if cached is not None:
+            return _with_note(_from_snapshot(cached, text), f"{text} was read from {cached}.")
     if path is None:
         if _looks_like_path(text):
             raise InputError(
@@ -40,6 +53,43 @@ def read_model(text: str) -> ModelSource:
     if _is_model_folder(path) or lookup_model(text) is None:
         return _from_folder(path)
     return _from_catalog(find_model(text), text)
+
+
+def read_served(text: str) -> tuple[ModelSource, GgufFile | None]:
+    """The model behind a name or a path, for an engine: a GGUF file says all that llama.cpp knows."""
+    path = _existing_path(text)
+    if path is None or not path.is_file() or path.suffix != ".gguf":
+        return read_model(text), None
+    gguf = read_gguf(path)
+    return ModelSource(name=path.stem, config=config_of_gguf(gguf), params=()), gguf
+
+
+def _is_published(text: str) -> bool:
+    """Does the catalog hold exactly what is asked for? Then the answer is the same on every machine."""
+    model, name = lookup_model(text), read_name(text)
+    return (
+        model is not None
+        and not name.stored
+        and (not name.owner or is_known_owner(name.owner, model))
+    )
+
+
+def _from_hub(text: str, found: Fetched) -> ModelSource:
+    source = _from_config(found.folder / "config.json", text.partition("@")[0].rpartition("/")[2])
+    difference = _difference(source, found.stored or ())
+    source = _with_note(source, f"{text} was read from the Hub.")
+    return source if difference is None else _with_warning(source, difference)
+
+
+def _from_snapshot(folder: Path, text: str) -> ModelSource:
+    """A cache often holds a config without the weights, or some of the shards."""
+    source = _from_config(folder / "config.json", text.partition("@")[0].rpartition("/")[2])
+    try:
+        stored = read_checkpoint(folder) if _has_weights(folder) else ()
+    except InputError:
+        return source
+    difference = _difference(source, stored)
+    return source if difference is None else _with_warning(source, difference)
 
 
 def _existing_path(text: str) -> Path | None:
@@ -61,11 +111,11 @@ def _looks_like_path(text: str) -> bool:
 
 
 def _from_catalog(model: CatalogModel, asked: str) -> ModelSource:
-    config = Config(model.config, model.name)
+    name = read_name(asked)
+    config = Config(_as_stored(model.config, name.stored), model.name)
     notes: list[str] = []
     warnings: list[str] = []
-    organisation = asked.rpartition("/")[0].strip()
-    if organisation and organisation.lower() != model.hf_id.partition("/")[0].lower():
+    if name.owner and not is_known_owner(name.owner, model):
         notes.append(
             f"{asked} was taken for {model.hf_id} by its name; give its config.json if it differs."
         )
@@ -77,6 +127,28 @@ def _from_catalog(model: CatalogModel, asked: str) -> ModelSource:
     if model.notes.startswith("STAND-IN"):
         notes.append(model.notes.removeprefix("STAND-IN: "))
     return _describe(model.name, config, notes, warnings)
+
+
+# What the end of a name says of the checkpoint, as its config.json would.
+QUANTISED: dict[str, dict[str, Any]] = {
+    "bnb-4bit": {
+        "quant_method": "bitsandbytes",
+        "load_in_4bit": True,
+        "bnb_4bit_use_double_quant": True,
+    },
+    "bnb-8bit": {"quant_method": "bitsandbytes", "load_in_8bit": True},
+    "4bit": {"quant_method": "4-bit"},
+    "8bit": {"quant_method": "8-bit"},
+    "w4a16": {"quant_method": "int4"},
+    "w8a8": {"quant_method": "int8"},
+}
+QUANTISED["unsloth-bnb-4bit"] = {**QUANTISED["bnb-4bit"], "llm_int8_skip_modules": "dynamic"}
+
+
+def _as_stored(config: dict[str, Any], stored: str) -> dict[str, Any]:
+    if not stored:
+        return config
+    return {**config, "quantization_config": QUANTISED.get(stored, {"quant_method": stored})}
 
 
 # ---- files
@@ -94,7 +166,8 @@ def _from_file(path: Path) -> ModelSource:
         )
     if path.suffix == ".gguf":
         raise UnsupportedError(
-            f"{path}: GGUF is an inference format. Give the config.json of the model it came from."
+            f"{path}: GGUF is an inference format: vramcast estimate {path.name} --engine llama.cpp reads it. To "
+            "train, give the config.json of the model it came from."
         )
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
     return _from_config(path, name)
@@ -129,30 +202,32 @@ def _base_model(path: Path) -> str:
 
 def _from_config(path: Path, name: str) -> ModelSource:
     config = read_config(path)
-    _check_counts(config.data, config.where)
+    is_described = config.model_type in MODULE_OF
+    _check_counts(config.data, config.where, MAX_EXPERTS if is_described else inf)
     if not config.model_type:
         raise InputError(f"{path}: model_type is missing, so this is no Hugging Face model config")
     return _describe(name, config, [], [])
 
 
-def _check_counts(data: Any, where: str) -> None:
+def _check_counts(data: Any, where: str, most_experts: float) -> None:
     """Layers and experts are few enough to be described one by one."""
     for key, value in data.items():
         if isinstance(value, dict):
-            _check_counts(value, f"{where}: {key}")
-        limit = _limit_of(key)
+            _check_counts(value, f"{where}: {key}", most_experts)
+        limit = most_experts if EXPERTS.fullmatch(key) else _limit_of(key)
         numbers = value if isinstance(value, list) else [value]
         for number in numbers:
             if type(number) is int and number > limit:
                 raise InputError(f"{where}: {key} must be at most {limit}, not {number}")
 
 
+# Keys that count layers and experts, in any class's words.
+LAYERS = re.compile(r"(n|num)_(\w+_)?(layers?|blocks|stages)|(encoder|decoder)_layers|depths?")
+EXPERTS = re.compile(r"(n|num)_(\w+_)?experts")
+
+
 def _limit_of(key: str) -> float:
-    if "size" in key:
-        return inf
-    if "expert" in key:
-        return MAX_EXPERTS
-    return MAX_LAYERS if "layer" in key or key in ("depth", "depths") else inf
+    return MAX_LAYERS if LAYERS.fullmatch(key) else inf
 
 
 def _from_checkpoint(path: Path, name: str) -> ModelSource:
@@ -174,25 +249,61 @@ def _from_checkpoint(path: Path, name: str) -> ModelSource:
 
 
 def _describe(name: str, config: Config, notes: list[str], warnings: list[str]) -> ModelSource:
-    """By its family if there is one, else by building it with transformers, else not at all."""
+    """By its family if there is one. Otherwise transformers can build it, as soon as somebody asks for its table."""
+    config = normalise(config)
+    warnings.extend(quantisation_warnings(config))
     if config.model_type in MODULE_OF:
-        return ModelSource(name=name, config=config, notes=tuple(notes), warnings=tuple(warnings))
-    warnings.append(
-        f"model_type {config.model_type!r} is not supported by the formula engine: parameters were read from a "
-        "model that transformers built without weights; activations are not computed. `vramcast trace your_script.py` "
-        "gives the full breakdown."
-    )
+        check_sizes(config)
+        return ModelSource(
+            name=name,
+            config=config,
+            rescue=partial(_build_if_possible, config, name),
+            notes=tuple(notes),
+            warnings=tuple(warnings),
+        )
     return ModelSource(
         name=name,
         config=config,
-        params=_build_with_transformers(config),
+        build=partial(_build_with_transformers, config, name),
         notes=tuple(notes),
         warnings=tuple(warnings),
     )
 
 
-def _build_with_transformers(config: Config) -> tuple[Param, ...]:
+def quantisation_warnings(config: Config) -> list[str]:
+    """What a bill does not say of a checkpoint that is stored in fewer bits."""
+    quantisation = config.sub("quantization_config")
+    method = quantisation.word("quant_method", "")
+    if not method:
+        return []
+    if method in ("gguf", "mlx"):
+        return [
+            f"{method.upper()} is an inference format: this is the bill of the model it was made from."
+        ]
+    if method != "bitsandbytes":
+        return [
+            f"the checkpoint is stored in fewer bits ({method}): its weights are billed here as those of the model in "
+            "16 or 32 bit that it was made from; loaded as stored they take less."
+        ]
+    if quantisation.data.get("llm_int8_skip_modules") == "dynamic":
+        return [
+            "unsloth's dynamic 4-bit checkpoints leave some linear layers in 16 bit, which ones their config says: "
+            "billed here with all of them in 4 bit."
+        ]
+    return []
+
+
+def _build_if_possible(config: Config, name: str) -> tuple[Param, ...] | None:
     if find_spec("torch") is None or find_spec("transformers") is None:
+        return None
+    return _build_with_transformers(config, name)
+
+
+def _build_with_transformers(config: Config, name: str) -> tuple[Param, ...]:
+    if find_spec("torch") is None or find_spec("transformers") is None:
+        known = lookup_model(name)
+        if known is not None:  # the catalog knows how many there are
+            return (Param(name="parameters", shape=(known.params,), kind="linear", dtype=F32),)
         family_of(config)  # raises, with the list of what is known
     # Imports torch: only where nothing else knows the architecture.
     from vramcast.virtual.meta_model import build_params
@@ -208,8 +319,18 @@ def _compare_with_weights(source: ModelSource, folder: Path) -> ModelSource:
         stored = read_checkpoint(folder)
     except InputError as error:
         return _with_warning(source, f"the weights could not confirm the config: {error}")
-    difference = differences(source.table(), stored)
+    difference = _difference(source, stored)
     return source if difference is None else _with_warning(source, difference)
+
+
+def _difference(source: ModelSource, stored: Sequence[Param]) -> str | None:
+    """Where a checkpoint departs from its config; packed tensors of a quantised one do not say how many they hold."""
+    is_packed = source.config is not None and bool(source.config.data.get("quantization_config"))
+    return None if is_packed or not stored else differences(source.table(), stored)
+
+
+def _with_note(source: ModelSource, note: str) -> ModelSource:
+    return replace(source, notes=(*source.notes, note))
 
 
 def _with_warning(source: ModelSource, warning: str) -> ModelSource:

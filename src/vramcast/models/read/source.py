@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from vramcast.errors import InvariantError
+from vramcast.errors import InvariantError, UndescribedModelError
 from vramcast.models.families import record
 from vramcast.models.read.config import Config
 from vramcast.models.record.program import Sizes
@@ -15,23 +16,44 @@ from vramcast.models.record.tape import Param, PlacedSection, Regime, Section
 class ModelSource:
     """Where a model's parameters come from.
 
-    With `params` None the config's family describes everything; otherwise there is only this table: weights,
-    gradients and optimizer states can be computed, activations cannot.
+    Either the config's family describes everything, or there is only a table: weights, gradients and optimizer states
+    can be computed, activations cannot. Where no family describes a config, `build` makes its table when it is asked
+    for, which takes seconds.
     """
 
     name: str
     config: Config | None = None
     params: tuple[Param, ...] | None = None
+    build: Callable[[], tuple[Param, ...]] | None = None
+    # The same for a head that a family does not describe; None where it cannot be built here.
+    rescue: Callable[[], tuple[Param, ...] | None] | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
+    @property
+    def is_described(self) -> bool:
+        """Does a family describe the whole model, activations included?"""
+        return self.config is not None and self.params is None and self.build is None
+
+    def bare_table(self) -> tuple[Param, ...]:
+        """The table of a model that no family describes."""
+        if self.params is None and self.build is not None:
+            return self.build()
+        return self.params or ()
+
     def sections(self) -> tuple[PlacedSection, ...]:
         """The parameters by section: as the family places them, or by the names' common beginnings."""
-        if self.params is not None:
-            return _group_by_name(self.params)
+        if not self.is_described and (self.params is not None or self.build is not None):
+            return _group_by_name(self.bare_table())
         if self.config is None:
             raise InvariantError(f"{self.name}: neither a config nor a table")
-        return tuple(record(self.config, Regime(), Sizes()).sections)
+        try:
+            return tuple(record(self.config, Regime(), Sizes()).sections)
+        except UndescribedModelError:
+            params = None if self.rescue is None else self.rescue()
+            if params is None:
+                raise
+            return _group_by_name(params)
 
     def table(self) -> tuple[Param, ...]:
         """Every tensor under its full name; a tied one appears again with `tied_to`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vramcast.errors import UnsupportedError
+from vramcast.errors import UndescribedModelError
 from vramcast.models.read.config import Config
 from vramcast.models.record.dims import Dim
 
@@ -32,7 +32,7 @@ def task_of(c: Config, known: tuple[str, ...]) -> str:
     task = next((task for suffix, task in TASK_OF_SUFFIX.items() if name.endswith(suffix)), name)
     if task not in known:
         suffixes = ", ".join(suffix for suffix, task in TASK_OF_SUFFIX.items() if task in known)
-        raise UnsupportedError(
+        raise UndescribedModelError(
             f"{c.where}: architectures {name!r} has a head that is not described for {c.model_type}. "
             f"Known endings: {suffixes}. Change `architectures`, or trace the model instead."
         )

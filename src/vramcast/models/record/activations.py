@@ -22,7 +22,6 @@ KEEP_INPUT = frozenset(
         "hardswish",
         "leaky_relu",
         "relu6",
-        "bloom_gelu",
     }
 )
 KEEP_OUTPUT = frozenset({"relu", "tanh", "sigmoid"})
@@ -50,6 +49,21 @@ def _gelu_new(t: Ops, x: Value, label: str) -> Value:
     cube = t.op("pow", (base,), x.shape, base.dtype, saves=(base,), label="x³")
     inner = t.scale(t.add(x, t.scale(cube)), "inner")
     return t.mul(half, t.scale(activate(t, inner, "tanh", "tanh"), "1+tanh"), label)
+
+
+def _bloom_gelu(t: Ops, x: Value, label: str) -> Value:
+    """A Function of its own whose forward and backward are written in torch's ops (modeling_bloom.py bloom_gelu_forward
+    and bloom_gelu_back): at most three tensors of x's size beside the result, and five before there is one."""
+    return t.op(
+        "bloom_gelu",
+        (x,),
+        x.shape,
+        x.dtype,
+        saves=(x,),
+        label=label,
+        forward_temp_bytes=3 * x.nbytes,
+        backward_temp_bytes=5 * x.nbytes,
+    )
 
 
 def _gelu_fast(t: Ops, x: Value, label: str) -> Value:
@@ -85,6 +99,7 @@ EXPRESSIONS: dict[str, Callable[[Ops, Value, str], Value]] = {
     "gelu_new": _gelu_new,
     "gelu_accurate": _gelu_new,
     "gelu_python_tanh": _gelu_new,
+    "bloom_gelu": _bloom_gelu,
     "gelu_fast": _gelu_fast,
     "gelu_python": _gelu_python,
     "gelu_10": _clipped_gelu,

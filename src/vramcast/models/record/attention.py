@@ -58,7 +58,9 @@ class Eager:
     recast: bool = True  # its result cast back to v's dtype
     qk_fp32: str = ""
     mask: bool = True  # a mask is added, in the dtype of the embeddings
+    floored: bool = False  # torch.max(scores, the least number) behind the mask
     holds_product: bool = False  # a variable has q·kᵀ without the mask until attention returns
+    holds_scores: bool = False  # a variable has the scores, mask added, until attention returns
 
 
 USUAL = Eager()
@@ -86,7 +88,7 @@ def attend(
     """
     p = dropout if t.regime.training else 0.0
     masked = masked or t.layer_mask != "none"
-    k, v = _update_kv_cache(t, k, v)
+    k, v = update_kv_cache(t, k, v)
     kernel = _choose_kernel(t, kernel or t.regime.attention, heads, p, bias, masked=masked)
     shape = (*q.shape[:2], heads.num * (heads.value_width or heads.width))
     if kernel == "eager":
@@ -122,8 +124,10 @@ def _call_sdpa(
     return _attend_fused(t, q, k, v, heads, kernel, bias, masked=masked)
 
 
-def _update_kv_cache(t: Tape, k: Value, v: Value) -> tuple[Value, Value]:
-    cached_k, cached_v = t.update_kv_cache(k), t.update_kv_cache(v)
+def update_kv_cache(t: Tape, k: Value, v: Value) -> tuple[Value, Value]:
+    """Keys and values as past_key_values.update() returns them. The empty tensor for values has the keys' dtype
+    (cache_utils.py, DynamicLayer.lazy_initialization)."""
+    cached_k, cached_v = t.update_kv_cache(k), t.update_kv_cache(v, k.dtype)
     if cached_v.storage.is_cache and cached_k.storage is not k.storage:
         t.hold(cached_v, k)  # `key_states`, until update() has returned both
     return cached_k, cached_v
@@ -197,9 +201,24 @@ def _sdpa_repeats_heads(t: Tape, heads: Heads, bias: Value | None, *, masked: bo
 
 
 def _repeat_kv(t: Tape, k: Value, v: Value, heads: Heads) -> tuple[Value, Value]:
-    """transformers' repeat_kv: one copy of k and of v for every query head."""
+    """transformers' repeat_kv: one copy of k and of v for every query head. A single head is repeated as a view, which
+    reshape leaves alone; fused kernels take it."""
     if heads.groups == 1:
         return k, v
+    if int(heads.num_kv) == 1 and t.regime.code == "transformers":
+        return _expand_head(t, k, heads), _expand_head(t, v, heads)
+    return _copy_heads(t, k, v, heads)
+
+
+def _expand_head(t: Tape, x: Value, heads: Heads) -> Value:
+    """A view that products copy: matmul makes one axis of samples and heads. With one sample they take it."""
+    b, s = x.shape[:2]
+    x = t.expand(x, (b, s, heads.num, x.shape[-1]))
+    x.is_slice = x.is_slice or t.has_several_samples(b)
+    return x
+
+
+def _copy_heads(t: Tape, k: Value, v: Value, heads: Heads) -> tuple[Value, Value]:
     b, s = k.shape[:2]
     k = t.copy(k, (b, s, heads.num, k.shape[-1]), "k repeated")
     v = t.copy(v, (b, s, heads.num, v.shape[-1]), "v repeated")
@@ -220,7 +239,9 @@ def _attend_eager(
     stream_dtype = v.dtype
     if form.qk_fp32:
         q, k = t.cast(q, F32), t.cast(k, F32)
-    q, k, v = _make_contiguous(t, q), _make_contiguous(t, k), _make_contiguous(t, v)
+    lowered = form.qk_fp32 != "no autocast"
+    q, k = _make_contiguous(t, q, lowered=lowered), _make_contiguous(t, k, lowered=lowered)
+    v = _make_contiguous(t, v, lowered=True)
     product, scores = _eager_scores(t, q, k, heads, bias, form)
     if form.sinks:
         weights = t.dropout(_softmax_with_sink(t, scores), p, "attention dropout")
@@ -229,17 +250,21 @@ def _attend_eager(
         weights = t.softmax(scores, F32 if form.upcast else None, "attention weights")
         if form.recast:
             weights = t.cast(weights, stream_dtype)
-            t.hold(weights, scores)  # `attn_weights = softmax(attn_weights, …).to(…)`
+        t.hold(weights, scores)  # `attn_weights = softmax(attn_weights, …)`, perhaps with `.to(…)`
         weights = t.dropout(weights, p, "attention dropout")
     if bias is None:  # T5's attention returns its bias instead
         t.hold_in_layer(weights)  # `hidden_states, _ = self.self_attn(…)`
     b, s = q.shape[:2]
     y = t.matmul(weights, v, (b, heads.num, s, v.shape[-1]), "attention output")
-    return t.hold(y, product) if form.holds_product else y
+    held = (product,) if form.holds_product else ()
+    return t.hold(y, *held, *((scores,) if form.holds_scores else ()))
 
 
-def _make_contiguous(t: Tape, x: Value) -> Value:
-    """matmul flattens its operands, which copies those that are not contiguous."""
+def _make_contiguous(t: Tape, x: Value, *, lowered: bool = False) -> Value:
+    """matmul flattens its operands, which copies those that are not contiguous. `lowered`: by autocast, before that."""
+    if not x.is_slice:
+        return x
+    x = t.autocast(x) if lowered else x
     return t.copy(x) if x.is_slice else x
 
 
@@ -261,6 +286,10 @@ def _eager_scores(
         dtype = promote(scores.dtype, t.regime.weights)
         same_dtype = dtype == scores.dtype
         scores = t.op("add", (scores,), shape, dtype, label="masked scores", passes_grad=same_dtype)
+    if form.floored:
+        scores = t.op(
+            "maximum", (scores,), shape, scores.dtype, saves=(scores,), label="floored scores"
+        )
     return product, scores
 
 
@@ -287,7 +316,7 @@ def _attend_math(
     stream_dtype = q.dtype
     given = (q, k, v)
     if int(k.shape[2]) != int(heads.num):
-        k, v = _repeat_kv(t, k, v, heads)
+        k, v = _copy_heads(t, k, v, heads)  # repeat_interleave copies a single head too
     q, k, v = t.cast(q, F32), t.cast(k, F32), t.cast(v, F32)
     v = _make_contiguous(t, v)
     shape = _scores_shape(q, k, heads)

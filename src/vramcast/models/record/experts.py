@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from vramcast.models.record.dims import Number
 from vramcast.models.record.expert_adapters import Weight, expert_factors
+from vramcast.models.record.expert_modules import must_be_told_apart, run_expert_modules
 from vramcast.models.record.layers import split
 from vramcast.models.record.ops import saved_factors
 from vramcast.models.record.routers import Experts, Routing
@@ -23,6 +24,9 @@ Linear = Callable[[Value, Weight, int, str], Value]
 
 def run_experts(t: Tape, x: Value, routing: Routing, e: Experts) -> Value:
     """x is [tokens, h]. The parameters are three-dimensional, one slice for each expert."""
+    are_modules = t.regime.experts == "modules" and not e.clamped_gate
+    if are_modules and must_be_told_apart(t, e):
+        return run_expert_modules(t, x, routing, e)
     e = replace(e, inner=e.inner // t.regime.split.expert_tp)
     run = _run_grouped if t.regime.experts == "grouped" else _run_in_loop
     with t.scope("experts"):

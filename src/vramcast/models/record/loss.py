@@ -16,12 +16,14 @@ from typing import Any
 from vramcast.models.record.dims import Number, maximum, minimum
 from vramcast.models.record.program import Program
 from vramcast.models.record.tape import F32, Op, Tape, Value
+from vramcast.models.record.tiled_loss import check_words
 
 Version = tuple[int, int]
 
 CHUNKS = 8  # torchtune's CEWithChunkedOutputLoss and its like
 LABELS_SHIFTED_FROM: Version = (4, 49)  # of transformers; before, logits were shifted and copied
 HANDED_ON = "logits handed on in fp32"
+CACHE_HANDED_ON = "keys and values handed on in fp32"
 LITGPT_ROWS = 128  # tokens per chunk, litgpt/utils.py chunked_cross_entropy
 
 
@@ -32,28 +34,79 @@ def add_loss(
     kind: str = "full",
     outputs_in_fp32: bool = False,
     keeps_outputs: bool = False,
+    copies_for_accuracy: bool = False,
 ) -> None:
     """Record the loss as the program's last section, unless a fused head has computed it already. `outputs_in_fp32`:
-    whoever called the model under autocast gets its logits in fp32 (accelerate's convert_outputs_to_fp32), and may
-    keep them in a variable."""
+    whoever called the model under autocast gets every 16-bit tensor of its outputs in fp32 (accelerate's
+    convert_outputs_to_fp32), and may keep them in a variable. `copies_for_accuracy`: shifts and copies them before
+    backward."""
     t = program.tape
     if program.loss == "none" or "loss" in t.regime.fused:
         return
-    logits = _logits_of_model(program)
+    logits = model_logits = _logits_of_model(program)
     converts_outputs = outputs_in_fp32 and _is_lowered_by_autocast(t, logits)
     with t.section("loss", logits) as section:
-        if converts_outputs and kind == "chunked":  # by a loop that computes the loss itself
+        if converts_outputs and kind in (
+            "chunked",
+            "pairs",
+        ):  # by a loop that computes the loss itself
             logits = t.cast(logits, F32, HANDED_ON)
             logits.is_handed_on = keeps_outputs
         loss = _record_loss(t, logits, program.loss, transformers, kind)
         section.outputs = (loss,)
         if t.regime.code != "megatron":
             t.hold(loss, logits)  # a variable of whoever calls the loss
+        if t.regime.code == "transformers" and program.loss == "causal" and kind == "full":
+            t.use_head_input()
         if converts_outputs and kind == "full":
             handed_on = t.op(
-                "to", (logits,), logits.shape, F32, requires_grad=False, label=HANDED_ON
+                "to",
+                (logits,),
+                logits.shape,
+                F32,
+                requires_grad=False,
+                label=HANDED_ON,
+                by_caller=True,
             )
             handed_on.is_handed_on = keeps_outputs
+            logits = handed_on
+        if outputs_in_fp32 and t.regime.autocast is not None:
+            _hand_on_the_rest(program, (model_logits, logits), keeps_outputs=keeps_outputs)
+        if copies_for_accuracy and program.loss == "causal" and kind == "full":
+            _shift(t, logits)
+            t.ops()[-1].by_caller = True
+    if keeps_outputs:
+        for value in program.returned:
+            value.storage.is_handed_on = not _is_raised(t, value, outputs_in_fp32=outputs_in_fp32)
+
+
+def _hand_on_the_rest(
+    program: Program, logits: tuple[Value, Value], *, keeps_outputs: bool
+) -> None:
+    """Copies of what `outputs` has beside the logits. All are there when the call returns, and the model's own too."""
+    t, copies = program.tape, []
+    cached = program.cached() if t.regime.habits.returns_cache_as_tuple else []
+    for label, values in (
+        (CACHE_HANDED_ON, cached),
+        ("hidden state handed on in fp32", program.returned),
+    ):
+        for value in values:
+            if value.dtype != F32:
+                copies.append(t.op("to", (), value.shape, F32, label=label, by_caller=True))
+    for value in copies:
+        value.is_handed_on = keeps_outputs
+    if copies:
+        t.hold(copies[-1], *copies, *logits)
+
+
+def _is_raised(t: Tape, value: Value, *, outputs_in_fp32: bool) -> bool:
+    return outputs_in_fp32 and t.regime.autocast is not None and value.dtype != F32
+
+
+def hands_on_cache(program: Program) -> bool:
+    """Does whoever called the model get copies of past_key_values, instead of its own?"""
+    last = program.sections[-1].section
+    return any(op.output.label == CACHE_HANDED_ON for op in last.ops)
 
 
 def _logits_of_model(program: Program) -> Value:
@@ -72,6 +125,8 @@ def _model_upcasts_logits(t: Tape) -> bool:
 
 
 def _record_loss(t: Tape, logits: Value, loss: str, transformers: Version, kind: str) -> Value:
+    if kind == "pairs":
+        return _pairs_loss(t, logits)
     if t.regime.code == "litgpt":
         return _litgpt_loss(t, logits)
     if t.regime.code == "megatron":
@@ -84,6 +139,26 @@ def _record_loss(t: Tape, logits: Value, loss: str, transformers: Version, kind:
     if leaves_dtype or t.regime.code == "torchtune":
         return cross_entropy(t, logits)
     return _transformers_loss(t, logits, loss, transformers)
+
+
+def _pairs_loss(t: Tape, logits: Value) -> Value:
+    """trl/experimental/orpo: cross entropy of the chosen half, whose logits are copied, and log-probabilities of all
+    rows by a kernel that saves the logits as they are."""
+    check_words(logits, "pairs")
+    b, s, vocab = logits.shape
+    half = t.select(logits, (b // 2, s - 1, vocab), "slice of pairs")
+    chosen = t.copy(half, label="chosen logits")
+    nll = t.hold(cross_entropy(t, chosen), chosen)
+    scored = t.select(logits, (b, s - 1, vocab), "slice of pairs")
+    per_token = t.op(
+        "log-probabilities",
+        (scored,),
+        (b, s - 1),
+        F32,
+        saves=(scored,),
+        label="log-probabilities of tokens",
+    )
+    return t.op("sum", (nll, per_token), (), F32, label="loss")
 
 
 def _upcast_in_model(t: Tape, logits: Value) -> Value:

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from math import prod
 
 from vramcast.errors import InvariantError
-from vramcast.models.record.dims import Number
+from vramcast.models.record.dims import Number, maximum, minimum
 from vramcast.models.record.recorder import Recorder
 from vramcast.models.record.regime import Lora, Quantized, Regime
 from vramcast.models.record.values import BOOL, F16, F32, Dtype, Param, Value, promote
@@ -56,6 +56,31 @@ class Ops(Recorder):
         dtype = promote(a.dtype, b.dtype)
         same_dtype = a.dtype == b.dtype
         return self.op("add", (a, b), a.shape, dtype, label=label, passes_grad=same_dtype)
+
+    def add_in_place(self, a: Value, b: Value, label: str = "sum") -> Value:
+        """`a += b`: no bytes. The gradient passes to a, and to b in b's own dtype."""
+        if b.dtype != a.dtype:
+            b = self._alias(b, a.dtype)
+        output = self._alias(a, a.dtype, label)
+        output.requires_grad = a.requires_grad or b.requires_grad
+        op = self.ops()[-1]
+        op.name, op.inputs, op.passes_grad = "add_", (a, b), True
+        return output
+
+    def add_rows_in_place(self, a: Value, rows: Value, index: Value, label: str = "sum") -> Value:
+        """`a.index_add_(0, index, rows)`: no bytes; index and rows are saved. The gradient passes to a; that of rows is
+        picked out of it."""
+        rows = self._alias(rows, rows.dtype)
+        if rows.requires_grad:
+            self.ops()[-1].saved = (index.storage, rows.storage)
+        return self.add_in_place(a, rows, label)
+
+    def _alias(self, x: Value, dtype: Dtype, label: str = "") -> Value:
+        """x read in another dtype inside a kernel; its gradient is cast back."""
+        output = self.view(x, x.shape)
+        output.dtype, output.label = dtype, label or x.label
+        self.ops()[-1].passes_grad = False
+        return output
 
     def scale(self, x: Value, label: str = "scaled") -> Value:
         """Times or plus a constant: nothing saved."""
@@ -128,7 +153,7 @@ class Ops(Recorder):
             return self._multiply_quantized(quantized, x, weight, bias, out, label)
         x, weight = self.autocast(x), self.autocast(weight)
         saves = saved_factors(x, weight)
-        return self._linear_op(x, weight, bias, out, label, saves, dequantized_bytes=0)
+        return self._linear_op(x, weight, bias, out, label, saves)
 
     def _multiply_quantized(
         self,
@@ -141,13 +166,22 @@ class Ops(Recorder):
     ) -> Value:
         """The weight is dequantised in forward and once more in backward."""
         input_dtype = x.dtype
-        dequantized_bytes = weight.nbytes * (2 if quantized.via_half else 1)
         x = self.cast(x, weight.dtype)
         saves = saved_factors(x, weight)
         if quantized.graph_keeps_input and x.requires_grad:
             saves = (x,)
             x.storage.kept_by_graph = True
-        y = self._linear_op(x, weight, bias, out, label, saves, dequantized_bytes)
+        made = _rows_at_a_time(quantized, x, weight) * out * weight.dtype.nbytes
+        y = self._linear_op(
+            x,
+            weight,
+            bias,
+            out,
+            label,
+            saves,
+            forward_temp_bytes=_dequantized_bytes(quantized, weight, made),
+            backward_temp_bytes=_dequantized_bytes(quantized, weight, x.nbytes),
+        )
         return self.cast(y, input_dtype)  # bitsandbytes' Linear4bit.forward ends with .to(x.dtype)
 
     def _linear_op(
@@ -158,7 +192,8 @@ class Ops(Recorder):
         out: int,
         label: str,
         saves: tuple[Value, ...],
-        dequantized_bytes: Number,
+        forward_temp_bytes: Number = 0,
+        backward_temp_bytes: Number = 0,
     ) -> Value:
         return self.op(
             "linear",
@@ -168,8 +203,8 @@ class Ops(Recorder):
             saves=saves,
             label=label,
             flops=2 * prod(x.shape) * out,
-            forward_temp_bytes=dequantized_bytes,
-            backward_temp_bytes=dequantized_bytes,
+            forward_temp_bytes=forward_temp_bytes,
+            backward_temp_bytes=backward_temp_bytes,
         )
 
     # ---- adapters' own matrices
@@ -183,7 +218,12 @@ class Ops(Recorder):
     def has_adapter(self, name: str, kind: str) -> bool:
         """Does the job put an adapter on this module or parameter of the open scope?"""
         lora = self.regime.lora
-        return lora is not None and lora.matches(self.layer_path(name), kind)
+        if lora is None:
+            return False
+        if not lora.by_layer:
+            return lora.matches(self.layer_path(name), kind)
+        matches = lora.matches
+        return self.decide(self.path(name), lambda full_name: matches(full_name, kind))
 
     def adapter_param(self, name: str, shape: tuple[int, ...]) -> Value:
         param = Param(name=self.path(name), shape=shape, kind="adapter", dtype=self.lora.dtype)
@@ -222,13 +262,16 @@ class Ops(Recorder):
         yield
         self._in_decoder = False
 
-    def update_kv_cache(self, x: Value) -> Value:
-        """Keys or values as attention sees them after past_key_values.update()."""
+    def update_kv_cache(self, x: Value, dtype: Dtype | None = None) -> Value:
+        """Keys or values as attention sees them after past_key_values.update(), which joins them to an empty tensor of
+        that dtype if it copies."""
         if not self._in_decoder or self.regime.kv_cache == "none":
             return x
         if self.regime.kv_cache == "copy":
-            x = self.copy(x, label="kv cache")
+            joined = promote(x.dtype, dtype or x.dtype)
+            x = self.op("cat", (x,), x.shape, joined, label="kv cache")
         x.storage.is_cache = True
+        self.note_cached(x)
         return x
 
 
@@ -237,6 +280,23 @@ def saved_factors(a: Value, b: Value) -> tuple[Value, ...]:
     if a.requires_grad:
         return (a, b) if b.requires_grad else (b,)
     return (a,) if b.requires_grad else ()
+
+
+def _dequantized_bytes(quantized: Quantized, weight: Value, made: Number) -> Number:
+    """Beside the product and what it makes: the weight as it is multiplied. What it was cast from has gone by then, and
+    counts where it is larger than what comes after it."""
+    if quantized.loaded in (None, weight.dtype):
+        return weight.nbytes
+    loaded = weight.nbytes // weight.dtype.nbytes * quantized.loaded.nbytes
+    return weight.nbytes + maximum(loaded - made, 0)
+
+
+def _rows_at_a_time(quantized: Quantized, x: Value, weight: Value) -> Number:
+    """Of one product: all, unless the head takes some positions after the others."""
+    is_head = weight.param is not None and weight.param.kind == "head"
+    if quantized.head_chunk is None or not is_head:
+        return prod(x.shape[:-1])
+    return prod(x.shape[:-2]) * minimum(x.shape[-2], quantized.head_chunk)
 
 
 def _is_quantized(param: Param) -> bool:

@@ -37,6 +37,8 @@ class Sizes:
     images: Number = 1  # images per sample
     # For a grid of lengths, which are all on one side: are they as long as the model's window?
     beyond_window: bool | None = None
+    # For a grid of batches, which are all on one side: is it a single sample?
+    one_sample: bool | None = None
     # Tokens that the language model sees per image; None: as the family computes.
     image_tokens: Number | None = None
 
@@ -75,6 +77,8 @@ class Program:
     masks: Masks = NO_MASKS  # what sliding windows ask for
     # Tied names that checkpoints store, and older transformers builds, on their own.
     stored_apart: tuple[str, ...] = ()
+    # What `outputs` has beside the logits: an encoder's last hidden state.
+    returned: tuple[Value, ...] = ()
     # What was computed from these sections before; shared by the stages of a pipeline.
     cache: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -139,6 +143,10 @@ class Program:
         for param in self.cache[key][1]:
             if tied or param.tied_to is None:
                 yield param
+
+    def cached(self) -> list[Value]:
+        """One value for each tensor of past_key_values."""
+        return [value for placed in self.sections for value in placed.section.cached]
 
     @property
     def checkpoint_elements(self) -> int:

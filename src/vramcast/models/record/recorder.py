@@ -20,11 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from vramcast.errors import InvariantError
 from vramcast.models.record.dims import Number
-from vramcast.models.record.regime import Regime, everything
+from vramcast.models.record.regime import Copies, Regime
 from vramcast.models.record.values import (
     F32,
     Dtype,
@@ -49,6 +50,8 @@ class Recorder:
         self._section: Section | None = None
         self._layer: int | None = None
         self._held_in_layer: list[Value] = []
+        # The name of a copy's parameter → what it was copied from.
+        self._originals: dict[str, Value] = {}
 
     # ---- names
 
@@ -73,6 +76,7 @@ class Recorder:
         """A section that occurs once: embeddings, a stem, the head. Set its `outputs` before it closes."""
         with self._open(Section(name=name, inputs=inputs)) as section:
             yield section
+        _keep_leaves(section)
         self.sections.append(PlacedSection(section))
 
     @contextmanager
@@ -111,17 +115,25 @@ class Recorder:
 
     def _find_same_layer(self, earlier: list[tuple[int, Section]], index: int) -> Section | None:
         """The recording of the latest earlier layer with the same trainable parameters."""
-        if self.regime.trainable is everything:
+        if not self.regime.differs_by_layer:
             return earlier[-1][1] if earlier else None
         for earlier_index, section in reversed(earlier):
-            trained_there = self._trainable_params(section, earlier_index)
-            if trained_there == self._trainable_params(section, index):
+            trained_there = self._decisions(section, earlier_index)
+            if trained_there == self._decisions(section, index):
                 return section
         return None
 
-    def _trainable_params(self, section: Section, index: int) -> list[bool]:
+    def _decisions(self, section: Section, index: int) -> list[bool]:
+        """What the job decides about the section's parameters and modules by their names."""
         is_trainable = self.regime.trainable
-        return [is_trainable(name_in_layer(param.name, index)) for param in section.params]
+        named = [is_trainable(name_in_layer(param.name, index)) for param in section.params]
+        return named + [asks(name_in_layer(name, index)) for name, asks in section.asked]
+
+    def decide(self, name: str, asks: Callable[[str], bool]) -> bool:
+        """A decision by the full name of something in the open section, which is asked again for every layer."""
+        if self._section is not None:
+            self._section.asked.append((name, asks))
+        return asks(name_in_layer(name, self._layer))
 
     def _record_layer(
         self, body: Callable[[Value, Any], Value], x: Value, kind: Any, index: int
@@ -164,6 +176,14 @@ class Recorder:
         yield
         self.regime = regime
 
+    def note_cached(self, x: Value) -> None:
+        """The open section's past_key_values have x."""
+        self._open_section("cache").cached.append(x)
+
+    def hand_through(self, x: Value) -> None:
+        """The layer returns x too, for the next layer to take."""
+        self._open_section("hand through").handed_through.append(x)
+
     # ---- inputs and parameters
 
     def input(self, label: str, shape: tuple[Number, ...], dtype: Dtype) -> Value:
@@ -174,13 +194,50 @@ class Recorder:
 
     def param(self, name: str, shape: tuple[int, ...], kind: str, *, frozen: bool = False) -> Value:
         """Declare a parameter of the open section. `frozen`: the model itself keeps it from training."""
+        copied = self._copied_module() if self.regime.copies else None
+        if copied is not None:
+            return self._param_of_copy(*copied, name, shape, kind)
         regime = self.regime
         template = self.path(name)
         full_name = name_in_layer(template, self._layer)
-        dtype = F32 if regime.upcast(full_name, kind) else regime.weights
-        trainable = regime.lora is None and regime.trainable(full_name) and not frozen
-        param = Param(name=template, shape=shape, kind=kind, dtype=dtype, trainable=trainable)
+        trainable = not regime.freezes_model and regime.trainable(full_name) and not frozen
+        dtype = regime.weights if trainable else regime.frozen or regime.weights
+        param = Param(
+            name=template,
+            shape=shape,
+            kind=kind,
+            dtype=F32 if regime.upcast(full_name, kind) else dtype,
+            trainable=trainable,
+            stored_bytes=prod(map(int, shape)) if regime.fp8_weights and kind == "linear" else None,
+        )
         return self.declare(param)
+
+    def _copied_module(self) -> tuple[Copies, str] | None:
+        """The outermost module around the open scope of which a copy is trained, with its name."""
+        parts = [part for scope in self._scopes for part in scope.split(".") if part]
+        for copies in self.regime.copies:
+            for length in range(1, len(parts) + 1):
+                module = ".".join(parts[:length])
+                if self.decide(module, copies.matches):
+                    return copies, module
+        return None
+
+    def _param_of_copy(
+        self, copies: Copies, module: str, name: str, shape: tuple[int, ...], kind: str
+    ) -> Value:
+        """The frozen parameter, and the copy's, which the code sees."""
+        inside = self.path(name).removeprefix(module)
+        regime = self.regime
+        stored = regime.frozen or regime.weights
+        frozen_name = f"{module}.{copies.frozen}{inside}"
+        raised = regime.upcast(name_in_layer(frozen_name, self._layer), kind)
+        dtype = F32 if raised else stored
+        original = self.declare(
+            Param(name=frozen_name, shape=shape, kind=kind, dtype=dtype, trainable=False)
+        )
+        trained_name = f"{module}.{copies.trained}{inside}"
+        self._originals[trained_name] = original
+        return self.declare(Param(name=trained_name, shape=shape, kind=kind, dtype=dtype))
 
     def declare(self, param: Param) -> Value:
         """Add a parameter to the open section."""
@@ -192,6 +249,20 @@ class Recorder:
         """Give a parameter a second name."""
         if value.param is None or self._section is None:
             raise InvariantError(f"{name} can only be tied to a parameter, inside a section")
+        value = self._originals.get(value.param.name, value)  # a copy is tied to nothing
+        assert value.param is not None
+        copied = self._copied_module() if self.regime.copies else None
+        if copied is not None:
+            copies, module = copied
+            inside = self.path(name).removeprefix(module)
+            tied_name, trained_name = (
+                f"{module}.{copies.frozen}{inside}",
+                f"{module}.{copies.trained}{inside}",
+            )
+            self._section.params.append(
+                replace(value.param, name=tied_name, tied_to=value.param.name)
+            )
+            return self.declare(replace(value.param, name=trained_name, trainable=True))
         tied = replace(value.param, name=self.path(name), tied_to=value.param.name)
         self._section.params.append(tied)
         return value
@@ -240,7 +311,13 @@ class Recorder:
         )
         return output
 
-    def select(self, x: Value, shape: tuple[Number, ...]) -> Value:
+    def expand(self, x: Value, shape: tuple[Number, ...]) -> Value:
+        """x repeated without bytes (a stride of zero). Backward sums in a new tensor."""
+        output = self.view(x, shape)
+        self._open_section("expand").ops[-1].passes_grad = False
+        return output
+
+    def select(self, x: Value, shape: tuple[Number, ...], name: str = "select") -> Value:
         """Part of x (some columns, the first token): a view forward; backward, a new tensor as large as x."""
         section = self._open_section("select")
         output = Value(
@@ -252,10 +329,15 @@ class Recorder:
             is_slice=True,
             sequence_sharded=x.sequence_sharded,
         )
-        section.ops.append(Op(name="select", module=self.path(), inputs=(x,), output=output))
+        section.ops.append(Op(name=name, module=self.path(), inputs=(x,), output=output))
         return output
 
     # ---- what Python variables hold
+
+    def read(self, x: Value) -> None:
+        """Something still refers to x here, whichever section made it."""
+        nothing = Value((), x.dtype, label=x.label, owner=x.storage)
+        self.ops().append(Op(name="read", module=self.path(), inputs=(x,), output=nothing))
 
     def hold(self, x: Value, *held: Value) -> Value:
         """Give x back. Local variables of the code (`attn_output`) still hold `held` when the last op runs."""
@@ -266,6 +348,14 @@ class Recorder:
         """A variable of the layer's own code holds x until the layer returns."""
         if self.regime.code == "transformers":
             self._held_in_layer.append(x)
+
+
+def _keep_leaves(section: Section) -> None:
+    """The graph holds its leaves. One that the section returns is held by the next section's checkpoint anyway."""
+    for op in section.ops:
+        if op.output.is_leaf and op.output is not section.outputs[0]:
+            op.output.kept_by_graph = True
+            op.saved = (op.output,)
 
 
 def _storages(values: tuple[Value, ...]) -> tuple[Value, ...]:

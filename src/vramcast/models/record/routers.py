@@ -26,6 +26,8 @@ class Experts:
     bias: bool = False
     transposed: bool = False  # weights stored [experts, in, out]
     clamped_gate: bool = False  # gpt-oss: interleaved columns, clamps, (up + 1) · gate · sigmoid
+    # The linear layers of one expert where each expert is a module: gate, up and down.
+    projections: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ def chosen_softmax_router(t: Tape, name: str, x: Value, e: Experts) -> Routing:
 
 
 def router_logits(t: Tape, name: str, x: Value, e: Experts) -> Value:
+    if t.regime.experts == "modules":  # an nn.Linear like any other
+        return t.linear(name, x, e.num, label="router logits")
     if not t.has_adapter(name, "router"):
         return t.linear(name, x, e.num, label="router logits", kind="router")
     with t.scope(name):

@@ -14,8 +14,11 @@ The records are in `values` and `regime`; whoever records needs them all, so the
 
 from __future__ import annotations
 
+from typing import Any
+
 from vramcast.models.record.activations import activate
-from vramcast.models.record.adapters import add_adapter
+from vramcast.models.record.adapters import Linear, adapt
+from vramcast.models.record.dims import Number
 from vramcast.models.record.fused_loss import fused_linear_cross_entropy
 from vramcast.models.record.ops import Ops
 from vramcast.models.record.regime import WHOLE, Lora, Quantized, Regime, Split
@@ -37,6 +40,7 @@ from vramcast.models.record.values import (
     name_in_layer,
     promote,
 )
+from vramcast.models.record.virtual_tokens import put_before
 
 __all__ = [
     "BF16",
@@ -71,14 +75,31 @@ REPLICATED_KINDS = ("router", "classifier")  # linears that tensor parallelism d
 class Tape(Ops):
     """Records a model's forward pass as one rank of a job runs it."""
 
-    def __init__(self, regime: Regime) -> None:
+    def __init__(self, regime: Regime, *, one_sample: bool | None = None) -> None:
         super().__init__(regime)
+        self._one_sample = one_sample
+        # Where a grid has batches of one sample, which take other tensors than the several that are recorded.
+        self.points_of_one_sample: Any = None
         # id(x) → x and what was gathered from it; x is kept so that no other value can have its id.
         self._gathered: dict[int, tuple[Value, Value]] = {}
+        self._head_input: Value | None = None
+        self._held_by_peft: tuple[Value, ...] = ()  # labels and mask with places for virtual tokens
 
     def activation(self, x: Value, kind: str, label: str = "activated") -> Value:
         """gelu, silu, tanh … and what else configs name."""
         return activate(self, x, kind, label)
+
+    def has_several_samples(self, batch: Number) -> bool:
+        """Where code asks for more than one sample. In a grid that has both, several: whoever prices the grid records
+        the points of one sample on their own."""
+        if self._one_sample is not None:
+            return not self._one_sample
+        if isinstance(batch, int):
+            return batch != 1
+        several = batch != 1
+        if several.any() and not several.all():
+            self.points_of_one_sample = ~several
+        return bool(several.any())
 
     # ---- linear
 
@@ -93,12 +114,19 @@ class Tape(Ops):
         label: str = "",
         transposed: bool = False,
         kind: str = "linear",
-        adapt: bool = True,
+        adapted: bool = True,
     ) -> Value:
         """nn.Linear (or Conv1D when transposed), with whatever adapter and quantisation the regime puts on it.
-        `weight`: tied to this one. `adapt=False`: the caller writes its own adapter."""
+        `weight`: tied to this one. `adapted=False`: the caller writes its own adapter."""
+        if kind == "head":
+            self._head_input = x
+
+        def base(x: Value) -> Value:
+            with self.scope("base_layer"):
+                return self._multiply_with_collectives(x, w, b, out, label or name, kind)
+
         with self.scope(name):
-            has_adapter = adapt and self.has_adapter("", kind)
+            has_adapter = adapted and self.has_adapter("", kind)
             quantizable_name = self.layer_path()
             with self.scope("base_layer" if has_adapter else ""):
                 if weight is not None:
@@ -114,8 +142,16 @@ class Tape(Ops):
                         else fused_linear_cross_entropy
                     )
                     return fused_loss(self, self._gather_sequence(x), w)
-                y = self._multiply_with_collectives(x, w, b, out, label or name, kind)
-            return add_adapter(self, x, y, out) if has_adapter else y
+                if not has_adapter:
+                    return self._multiply_with_collectives(x, w, b, out, label or name, kind)
+            return adapt(self, Linear(x=x, weight=w, bias=b, out=out, transposed=transposed), base)
+
+    def use_head_input(self) -> None:
+        """`hidden_states` in the forward of a model with a head holds it until that returns, with the loss."""
+        if self._head_input is not None:
+            self.read(self._head_input)
+        for held in self._held_by_peft:
+            self.read(held)
 
     def _linear_weight(self, size: tuple[int, int], full_name: str, kind: str) -> Value:
         quantized = self.regime.quantized
@@ -198,7 +234,9 @@ class Tape(Ops):
     def embed(self, weight: Value, ids: Value, label: str = "") -> Value:
         """Look up: saves the indices; backward makes a dense gradient of the whole weight. Without a label these are
         the word embeddings."""
-        shape = (*ids.shape, weight.shape[1])
+        virtual = self.regime.virtual_tokens if not label else None
+        places = ids.shape if virtual is None else (ids.shape[0], ids.shape[1] - virtual.count)
+        shape = (*places, weight.shape[1])
         x = self.op(
             "embedding",
             (weight, ids),
@@ -209,10 +247,14 @@ class Tape(Ops):
         )
         if not label:
             x = self.require_input_grads(x)
+        if virtual is not None:
+            x, self._held_by_peft = put_before(self, x, virtual)
         return self._scatter_sequence(x) if self.regime.split.sequence_parallel else x
 
     def require_input_grads(self, x: Value) -> Value:
-        """x is the output of get_input_embeddings(), which enable_input_require_grads() hooks."""
+        """x is the output of get_input_embeddings(), which enable_input_require_grads() hooks. Where the embeddings are
+        frozen x becomes a leaf of the graph, which holds it and its gradient as long as the graph lives."""
         if self.regime.input_grads and self.regime.grad:
+            x.is_leaf = not x.requires_grad
             x.requires_grad = True
         return x

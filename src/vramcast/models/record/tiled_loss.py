@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from math import prod
 
-from vramcast.models.record.dims import Number, minimum
+from vramcast.errors import InputError
+from vramcast.models.record.dims import Number, maximum, minimum
 from vramcast.models.record.ops import Ops
 from vramcast.models.record.values import BOOL, F32, I64, Dtype, Value
 
@@ -24,10 +25,20 @@ TILE_COLUMNS = 32768
 SUMS_PER_ROW = 7  # running maximum, sums and target logit in fp32
 
 
+def check_words(x: Value, loss: str) -> None:
+    """Raise InputError unless x has a row for every word."""
+    if len(x.shape) != 3:
+        raise InputError(
+            f"loss {loss} scores one word after the other, and this model's head gives one answer per sample: leave "
+            "out --loss"
+        )
+
+
 def tiled_cross_entropy(t: Ops, x: Value, weight: Value) -> Value:
     """The loss of x (the last hidden state) under the head's weight of shape [vocabulary, width]."""
+    check_words(x, "tiled")
     b, s, width = x.shape
-    num_rows = b * (s - 1)
+    num_rows = b * _scored(t, s)
     mask = Value((b, s - 1), BOOL, label="which tokens have a label")
     labels = Value((num_rows,), I64, label="labels of the rows")
     shifted = t.select(x, (b, s - 1, width))
@@ -40,6 +51,11 @@ def tiled_cross_entropy(t: Ops, x: Value, weight: Value) -> Value:
     )
     loss = t.op("sum", (per_token,), (), F32, label="loss")
     return t.hold(loss, per_token, x)  # `backbone_outputs` has the hidden state still
+
+
+def _scored(t: Ops, s: Number) -> Number:
+    """Tokens of a sample that have a label: none of the prompt, and never the first."""
+    return s - s // 2 if t.regime.is_half_prompt else maximum(s - max(t.regime.prompt, 1), 1)
 
 
 def _log_probs(t: Ops, rows: Value, weight: Value, labels: Value) -> Value:

@@ -18,7 +18,7 @@ storage, so that the two together are 80 bytes as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import prod
 
@@ -111,6 +111,7 @@ class Value:
     param: Param | None = None
     copy_of: Param | None = None  # a low-precision copy of a weight
     is_slice: bool = False  # a view of part of its storage
+    is_leaf: bool = False  # of the graph, though no parameter
     is_cache: bool = False  # past_key_values holds it too
     is_handed_on: bool = (
         False  # what the loop's variable `outputs` holds instead of the model's own
@@ -155,6 +156,8 @@ class Op:
     held_by_locals: tuple[Value, ...] = ()  # by local variables of the code, at least until this op
     # The product adds the weight's gradient to a buffer; it never exists on its own.
     adds_weight_grad: bool = False
+    # By whoever called the model, when autocast has ended and its copies of weights are gone.
+    by_caller: bool = False
     flops: Number = 0
     # Selective checkpointing saves the output; None: if it is a matrix product.
     saved_by_selective: bool | None = None
@@ -170,6 +173,10 @@ class Section:
     ops: list[Op] = field(default_factory=list)
     params: list[Param] = field(default_factory=list)
     outputs: tuple[Value, ...] = ()
+    cached: list[Value] = field(default_factory=list)  # keys and values in past_key_values
+    handed_through: list[Value] = field(default_factory=list)  # returned as they came, for the next
+    # Names for which the job decided something, and by which rule: layers that are decided alike are one section.
+    asked: list[tuple[str, Callable[[str], bool]]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
