@@ -5,7 +5,7 @@ parsed or checked. Only words with one meaning are known here; what is left is r
 values that exist.
 
     translate({"batch-size": "4", "qlora": True, "gpu": "8xh100"})
-    → {"batch": "4", "quantize": "nf4", "lora-rank": 16, "gpu": "h100", "gpus": 8}
+    → {"batch": "4", "tuning": "qlora", "gpu": "h100", "gpus": 8}
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from vramcast.errors import InputError
-
-RANK = 16  # PEFT's examples, TRL's ModelConfig.lora_r, unsloth's notebooks
 
 # Other names of a key, as the frameworks call it.
 KEYS = {
@@ -58,14 +56,43 @@ KEYS = {
     "expert-parallel-size": "ep",
     "expert-model-parallel-size": "ep",
     "ref-model": "reference",
+    "adapter-dtype": "lora-dtype",
+    "adapter-rank": "lora-rank",
+    "peft-type": "adapter",
+    "num-virtual-tokens": "virtual-tokens",
+    "oft-block-size": "adapter-block",
+    "boft-block-size": "adapter-block",
+    "encoder-hidden-size": "prompt-hidden",
+    "gradient-dtype": "grad-dtype",
+    "grad-accum-dtype": "grad-dtype",
+    "main-grads-dtype": "grad-dtype",
+    "main-params-dtype": "master-dtype",
+    "optimizer-dtype": "state-dtype",
+    "num-labels": "labels",
+    "mem-fraction-static": "gpu-memory-utilization",
+    "cuda-memory-fraction": "gpu-memory-utilization",
+    "ctx-size": "max-model-len",
+    "n-ctx": "max-model-len",
+    "max-total-tokens": "max-model-len",
+    "max-running-requests": "max-num-seqs",
+    "parallel": "max-num-seqs",
+    "chunked-prefill-size": "max-num-batched-tokens",
+    "max-batch-prefill-tokens": "max-num-batched-tokens",
+    "ubatch-size": "max-num-batched-tokens",
+    "cache-type": "kv-cache-dtype",
+    "n-gpu-layers": "gpu-layers",
+    "ngl": "gpu-layers",
+    "n-cpu-moe": "cpu-moe-layers",
+    "tp-size": "tp",
+    "pp-size": "pp",
 }
 
 # Switches that say several keys at once. A key that is said beside them wins.
 SWITCHES: dict[str, dict[str, Any]] = {
-    "lora": {"lora-rank": RANK},
-    "qlora": {"quantize": "nf4", "lora-rank": RANK},
-    "load-in-4bit": {"quantize": "nf4", "lora-rank": RANK},
-    "load-in-8bit": {"quantize": "int8", "lora-rank": RANK},
+    "lora": {"tuning": "lora"},
+    "qlora": {"tuning": "qlora"},
+    "load-in-4bit": {"tuning": "qlora"},
+    "load-in-8bit": {"tuning": "lora", "quantize": "int8"},
     "gradient-checkpointing": {"checkpointing": "full"},
     "use-liger-kernel": {"loss": "fused", "kernels": ("norm", "rope", "mlp")},
     "liger": {"loss": "fused", "kernels": ("norm", "rope", "mlp")},
@@ -73,10 +100,13 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "bf16": {"precision": "bf16"},
     "fp16": {"precision": "fp16"},
     "fsdp": {"strategy": "fsdp2"},
+    "grad-reduce-in-bf16": {"grad-dtype": "bf16"},
+    "fp8-param-gather": {"fp8-gather": True},
+    "disable-cuda-graph": {"enforce-eager": True},
 }
 SWITCH_HELP = {
-    "lora": f"LoRA of rank {RANK}",
-    "qlora": f"LoRA of rank {RANK} over 4-bit weights",
+    "lora": "LoRA, of the framework's usual rank",
+    "qlora": "LoRA over 4-bit weights",
     "gradient-checkpointing": "checkpointing full",
     "liger": "Liger's kernels: loss fused, kernels norm,rope,mlp",
 }
@@ -93,6 +123,18 @@ VALUES: dict[str, dict[str, str | None]] = {
         "xformers": "efficient",
         "mem-efficient": "efficient",
     },
+    "adapter": {
+        "rslora": "lora",
+        "dora": "lora",
+        "qlora": "lora",
+        "pissa": "lora",
+        "prompt-tuning": "prompt",
+        "prefix-tuning": "prefix",
+        "prompt-encoder": "p-tuning",
+        "ptuning": "p-tuning",
+        "lntuning": "ln-tuning",
+        "layernorm": "ln-tuning",
+    },
     "checkpointing": {"true": "full", "on": "full", "false": "none", "off": "none", "unsloth": "offload"},
     "loss": {"liger": "fused"},
     "optimizer": {
@@ -105,6 +147,15 @@ VALUES: dict[str, dict[str, str | None]] = {
         "paged-adamw-32bit": "paged-adamw",
         "paged-adamw8bit": "paged-adamw-8bit",
         "lion-32bit": "lion",
+        "adamw-torch-8bit": "adamw-torchao-8bit",
+        "adamw-torch-4bit": "adamw-torchao-4bit",
+        "ao-adamw-8bit": "adamw-torchao-8bit",
+        "ao-adamw-4bit": "adamw-torchao-4bit",
+        "lion8bit": "lion-8bit",
+        "paged-lion-32bit": "paged-lion",
+        "paged-ademamix-32bit": "paged-ademamix",
+        "schedule-free": "schedule-free-adamw",
+        "apollo-adamw": "apollo",
         "galore-adamw": "galore",
     },
     "precision": {
@@ -119,7 +170,16 @@ VALUES: dict[str, dict[str, str | None]] = {
         "bf16": None,
         "bfloat16": None,
     },
-    "quantize": {"4bit": "nf4", "4-bit": "nf4", "8bit": "int8", "8-bit": "int8"},
+    "quantize": {
+        "4bit": "nf4",
+        "4-bit": "nf4",
+        "8bit": "int8",
+        "8-bit": "int8",
+        "bitsandbytes": "nf4",
+        "awq-marlin": "awq",
+        "gptq-marlin": "gptq",
+    },
+    "engine": {"llama-cpp": "llama.cpp", "llamacpp": "llama.cpp", "llama-server": "llama.cpp"},
     "strategy": {
         "fsdp": "fsdp2",
         "full-shard": "fsdp2",
@@ -138,10 +198,12 @@ VALUES: dict[str, dict[str, str | None]] = {
 BESIDE: dict[tuple[str, str], dict[str, Any]] = {
     ("optimizer", "adamw-torch-fused"): {"optimizer-impl": "fused"},
     ("optimizer", "adamw-torch"): {"optimizer-impl": "foreach"},
+    ("adapter", "dora"): {"dora": True},
+    ("adapter", "qlora"): {"tuning": "qlora"},
 }
-LENGTHS = ("seq", "target-seq", "longest-seq", "mean-seq", "rollout-tokens")
+LENGTHS = ("seq", "target-seq", "longest-seq", "mean-seq", "rollout-tokens", "max-model-len")
 CARD_SIZE = re.compile(r"(\d+)\s*[gG]")  # a card of "24 GB" has 24 GiB
-MANY_GPUS = re.compile(r"(\d+)\s*[x×*]\s*([A-Za-z].*)")
+GGUF_TYPE = re.compile(r"i?q[1-8](_\w+)?|tq[12]_0|mxfp4_moe|b?f16|f32")
 THOUSANDS = re.compile(r"(\d+)[kK]")
 
 
@@ -159,7 +221,18 @@ def translate(values: Mapping[str, Any]) -> dict[str, Any]:
     for name in SWITCHES:
         if _is_on(values.get(name)):
             said = {**SWITCHES[name], **said}
-    return _with_values(said)
+    return _with_values(_with_gguf(said))
+
+
+def _with_gguf(said: dict[str, Any]) -> dict[str, Any]:
+    """`--quantize Q4_K_M` names a file of llama.cpp."""
+    word = str(said.get("quantize", "")).lower()
+    if GGUF_TYPE.fullmatch(word):
+        rest = {key: value for key, value in said.items() if key != "quantize"}
+        return {"gguf": word, **rest}
+    if isinstance(said.get("gguf"), str):
+        return {**said, "gguf": said["gguf"].lower()}
+    return said
 
 
 def _is_on(value: Any) -> bool:
@@ -175,16 +248,34 @@ def _with_values(said: dict[str, Any]) -> dict[str, Any]:
             beside |= BESIDE.get((key, word), {})
         if key in LENGTHS and isinstance(value, str):
             said[key] = _tokens(value)
-    many = MANY_GPUS.fullmatch(str(said.get("gpu", "")).strip())
-    if many is not None:
-        if str(said.get("gpus", many[1])) != many[1]:
-            raise InputError(f"gpu {said['gpu']} and gpus {said['gpus']} differ: give one of them")
-        beside["gpus"] = int(many[1])
-        said["gpu"] = many[2]
+    if isinstance(said.get("gpu"), str):
+        beside |= _count_cards(said)
     size = CARD_SIZE.fullmatch(str(said.get("gpu", "")).strip())
     if size is not None:
         said["gpu"] = f"{size[1]}GiB"
     return {**beside, **said}
+
+
+def _count_cards(said: dict[str, Any]) -> dict[str, Any]:
+    """How many cards the name says, beside which one. Of a machine some may be used, or several machines."""
+    # Upward and here: a machine's name is two of the Job's words, and the catalog is read only when a card is named.
+    from vramcast.catalog.hardware import count_cards
+
+    text = said["gpu"]
+    cards = count_cards(text)
+    said["gpu"] = cards.card
+    if cards.count is None:
+        return {}
+    gpus = str(said.get("gpus", cards.count))
+    per_node = cards.per_node or cards.count
+    is_part = cards.per_node is not None and gpus.isdecimal() and 0 < int(gpus) < per_node
+    is_several = cards.per_node is not None and gpus.isdecimal() and int(gpus) % per_node == 0
+    if gpus != str(cards.count) and not is_part and not is_several:
+        raise InputError(f"gpu {text} and gpus {gpus} differ: give one of them")
+    beside: dict[str, Any] = {"gpus": cards.count}
+    if cards.per_node is not None and int(gpus) > cards.per_node:
+        beside["gpus-per-node"] = cards.per_node
+    return beside
 
 
 def _tokens(text: str) -> str | int:

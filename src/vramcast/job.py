@@ -7,6 +7,7 @@ them from here. None means "not said": the engine then decides, and the report s
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,6 @@ from typing import Any
 from vramcast.errors import InputError, unknown
 from vramcast.everyday_words import translate
 from vramcast.ledger import Word
-from vramcast.sample_lengths import read_sample_lengths
 from vramcast.units import parse_count
 
 
@@ -41,6 +41,11 @@ MOST_GPUS = 2**20
 MOST_HIDDEN = 1000
 MOST_SCORES = 10**16  # batch × tokens²: what they take must be counted in 64 bits
 
+# 2.13, 2.8.0a1, 5.0.0.dev0, 2.4.0+cu121
+VERSION = re.compile(
+    r"\d{1,4}(\.\d{1,4})*(\.?(a|b|rc|alpha|beta|dev|post)\d{0,9})*([+-][\w.+-]{1,40})?"
+)
+
 OPTIMIZERS = (
     "adamw",
     "adam",
@@ -59,6 +64,17 @@ OPTIMIZERS = (
     "galore",
     "adam-mini",
     "lomo",
+    "adamw-torchao-8bit",
+    "adamw-torchao-4bit",
+    "lion-8bit",
+    "paged-lion",
+    "paged-lion-8bit",
+    "ademamix",
+    "ademamix-8bit",
+    "paged-ademamix",
+    "paged-ademamix-8bit",
+    "schedule-free-adamw",
+    "apollo",
 )
 FRAMEWORKS = (
     "plain",
@@ -71,7 +87,43 @@ FRAMEWORKS = (
     "litgpt",
     "megatron",
     "deepspeed",
+    "llama-factory",
+    "axolotl",
+    "ms-swift",
+    "unsloth",
+    "verl",
+    "openrlhf",
+    "nemo",
 )
+ENGINES = ("vllm", "sglang", "tgi", "llama.cpp")
+# Formats of weights that serving engines read. Training knows the first four of `QUANTIZE`.
+TRAINED_OVER = ("none", "int8", "nf4", "nf4-double")
+SERVED_IN = (
+    "fp8",
+    "fp8-block",
+    "w8a8",
+    "awq",
+    "gptq",
+    "gptq-int8",
+    "mxfp4",
+    "nvfp4",
+)
+QUANTIZE = (*TRAINED_OVER, *SERVED_IN)
+OF_TRL = (
+    "dpo",
+    "kto",
+    "orpo",
+    "reward",
+    "grpo",
+    "ppo",
+)  # tasks that transformers' Trainer has no loss for
+# What is trained beside frozen weights, as PEFT makes it; the last one adds whole blocks.
+LOW_RANK = ("lora", "vera", "loha", "lokr", "adalora")
+PROMPTS = ("prompt", "prefix", "p-tuning")
+ROTATIONS = ("oft", "boft")
+LLAMA_PRO = "llama-pro"
+ADAPTERS = (*LOW_RANK, *ROTATIONS, "ia3", "ln-tuning", *PROMPTS, LLAMA_PRO)
+DTYPES = ("fp32", "bf16", "fp16")
 LOOPS = ("plain", "retain-graph", "aux-outputs", "one-pass", "joint", "scores-only")
 PLACES = ("none", "same", "cpu", "cuda:1")
 
@@ -86,7 +138,7 @@ def option(
     most: int | None = None,
     group: str = "",
 ) -> Any:
-    """A field of the Job. kind: text, int, count, float, flag, list."""
+    """A field of the Job. kind: text, version, int, count, float, flag, list, targets."""
     most = most or (MOST if kind == "count" else MOST_TOKENS)
     facts = {
         "help": help,
@@ -99,7 +151,7 @@ def option(
     return dataclasses.field(default=default, metadata=facts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Job:
     """Everything that decides a job's memory, as users say it."""
 
@@ -112,7 +164,37 @@ class Job:
         group="model",
     )
 
-    batch: int = option("micro-batch per GPU", 1, kind="int", group="data")
+    task: str | None = option(
+        "what is trained for: rows per sample, head, loss, other models; generate, score and encode train nothing; "
+        "default the head that the checkpoint has, classify for encoders",
+        choices=(
+            "sft",
+            "pretrain",
+            "classify",
+            "dpo",
+            "kto",
+            "orpo",
+            "reward",
+            "grpo",
+            "ppo",
+            "distill",
+            "embed",
+            "generate",
+            "score",
+            "encode",
+        ),
+        group="model",
+    )
+    labels: int | None = option(
+        "classes of a classifier; default as the config says, or 2", kind="int", group="model"
+    )
+
+    batch: int = option(
+        "micro-batch per GPU, in samples: of preferences, one is two rows",
+        1,
+        kind="int",
+        group="data",
+    )
     seq: int | None = option(
         "tokens per sample (source tokens of an encoder-decoder)", kind="int", group="data"
     )
@@ -137,6 +219,13 @@ class Job:
         group="data",
     )
     accumulate: int = option("micro-batches per optimizer step", 1, kind="int", group="data")
+    prompt_tokens: int | None = option(
+        "tokens of a sample that TRL's loss does not score; default half of seq for dpo and kto, what is not generated "
+        "for grpo and ppo, else none",
+        kind="int",
+        least=0,
+        group="data",
+    )
     images: int | None = option(
         "images per sample of a vision-language model", kind="int", least=0, group="data"
     )
@@ -149,13 +238,48 @@ class Job:
         choices=tuple(map(str, Precision)),
         group="recipe",
     )
-    optimizer: str = option("optimizer", "adamw", choices=OPTIMIZERS, group="recipe")
+    weights_dtype: str | None = option(
+        "dtype in which trained weights are stored; this and the five below: default as precision says",
+        choices=DTYPES,
+        group="recipe",
+    )
+    frozen_dtype: str | None = option(
+        "dtype in which frozen weights are stored, those under adapters among them",
+        choices=DTYPES,
+        group="recipe",
+    )
+    grad_dtype: str | None = option(
+        "dtype in which Megatron and DeepSpeed add up gradients; torch keeps that of the weights",
+        choices=DTYPES,
+        group="recipe",
+    )
+    master_dtype: str | None = option(
+        "copy of 16-bit weights that the optimizer updates: none or fp32",
+        choices=("none", "fp32"),
+        group="recipe",
+    )
+    state_dtype: str | None = option(
+        "dtype of the optimizer's states", choices=DTYPES, group="recipe"
+    )
+    fp8_gather: bool = option(
+        "Megatron's fp8-param-gather: linear weights exist in fp8 alone, beside the master weights",
+        False,
+        kind="flag",
+        group="recipe",
+    )
+    optimizer: str | None = option(
+        "optimizer; default adamw, or as the framework's users run it",
+        choices=OPTIMIZERS,
+        group="recipe",
+    )
     optimizer_impl: str | None = option(
         "how the optimizer step runs; default as the framework and versions do",
         group="recipe",
         choices=("foreach", "fused", "loop", "in-backward"),
     )
-    optimizer_rank: int = option("rank of GaLore's projection", 128, kind="int", group="recipe")
+    optimizer_rank: int = option(
+        "rank of GaLore's and APOLLO's projection", 128, kind="int", group="recipe"
+    )
     optimizer_block: int = option(
         "block size of 8-bit states: 256 (bitsandbytes ≥ 0.44) or 2048",
         256,
@@ -198,8 +322,8 @@ class Job:
     )
     loss: str | None = option(
         "how the loss is computed: full logits, chunked (in fp32, chunk by chunk), tiled (TRL since 1.15), fused "
-        "(Liger); default as the framework does",
-        choices=("full", "chunked", "tiled", "fused"),
+        "(Liger), pairs (ORPO); default as the framework and the task do",
+        choices=("full", "chunked", "tiled", "fused", "pairs"),
         group="recipe",
     )
     kernels: tuple[str, ...] = option(
@@ -210,28 +334,75 @@ class Job:
         group="recipe",
     )
 
-    lora_rank: int | None = option("LoRA rank; trains adapters only", kind="int", group="adapter")
+    tuning: str | None = option(
+        "what is trained: full, lora (adapters) or qlora (adapters over 4-bit weights); default as the framework does",
+        choices=("full", "lora", "qlora"),
+        group="adapter",
+    )
+    adapter: str | None = option(
+        "kind of adapter, as PEFT makes it; llama-pro adds trained blocks to frozen ones; default lora where adapters "
+        "are trained",
+        choices=ADAPTERS,
+        group="adapter",
+    )
+    lora_rank: int | None = option(
+        "rank of LoRA, VeRA, LoHa, LoKr and AdaLoRA; trains adapters only; default as the framework does, PEFT's for "
+        "other kinds than LoRA",
+        kind="int",
+        group="adapter",
+    )
     lora_targets: tuple[str, ...] = option(
-        "modules that get adapters: all-linear, or names",
-        ("all-linear",),
+        "modules that get adapters: all-linear, names, or one regular expression (with * | ( [ ^ or $); default as the "
+        "framework does",
+        (),
+        kind="targets",
+        group="adapter",
+    )
+    adapter_block: int | None = option(
+        "block size of OFT and BOFT; default 32 and 4, as PEFT does", kind="int", group="adapter"
+    )
+    virtual_tokens: int | None = option(
+        "tokens that prompt tuning, prefix tuning and p-tuning put before each sample",
+        kind="int",
+        group="adapter",
+    )
+    prompt_hidden: int | None = option(
+        "width of the network that makes virtual tokens; default the model's for p-tuning, no network for prefix",
+        kind="int",
+        group="adapter",
+    )
+    modules_to_save: tuple[str, ...] = option(
+        "modules of which a copy is trained in full beside the adapters",
+        (),
         kind="list",
         group="adapter",
     )
-    lora_dropout: float = option("dropout before the adapters", 0.0, kind="float", group="adapter")
+    layers_to_transform: tuple[str, ...] = option(
+        "numbers of the layers that get adapters; default all", (), kind="list", group="adapter"
+    )
+    expand_blocks: int | None = option(
+        "blocks that llama-pro adds, spread evenly over the model", kind="int", group="adapter"
+    )
+    lora_dropout: float | None = option(
+        "dropout before the adapters; default as the framework does", kind="float", group="adapter"
+    )
     lora_dtype: str | None = option(
-        "dtype of adapters; default fp32 as PEFT makes them",
-        choices=("fp32", "bf16", "fp16"),
+        "dtype of adapters; default as the framework makes them: fp32 by PEFT",
+        choices=DTYPES,
         group="adapter",
     )
     dora: bool = option("DoRA instead of LoRA", False, kind="flag", group="adapter")
     quantize: str = option(
-        "storage of the frozen linear weights",
+        "storage of the frozen linear weights; fp8 and later are formats that serving engines read",
         "none",
-        choices=("none", "int8", "nf4", "nf4-double"),
+        choices=QUANTIZE,
         group="adapter",
     )
     freeze: tuple[str, ...] = option(
-        "parameters that are not trained, by name pattern", (), kind="list", group="adapter"
+        "parameters that are not trained, by name pattern; adapters are not put on them either",
+        (),
+        kind="list",
+        group="adapter",
     )
     ema: str = option(
         "an averaged copy of the weights", "none", choices=("none", "same", "cpu"), group="adapter"
@@ -250,19 +421,30 @@ class Job:
         group="loop",
     )
     zero_grad: str | None = option(
-        "whether zero_grad runs before or after forward; default as the framework does",
-        choices=("before-forward", "after-forward"),
+        "whether zero_grad runs before or after forward, or fills gradients with zeros in place (set_to_none=False, "
+        "torch's default before 2.0); default as the framework does",
+        choices=("before-forward", "after-forward", "in-place"),
         group="loop",
     )
-    reference: str = option(
-        "a frozen reference model (DPO, NPO, KL); adapter: the model itself with its adapters switched off",
-        "none",
+    use_cache: bool | None = option(
+        "whether the model fills past_key_values while it trains; default as its config and the framework say",
+        kind="flag",
+        group="loop",
+    )
+    attention_mask: bool | None = option(
+        "whether batches bring an attention mask, as tokenizers and collators give them; default they do",
+        kind="flag",
+        group="loop",
+    )
+    reference: str | None = option(
+        "a frozen reference model (DPO, NPO, KL); adapter: the model itself with its adapters switched off; default "
+        "as the task needs one",
         choices=("none", "same", "adapter", "cpu", "cuda:1", "precomputed"),
         group="loop",
     )
     reference_dtype: str | None = option(
         "dtype of the reference's weights; default that of the trained ones",
-        choices=("fp32", "bf16", "fp16"),
+        choices=DTYPES,
         group="loop",
     )
     reward: str = option(
@@ -282,10 +464,85 @@ class Job:
     teacher_model: str | None = option("its model; default the trained one", group="companions")
     companion_dtype: str | None = option(
         "dtype of reward and teacher weights; default that of the trained ones",
-        choices=("fp32", "bf16", "fp16"),
+        choices=DTYPES,
         group="companions",
     )
 
+    prompt: int | None = option(
+        "tokens of the prompt (task generate)", kind="int", group="inference"
+    )
+    new_tokens: int | None = option(
+        "tokens that are generated (task generate)", kind="int", group="inference"
+    )
+    kv_cache: str = option(
+        "the cache of keys and values (task generate): grows with every token, is allocated at once, lies in CPU "
+        "memory, or is kept in 4 bit",
+        "dynamic",
+        choices=("dynamic", "static", "offloaded", "quantized"),
+        group="inference",
+    )
+    prefill_chunk: int | None = option(
+        "tokens of the prompt that one pass reads (task generate, prefill_chunk_size); default all",
+        kind="int",
+        group="inference",
+    )
+    beams: int = option("beams of beam search (task generate)", 1, kind="int", group="inference")
+    engine: str | None = option(
+        "serving engine that loads the model, profiles it and fills the rest of the card with its cache",
+        choices=ENGINES,
+        group="serving",
+    )
+    engine_version: str | None = option(
+        "its version, such as 0.11.0, of llama.cpp its build (b6000); default the newest that is known",
+        group="serving",
+    )
+    max_model_len: int | None = option(
+        "longest request in tokens, prompt and answer (llama.cpp: ctx-size); default the model's own limit",
+        kind="int",
+        group="serving",
+    )
+    gpu_memory_utilization: float | None = option(
+        "share of the card that the engine may fill (SGLang: mem-fraction-static); default that of the version",
+        kind="float",
+        group="serving",
+    )
+    kv_cache_dtype: str | None = option(
+        "dtype of cached keys and values: auto, fp8, q8_0, …; llama.cpp's two types as q8_0/q4_0; default auto",
+        group="serving",
+    )
+    max_num_seqs: int | None = option(
+        "requests that run at once (llama.cpp: parallel); default that of the version",
+        kind="int",
+        group="serving",
+    )
+    max_num_batched_tokens: int | None = option(
+        "tokens of one pass (SGLang: chunked-prefill-size, llama.cpp: ubatch-size); default that of the version",
+        kind="int",
+        group="serving",
+    )
+    gguf: str | None = option(
+        "tensor types of the file that llama.cpp reads, such as q4_k_m; default the checkpoint's dtype",
+        group="serving",
+    )
+    enforce_eager: bool = option(
+        "neither torch.compile nor CUDA graphs", False, kind="flag", group="serving"
+    )
+    gpu_layers: int | None = option(
+        "layers on the card (llama.cpp: n-gpu-layers), the output layer counts as one; default all",
+        kind="int",
+        least=0,
+        group="serving",
+    )
+    cpu_moe_layers: int | None = option(
+        "first layers whose experts stay in CPU memory (llama.cpp: n-cpu-moe)",
+        kind="int",
+        least=0,
+        group="serving",
+    )
+    gpu_free: str | None = option(
+        "free memory of the card before the engine starts, such as 22GiB; default all but a CUDA context",
+        group="serving",
+    )
     rollout_tokens: int | None = option(
         "tokens generated per sample before each step; the prompt is the rest of seq",
         kind="int",
@@ -293,6 +550,30 @@ class Job:
     )
     rollout_batch: int | None = option(
         "sequences generated at once; default batch", kind="int", group="phases"
+    )
+    rollout_engine: str | None = option(
+        "serving engine that generates on the training cards (verl, OpenRLHF, TRL's colocate mode)",
+        choices=("vllm", "sglang"),
+        group="phases",
+    )
+    rollout_share: float | None = option(
+        "share of the card that the rollout engine fills (its gpu-memory-utilization); default the framework's",
+        kind="float",
+        group="phases",
+    )
+    rollout_tp: int = option(
+        "tensor-parallel GPUs of the rollout engine", 1, kind="int", most=MOST_GPUS, group="phases"
+    )
+    rollout_sleep: bool | None = option(
+        "whether the rollout engine gives its memory back while others train; default as the framework does",
+        kind="flag",
+        group="phases",
+    )
+    rollout_offload: str = option(
+        "what of the trained models waits in CPU memory while samples are generated and scored",
+        "none",
+        choices=("none", "params", "optimizer", "all"),
+        group="phases",
     )
     evaluate: bool = option("evaluation between steps", False, kind="flag", group="phases")
     eval_batch: int | None = option(
@@ -508,13 +789,24 @@ class Job:
         "batches that each worker prepares; default 2", kind="int", group="host"
     )
     pin_memory: bool = option("batches go through pinned memory", False, kind="flag", group="host")
-    torch_version: str = option("version of torch", "2.13", group="versions")
-    transformers_version: str = option("version of transformers", "5.22", group="versions")
-    bitsandbytes_version: str = option("version of bitsandbytes", "0.49", group="versions")
-    trl_version: str | None = option(
-        "version of TRL; default 1.16, with transformers before 5.0 0.26", group="versions"
+    torch_version: str = option("version of torch", "2.13", kind="version", group="versions")
+    transformers_version: str = option(
+        "version of transformers", "5.22", kind="version", group="versions"
     )
-    liger_version: str = option("version of Liger", "0.8.5", group="versions")
+    bitsandbytes_version: str = option(
+        "version of bitsandbytes", "0.49", kind="version", group="versions"
+    )
+    trl_version: str | None = option(
+        "version of TRL; default the one released beside that transformers: 1.16, 0.26 with 4.57",
+        kind="version",
+        group="versions",
+    )
+    peft_version: str | None = option(
+        "version of PEFT; default 0.21, with transformers before 4.43 0.11",
+        kind="version",
+        group="versions",
+    )
+    liger_version: str = option("version of Liger", "0.8.5", kind="version", group="versions")
     alloc_conf: str = option("PYTORCH_ALLOC_CONF of the job", "", group="versions")
     deterministic: bool = option(
         "torch.use_deterministic_algorithms(True), Megatron's deterministic-mode",
@@ -526,6 +818,12 @@ class Job:
         "CUBLAS_WORKSPACE_CONFIG of the job (:4096:8)", "", group="versions"
     )
 
+    module_loading: str | None = option(
+        "CUDA_MODULE_LOADING: kernels are loaded when first used, or all at once; default lazy since torch 1.13",
+        choices=("lazy", "eager"),
+        group="versions",
+    )
+
     def __post_init__(self) -> None:
         for name, field in FIELDS.items():
             value = getattr(self, name)
@@ -533,33 +831,32 @@ class Job:
                 check_value(field, value)
         if (self.model is None) == (self.params is None):
             raise InputError("give a model name or --params with a number of parameters (not both)")
-        if self.lengths is not None:
-            self._take_lengths(self.lengths)
-
-    def changed(self, **changes: Any) -> Job:
-        """`dataclasses.replace` for searches, which make jobs by the thousand: what stays as it is was checked before,
-        and neither what is trained nor its lengths' file is another."""
-        made = object.__new__(Job)
-        for get, put in MEMBERS:
-            put(made, get(self))
-        for name, value in changes.items():
-            check_value(FIELDS[name], value)
-            object.__setattr__(made, name, value)
-        return made
-
-    def _take_lengths(self, path: str) -> None:
-        if self.mean_seq is not None or self.longest_seq is not None:
+        if self.lengths is not None and (self.mean_seq is not None or self.longest_seq is not None):
             raise InputError(
                 "lengths says how long every sample is: leave out mean-seq and longest-seq"
             )
-        if self.seq is None:
-            object.__setattr__(self, "seq", max(read_sample_lengths(path)))
+
+    @property
+    def has_adapters(self) -> bool:
+        """Are all weights frozen but those of adapters?"""
+        return self.lora_rank is not None or self.adapter not in (None, LLAMA_PRO)
+
+    def __repr__(self) -> str:
+        """What differs from the defaults."""
+        values = ((name, getattr(self, name), field.default) for name, field in FIELDS.items())
+        said = (f"{name}={_plain(value)!r}" for name, value, default in values if value != default)
+        return f"Job({', '.join(said)})"
+
+    def changed(self, **changes: Any) -> Job:
+        """The job with other values for some fields."""
+        return dataclasses.replace(self, **changes)
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Job)}
-MEMBERS = [
-    (vars(Job)[name].__get__, vars(Job)[name].__set__) for name in FIELDS
-]  # around the frozen class's guard
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Word) else value
 
 
 def flag_of(name: str) -> str:
@@ -576,7 +873,7 @@ def check_value(field: dataclasses.Field[Any], value: Any) -> None:
     facts, name = field.metadata, flag_of(field.name)
     if value is None or (value == field.default and not facts["choices"]):
         return
-    for word in value if facts["kind"] == "list" else (value,):
+    for word in value if facts["kind"] in ("list", "targets") else (value,):
         if facts["choices"] and str(word) not in facts["choices"]:
             raise unknown(name, str(word), facts["choices"])
     if facts["kind"] in ("int", "count") and not facts["least"] <= value <= facts["most"]:
@@ -599,10 +896,17 @@ def parse_value(name: str, value: Any) -> Any:
         parsed = _PARSERS[kind](value)
     except (KeyError, TypeError, ValueError, OverflowError, InputError):
         raise InputError(f"{name} must be {_WANTED[kind]}, not {_shown(value)}") from None
+    parsed = _as_listed(parsed, field.metadata["choices"])
     if name == "precision" and isinstance(parsed, str):
         check_value(field, parsed)
         return Precision(parsed)
     return parsed
+
+
+def _as_listed(parsed: Any, choices: tuple[str, ...]) -> Any:
+    """`LORA` and `bf16_true` as the lists of choices write them."""
+    word = parsed.lower().replace("_", "-") if isinstance(parsed, str) else ""
+    return word if word in choices else parsed
 
 
 def _shown(value: Any) -> str:
@@ -624,6 +928,13 @@ def _text(value: Any) -> str:
     return str(value)
 
 
+def _version(value: Any) -> str:
+    text = _text(value).strip().removeprefix("v")
+    if not VERSION.fullmatch(text):
+        raise ValueError
+    return text
+
+
 def _flag(value: Any) -> bool:
     words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
     return value if isinstance(value, bool) else words[str(value).lower()]
@@ -637,38 +948,59 @@ def _list(value: Any) -> tuple[str, ...]:
     return names
 
 
+REGULAR_SIGNS = frozenset("*+?|()[]{}^$\\")  # no name of a module has one
+
+
+def is_regular(targets: tuple[str, ...]) -> bool:
+    """Is it one regular expression over whole names of modules, as PEFT takes a string?"""
+    return len(targets) == 1 and not REGULAR_SIGNS.isdisjoint(targets[0])
+
+
+def _targets(value: Any) -> tuple[str, ...]:
+    """A regular expression may hold commas."""
+    if isinstance(value, str) and is_regular((value,)):
+        return (value.strip(),)
+    return _list(value)
+
+
 def _count(value: Any) -> int:
     return _int(value) if isinstance(value, int | float) else parse_count(value)
 
 
 _PARSERS: dict[str, Callable[[Any], Any]] = {
     "text": _text,
+    "version": _version,
     "int": _int,
     "count": _count,
     "float": float,
     "flag": _flag,
     "list": _list,
+    "targets": _targets,
 }
 _WANTED = {
     "text": "a word",
+    "version": "a version such as 2.13",
     "int": "a whole number",
     "count": "a count such as 7e9 or 7B",
     "float": "a number",
     "flag": "true or false",
     "list": "a list of names",
+    "targets": "a list of names, or one regular expression",
 }
 
 
 def job_from(values: Mapping[str, Any]) -> Job:
     """A Job from flags or job-file keys, in the Job's own words or everyday ones; None counts as not given."""
     said = translate({name: value for name, value in values.items() if value is not None})
+    if "framework" not in said and said.get("task") in OF_TRL:
+        said["framework"] = "trl"
     given = {name: parse_value(name, value) for name, value in said.items() if value is not None}
     job = Job(**{name.replace("-", "_"): value for name, value in given.items()})
-    _check_together(job)
+    check_sizes(job)
     return job
 
 
-def _check_together(job: Job) -> None:
+def check_sizes(job: Job) -> None:
     """Sizes that are possible alone can be absurd together."""
     batch, seq = (
         max(job.batch, job.eval_batch or 1, job.rollout_batch or 1),

@@ -14,13 +14,18 @@ class Recipe:
     """The dtypes of one way of training."""
 
     name: Precision
-    weights: Dtype
+    weights: Dtype  # of what is trained, and of what is frozen unless that is said apart
     gradients: Dtype
     states: Dtype | None  # None: torch optimizers make states like the parameter
     whose: str
     autocast: Dtype | None = None
     master: bool = False  # an fp32 copy of 16-bit weights that the optimizer updates
     fp8_cache: bool = False  # Transformer Engine keeps fp8 weights and their transposes
+    fp8_weights: bool = False  # and nothing else of them (fp8 parameter gather)
+    frozen: Dtype | None = None  # of frozen weights beside trained ones of another dtype
+    main_gradients: bool = (
+        False  # gradients are added up in buffers of their own (Megatron's main_grad)
+    )
 
 
 def _mixed(name: Precision, compute: Dtype) -> Recipe:
@@ -83,6 +88,7 @@ _RECIPES = (
         gradients=F32,
         states=F32,
         master=True,
+        main_gradients=True,
         whose="Megatron-LM bf16: fp32 main gradients, fp32 master weights and states",
     ),
     Recipe(
@@ -92,6 +98,7 @@ _RECIPES = (
         states=F32,
         master=True,
         fp8_cache=True,
+        main_gradients=True,
         whose="Megatron-LM with Transformer Engine fp8: bf16 weights with an fp8 cache, fp32 main gradients",
     ),
 )

@@ -1,175 +1,267 @@
-"""What a framework does where the user says nothing: the dtypes it trains in, and whether it checkpoints.
+"""The frameworks' habits as data: each value as read in the framework's source, of the version and day named beside it.
 
-`complete` fills these values into a Job. It asks the model's config in which dtype the checkpoint is stored, and the
-card whether it computes in bf16; everything else is decided by `setup.resolve`.
-
-Example: `vramcast estimate qwen2.5-7b --lora-rank 16 --gpu rtx4090` says no precision. The checkpoint is stored in
-bf16, transformers 5 loads it as it is stored, the card computes in bf16: bf16-autocast. On a T4, which has no bf16,
-it is fp16-autocast; with transformers 4.57, which loads in fp32, bf16-mixed.
+Words are explained in `setup.profile`. A framework that runs on another one's loop (LLaMA-Factory on transformers'
+Trainer) names it in `runs_as` and says what it decides otherwise.
 """
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from vramcast.catalog.gpus import find_gpu
 from vramcast.job import Job, Precision
-from vramcast.models.read.config import Config
-from vramcast.models.read.model import read_model
-from vramcast.setup.versions import (
-    LOADS_STORED_DTYPE_FROM,
-    TRL_TILES_LOSS_FROM,
-    Version,
-    parse_version,
-)
-
-# Loops whose users call PEFT's prepare_model_for_kbit_training, as its documentation says.
-PREPARES_QUANTISED = ("plain", "hf", "accelerate", "lightning")
-FSDP = ("fsdp1", "fsdp2")
-ZERO = ("zero1", "zero2", "zero3")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """One framework's habits, as read in its source."""
-
-    precision: Precision | None = None  # the same for every model; None: it follows the weights
-    loads_stored: bool = (
-        False  # full training keeps the dtype in which transformers loads the checkpoint
-    )
-    adapters_load_stored: bool = False  # and so do frozen weights under adapters
-    checkpointing: str = "none"
-    keeps_outputs: bool = False  # a variable holds the model's outputs until the next forward
-    # What its users spread a job over GPUs with: the first that fits.
-    strategies: tuple[str, ...] = ("ddp", "fsdp2")
-    source: str
-
+from vramcast.setup.adapters import ALL_LINEAR, BY_PEFT
+from vramcast.setup.profile import Profile, Since
+from vramcast.setup.tasks import task_of_job
 
 FROM_PRETRAINED = (
     "transformers modeling_utils.py from_pretrained: the checkpoint's dtype since 5.0, fp32 before"
 )
+LOADED = Since("transformers", "fp32", (((5, 0), "stored"),))
+# transformers training_args.py: `optim` is adamw_torch_fused since 4.54, where torch is at least 2.8.
+TRAINER_IMPL = Since("transformers", "foreach", (((4, 54), "fused"),))
+# transformers modeling_utils.py gradient_checkpointing_enable: use_reentrant was True unless asked otherwise.
+REENTRANT = Since("transformers", True, (((5, 0), False),))
+DEEPSPEED = ("ddp", "zero2", "zero3")
+
+HF = Profile(
+    version="5.22",
+    read="2026-08-21",
+    source=f"{FROM_PRETRAINED}; Trainer(bf16=True) runs it under autocast",
+    loads=LOADED,
+    lora_targets=BY_PEFT,
+    uses_accelerate=True,
+    optimizer_impl=TRAINER_IMPL,
+    reentrant=REENTRANT,
+    # PEFT's documentation: users call prepare_model_for_kbit_training, which also switches checkpointing on.
+    raises_quantised=True,
+    quantised_checkpointing="full",
+)
+PLAIN = Profile(
+    version="5.22",
+    read="2026-08-21",
+    source=f"{FROM_PRETRAINED}; a loop by hand trains it under autocast",
+    loads=LOADED,  # a model of one's own, whose config names no dtype, is in fp32
+    lora_targets=BY_PEFT,
+    reentrant=REENTRANT,
+    keeps_outputs=True,  # `outputs = model(**batch)`
+    raises_quantised=True,
+    quantised_checkpointing="full",
+)
+
+# TRL's experimental trainers as they differ from the others.
+TRL_EXPERIMENTAL = {
+    "loads": LOADED,
+    "raises_quantised": True,
+    "passes_dtype": False,
+    "quantised_adapter_dtype": None,
+}
+
 PROFILES = {
-    "plain": Profile(
-        adapters_load_stored=True,
-        keeps_outputs=True,
-        source=f"a loop that trains fp32 weights under autocast; adapters: {FROM_PRETRAINED}",
-    ),
-    "hf": Profile(
-        loads_stored=True,
-        adapters_load_stored=True,
-        source=f"{FROM_PRETRAINED}; Trainer(bf16=True) runs it under autocast",
-    ),
-    "accelerate": Profile(
-        loads_stored=True,
-        adapters_load_stored=True,
-        keeps_outputs=True,
+    "plain": PLAIN,
+    "hf": HF,
+    "accelerate": replace(
+        HF,
+        version="1.15",
+        read="2026-07-24",
         source=f"{FROM_PRETRAINED}; Accelerator(mixed_precision='bf16') runs it under autocast",
+        optimizer_impl="foreach",
+        keeps_outputs=True,
     ),
-    "trl": Profile(
-        checkpointing="full",
-        source="trl/trainer/utils.py create_model_from_path: fp32 where no dtype is given; "
+    "trl": replace(
+        HF,
+        version="1.16",
+        read="2026-07-24",
+        source="trl/trainer/utils.py create_model_from_path: fp32 where no dtype is given (the checkpoint's in 0.26); "
         "its configs have bf16 and gradient_checkpointing on",
+        # before 0.26 as from_pretrained of transformers 4 did
+        loads=Since("trl", "fp32", (((0, 26), "stored"), ((0, 27), "fp32"))),
+        checkpointing=Since("trl", "none", (((0, 22), "full"),)),
+        reentrant=Since("trl", True, (((0, 27), False),)),
+        quantised_checkpointing=None,
+        # trl/trainer/utils.py add_fused_lm_head: SFT, DPO, KTO, GRPO and RLOO compute log-probabilities in tiles.
+        loss=Since("trl", "full", (((1, 15), "tiled"),)),
+        # trl/trainer/sft_trainer.py compute_loss
+        use_cache=Since("trl", None, (((0, 22), False),)),
+        copies_logits=Since("trl", False, (((0, 15), True),)),
+        raises_quantised=False,
+        passes_dtype=True,
+        quantised_adapter_dtype="bf16",  # trl/trainer/*_trainer.py: `param.data.to(torch.bfloat16)`
+        seq=1024,
     ),
-    "lightning": Profile(source="a LightningModule of fp32 weights with precision='bf16-mixed'"),
-    "litgpt": Profile(keeps_outputs=True, source="litgpt: precision bf16-mixed where the card has bf16"),
-    "torchtitan": Profile(strategies=("fsdp2",), source="torchtitan: fp32 weights, mixed_precision_param bfloat16"),
+    "lightning": replace(
+        PLAIN,
+        version="2.6",
+        read="2026-07-24",
+        source=f"{FROM_PRETRAINED}; precision='bf16-mixed' runs it under autocast",
+        keeps_outputs=False,
+        zero_grad="after-forward",
+    ),
+    "llama-factory": replace(
+        HF,
+        version="0.9.6",
+        read="2026-08-18",
+        runs_as="hf",
+        source="LLaMA-Factory model/adapter.py: weights in 16 bit, trained ones raised to fp32",
+        sources={
+            "lora_rank": "hparams/finetuning_args.py lora_rank",
+            "lora_targets": "hparams/finetuning_args.py lora_target all",
+            "checkpointing": "disable_gradient_checkpointing is false",
+        },
+        tuning="lora",
+        lora_targets=ALL_LINEAR,
+        lora_rank=8,
+        four_bit="nf4-double",
+        raises_quantised=False,
+        loads="16-bit",
+        raises_trained=True,
+        checkpointing="full",
+        quantised_checkpointing=None,
+        reentrant=True,
+        seq=2048,
+        strategies=DEEPSPEED,
+    ),
+    "axolotl": replace(
+        HF,
+        version="0.18.0",
+        read="2026-07-24",
+        runs_as="hf",
+        lora_targets=ALL_LINEAR,  # lora_target_linear in its examples
+        source="axolotl utils/config: torch_dtype bf16 where bf16 is auto; loaders/model.py lowers what was raised",
+        four_bit="nf4-double",
+        raises_quantised=False,
+        loads="16-bit",
+        quantised_checkpointing=None,
+        seq=512,
+        strategies=DEEPSPEED,
+        alloc_conf="expandable_segments:True",  # utils/__init__.py sets it
+    ),
+    "ms-swift": replace(
+        HF,
+        version="4.6.0",
+        read="2026-08-22",
+        runs_as="hf",
+        source="ms-swift arguments/base_args/model_args.py: torch_dtype of the checkpoint, bf16 follows it",
+        tuning="lora",
+        lora_targets=ALL_LINEAR,
+        lora_rank=8,
+        lora_dropout=0.05,
+        four_bit="nf4-double",
+        raises_quantised=False,
+        loads="stored",
+        checkpointing="full",
+        quantised_checkpointing=None,
+        strategies=DEEPSPEED,
+    ),
+    "unsloth": replace(
+        HF,
+        version="2026.8",
+        read="2026-08-22",
+        runs_as="trl",
+        source="unsloth models/loader.py: dtype None is bf16 where the card has it, load_in_4bit True",
+        sources={"optimizer": "386 of its notebooks have adamw_8bit"},
+        tuning="qlora",
+        lora_targets=ALL_LINEAR,
+        four_bit="nf4-double",
+        raises_quantised=False,
+        loads="16-bit",
+        optimizer="adamw-8bit",
+        checkpointing="offload",
+        quantised_checkpointing=None,
+        reentrant=True,
+        loss="fused",
+        kernels=("norm", "rope", "mlp"),
+        seq=2048,
+        strategies=("ddp",),
+    ),
     "torchtune": Profile(
-        precision=Precision.BF16_TRUE, strategies=("fsdp2",), source="torchtune's recipes: dtype bf16",
+        version="bd2a0fc7",
+        read="2026-04-23",
+        source="torchtune's recipes: dtype bf16",
+        lora_rank=8,
+        adapter_dtype="weights",
+        precision=Precision.BF16_TRUE,
+        strategies=("fsdp2",),
+    ),
+    "torchtitan": Profile(
+        version="b5bcd76c",
+        read="2026-08-21",
+        source="torchtitan: fp32 weights, mixed_precision_param bfloat16",
+        adapter_dtype="weights",
+        optimizer_impl="fused",
+        other_impl="fused",
+        # torchtitan `del pred` after the loss (its PR 391), dated by the torch nightly of the day.
+        keeps_outputs=Since("torch", True, (((2, 5), False),)),
+        strategies=("fsdp2",),
+        sequence_parallel=True,
+        # torchtitan splits the loss over tensor-parallel ranks by default.
+        loss_parallel=Since("torch", False, (((2, 4), True),)),
+    ),
+    "litgpt": Profile(
+        version="0.5.13",
+        read="2026-06-29",
+        source="litgpt: precision bf16-mixed where the card has bf16",
+        lora_rank=8,
+        adapter_dtype="weights",
+        keeps_outputs=True,  # `logits = model(…)`
     ),
     "megatron": Profile(
-        strategies=("ddp",),
-        precision=Precision.MEGATRON_BF16,
+        version="d98e8a64",
+        read="2026-08-22",
         source="Megatron-LM --bf16: main gradients, master weights and states in fp32",
+        adapter_dtype="weights",
+        precision=Precision.MEGATRON_BF16,
+        optimizer_impl="fused",
+        other_impl="fused",
+        strategies=("ddp",),
+        loss_parallel=True,
+        vocab_multiple=128,  # --make-vocab-size-divisible-by
     ),
     "deepspeed": Profile(
-        strategies=("zero1", "zero2", "zero3"),
-        precision=Precision.BF16_MASTER,
+        version="edaa7221",
+        read="2026-08-22",
         source="DeepSpeed bf16.enabled: fp32 master weights and states",
+        precision=Precision.BF16_MASTER,
+        optimizer_impl="fused",
+        other_impl="fused",
+        reentrant=REENTRANT,
+        strategies=("zero1", "zero2", "zero3"),
+    ),
+    "verl": Profile(
+        version="1dda039b",
+        read="2026-08-22",
+        runs_as="plain",
+        source="verl trainer/config: fsdp_config.model_dtype fp32, computed in bf16 through FSDP's MixedPrecision",
+        checkpointing="full",
+        seq=1024,  # max_prompt_length 512 and max_response_length 512
+        strategies=("fsdp1",),
+    ),
+    "openrlhf": Profile(
+        version="3c3be623",
+        read="2026-08-13",
+        runs_as="deepspeed",
+        source="OpenRLHF utils/deepspeed: param_dtype bf16, DeepSpeed's fp32 master weights and states",
+        precision=Precision.BF16_MASTER,
+        optimizer_impl="fused",
+        other_impl="fused",
+        seq=2048,
+        strategies=("zero2", "zero3"),
+    ),
+    "nemo": Profile(
+        version="36044ad3",
+        read="2026-08-22",
+        runs_as="plain",
+        source="NeMo Automodel: torch_dtype auto is bf16, without master copy; FSDP2 reduces in fp32",
+        lora_rank=8,
+        adapter_dtype="weights",
+        precision=Precision.BF16_TRUE,
+        strategies=("fsdp2",),
     ),
 }  # fmt: skip
-MIXED = {True: Precision.BF16_MIXED, False: Precision.FP16_MIXED}
-AUTOCAST = {True: Precision.BF16_AUTOCAST, False: Precision.FP16_AUTOCAST}
 
 
-@functools.lru_cache(maxsize=4096)  # searches ask for the same jobs again and again
-def complete(job: Job) -> Job:
-    """The job with what its framework does where nothing was said; the same job if all was said."""
+def profile_of(job: Job) -> Profile:
+    """The framework's, as it is for the job's task."""
     profile = PROFILES[job.framework]
-    changes: dict[str, object] = {}
-    if job.precision is None:
-        changes["precision"] = _precision(job, profile)
-    if job.checkpointing is None:
-        changes["checkpointing"] = _checkpointing(job, profile)
-    if job.loss is None:
-        changes["loss"] = _loss(job)
-    return replace(job, **changes) if changes else job  # type: ignore[arg-type]
-
-
-def explain_precision(job: Job) -> str:
-    """Whose habit the precision is that the user left open."""
-    if job.gpus > 1 and job.strategy in ZERO and job.framework != "deepspeed":
-        return PROFILES["deepspeed"].source
-    return PROFILES[job.framework].source
-
-
-def _checkpointing(job: Job, profile: Profile) -> str:
-    """peft/utils/other.py prepare_model_for_kbit_training: use_gradient_checkpointing is on unless switched off."""
-    prepares = job.quantize != "none" and job.framework in PREPARES_QUANTISED
-    return "full" if prepares else profile.checkpointing
-
-
-def _loss(job: Job) -> str:
-    """TRL replaced the head of causal language models in 1.15."""
-    is_tiled = job.framework == "trl" and trl_version(job) >= TRL_TILES_LOSS_FROM
-    return "tiled" if is_tiled and job.teacher == "none" else "full"
-
-
-def trl_version(job: Job) -> Version:
-    """TRL before 1.0 was released for transformers before 5.0."""
-    if job.trl_version is not None:
-        return parse_version(job.trl_version)
-    return (1, 16) if parse_version(job.transformers_version) >= (5, 0) else (0, 26)
-
-
-def _precision(job: Job, profile: Profile) -> Precision:
-    if profile.precision is not None:
-        return profile.precision
-    has_bf16 = _has_bf16(job.gpu)
-    if job.framework in ("hf", "accelerate", "trl") and job.gpus > 1 and job.strategy in ZERO:
-        return Precision.BF16_MASTER if has_bf16 else Precision.FP16_MASTER
-    return AUTOCAST[has_bf16] if _is_16bit(job, profile, has_bf16=has_bf16) else MIXED[has_bf16]
-
-
-def _is_16bit(job: Job, profile: Profile, *, has_bf16: bool) -> bool:
-    """Are the weights that the model is loaded with in 16 bit?"""
-    if job.quantize != "none":
-        return (
-            True  # transformers/quantizers: what bitsandbytes does not quantise is loaded in 16 bit
-        )
-    if job.lora_rank is not None:
-        return profile.adapters_load_stored and _loads_16bit(job)
-    raises = job.gpus > 1 and job.strategy in FSDP  # accelerate: what is trained becomes fp32
-    # A GradScaler refuses gradients in fp16, so full training on cards without bf16 keeps fp32 weights.
-    return profile.loads_stored and has_bf16 and not raises and _loads_16bit(job)
-
-
-def _loads_16bit(job: Job) -> bool:
-    """Does `from_pretrained` without a dtype give 16-bit weights?"""
-    if job.model is None or parse_version(job.transformers_version) < LOADS_STORED_DTYPE_FROM:
-        return False
-    config = read_model(job.model).config
-    return config is not None and stored_dtype(config) in ("bfloat16", "float16")
-
-
-def stored_dtype(config: Config) -> str:
-    """The dtype of the checkpoint as its config names it, float32 if it does not. Composite models name it inside."""
-    inner = (config.data.get(name) for name in ("text_config", "llm_config"))
-    places = (config.data, *(data for data in inner if isinstance(data, dict)))
-    found = (data.get(name) for data in places for name in ("dtype", "torch_dtype"))
-    named = next((value for value in found if isinstance(value, str)), "float32")
-    return named.removeprefix("torch.")
-
-
-def _has_bf16(gpu: str | None) -> bool:
-    return gpu is None or find_gpu(gpu).supports_bf16 is not False
+    if job.framework == "trl" and task_of_job(job).is_experimental:
+        return replace(profile, **TRL_EXPERIMENTAL)  # type: ignore[arg-type]
+    return profile

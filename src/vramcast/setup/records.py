@@ -12,19 +12,26 @@ from dataclasses import dataclass
 from vramcast.setup.precision import Recipe
 from vramcast.setup.versions import Version
 
+ACCELERATED = ("hf", "trl", "accelerate")  # accelerate wraps for them
+ACCELERATE_CARVES_ENDS_FROM = (5, 12)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
     """What one step is fed with."""
 
-    batch: int
+    batch: int  # samples
+    rows: int  # of the model's input, per sample
     seq: int | None
+    usual_seq: int | None  # the framework's, where nothing is said
     target_seq: int | None
     longest_seq: int | None
     mean_seq: int | None
     samples: int | None
     lengths: str | None
     accumulate: int
+    prompt: int  # tokens that the loss does not score
+    is_half_prompt: bool  # half of the tokens, whatever the length
     images: int | None
     image_tokens: int | None
 
@@ -66,12 +73,21 @@ NO_CHECKPOINTING = Checkpointing(how="none", is_reentrant=False)
 class Adapter:
     """What is trained of the model, and how the frozen rest is stored."""
 
+    kind: str | None  # None: no adapters
     rank: int | None
+    block: int | None  # of OFT and BOFT
     targets: tuple[str, ...]
+    feedforward: tuple[str, ...]  # IA3 scales the inputs of these targets
+    layers: tuple[int, ...]  # that get adapters; none named: all
+    saved: tuple[str, ...]  # modules of which a copy is trained
+    virtual_tokens: int
+    prompt_hidden: int | None
+    added_blocks: int  # LLaMA-Pro's, which alone are trained
     dropout: float
-    dtype: str | None
+    dtype: str  # "weights": that of the frozen ones
     dora: bool
     quantize: str
+    is_raised: bool  # what is not quantised is turned to fp32
     freeze: tuple[str, ...]
 
 
@@ -82,6 +98,9 @@ class Loop:
     gate: str
     keeps_outputs: bool
     zero_grad: str
+    use_cache: bool | None  # None: as the model's config says
+    has_attention_mask: bool
+    copies_logits: bool  # shifted, for the accuracy of tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +215,13 @@ class Versions:
     bitsandbytes: Version
     liger: tuple[int, ...]
     cublas_workspace: str
+    module_loading: str | None  # lazy, eager; None: as torch does
+
+    @property
+    def carves_ends(self) -> bool:
+        """accelerate's fsdp2_prepare_model, since 1.14 (June 2026): the embedding is a unit, last norm and head another
+        one, unless they share a weight. The version is that of the transformers of the same month."""
+        return self.framework in ACCELERATED and self.transformers >= ACCELERATE_CARVES_ENDS_FROM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,19 +6,26 @@ Version = tuple[int, int]
 
 # torch/optim/optimizer.py: foreach became the default where all parameters are on CUDA.
 FOREACH_FROM: Version = (2, 0)
-# transformers training_args.py: `optim` is adamw_torch_fused since 4.54, where torch is at least 2.8.
-FUSED_FROM: Version = (4, 54)
+# transformers training_args.py takes the fused AdamW only where torch is at least 2.8.
 FUSED_NEEDS_TORCH: Version = (2, 8)
-# transformers modeling_utils.py gradient_checkpointing_enable: use_reentrant was True unless asked otherwise.
-REENTRANT_BEFORE: Version = (5, 0)
-# transformers modeling_utils.py from_pretrained: without a dtype, the checkpoint's own instead of fp32.
-LOADS_STORED_DTYPE_FROM: Version = (5, 0)
-# torchtitan `del pred` after the loss (its PR 391), dated by the torch nightly of the day.
-TITAN_DROPS_OUTPUTS_FROM: Version = (2, 5)
-# torchtitan splits the loss over tensor-parallel ranks by default.
-TITAN_LOSS_PARALLEL_FROM: Version = (2, 4)
-# trl/trainer/utils.py add_fused_lm_head: SFT, DPO, KTO, GRPO and RLOO compute log-probabilities in tiles.
-TRL_TILES_LOSS_FROM: Version = (1, 15)
+
+# The TRL that was new when that transformers was: release dates on PyPI.
+TRL_BESIDE: tuple[tuple[Version, Version], ...] = (
+    ((5, 0), (1, 16)),
+    ((4, 57), (0, 26)),
+    ((4, 56), (0, 23)),
+    ((4, 54), (0, 21)),
+    ((4, 53), (0, 19)),
+    ((4, 52), (0, 18)),
+    ((4, 51), (0, 17)),
+    ((4, 50), (0, 16)),
+    ((4, 49), (0, 15)),
+    ((4, 48), (0, 14)),
+    ((4, 46), (0, 12)),
+)
+OLD_TRL: Version = (0, 9)
+# PEFT 0.12 was released in July 2024, as transformers 4.43.
+NEW_PEFT_FROM: Version = (4, 43)
 
 
 def parse_version(text: str) -> Version:
@@ -30,3 +37,17 @@ def parse_version(text: str) -> Version:
 def parse_numbers(text: str) -> tuple[int, ...]:
     """All numbers: "0.8.5" is (0, 8, 5); letters are passed over, so "2.8.0a1" is (2, 8, 1)."""
     return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in text.split("."))
+
+
+def trl_version(asked: str | None, transformers: Version) -> Version:
+    """The TRL beside that transformers, where it is not said."""
+    if asked is not None:
+        return parse_version(asked)
+    return next((trl for first, trl in TRL_BESIDE if transformers >= first), OLD_TRL)
+
+
+def peft_version(asked: str | None, transformers: Version) -> Version:
+    """The PEFT beside that transformers, where it is not said."""
+    if asked is not None:
+        return parse_version(asked)
+    return (0, 21) if transformers >= NEW_PEFT_FROM else (0, 11)
