@@ -3,8 +3,10 @@
 VramcastError            a user can act: the command line prints one line and exits with 2
   InputError             a value, file or flag is malformed
   UnsupportedError       well formed, but nothing here knows it; names what is known and a way forward
+    UndescribedModelError  a model that no formula describes; the virtual GPU may run it
   SnapshotError          a memory snapshot cannot be read, or must not be
   TraceError             the virtual GPU cannot follow the script
+  TraceNeededError       only a new run on the virtual GPU can answer, and this process makes none
   OutputError            the answer is known, but cannot be written
 InvariantError           our own books do not add up: a bug, and it crashes loudly
 """
@@ -27,12 +29,20 @@ class UnsupportedError(VramcastError):
     """Well formed, but unknown here."""
 
 
+class UndescribedModelError(UnsupportedError):
+    """A model, or a head of it, that no formula describes; the virtual GPU may run it."""
+
+
 class SnapshotError(VramcastError):
     """A memory snapshot cannot be read, or must not be."""
 
 
 class TraceError(VramcastError):
     """The virtual GPU cannot follow the script."""
+
+
+class TraceNeededError(VramcastError):
+    """Only a new run on the virtual GPU can answer, and this process makes none."""
 
 
 class OutputError(VramcastError):

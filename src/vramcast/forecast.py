@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.catalog.residuals import residual_range
+from vramcast.catalog.residuals import Spread, spread_of
 from vramcast.job import Job
-from vramcast.ledger import Ledger, Level, Moment
+from vramcast.ledger import Ledger, Level, Moment, Origin, Word
+from vramcast.units import GiB
+
+
+class Answer(Word):
+    """Whether a job fits on a card. TIGHT: the peak does, and the upper end of its range does not."""
+
+    FITS = "fits"
+    TIGHT = "tight"
+    DOES_NOT_FIT = "does not fit"
+
+
+def answer_of(highest: int, range_bytes: tuple[int, int] | None, capacity: int) -> Answer:
+    """The peak and its range against a card."""
+    if highest > capacity:
+        return Answer.DOES_NOT_FIT
+    upper = highest if range_bytes is None else range_bytes[1]
+    return Answer.FITS if upper <= capacity else Answer.TIGHT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +52,7 @@ class RankPeak:
 class Verdict:
     """Does it fit? None where the card or a level is unknown."""
 
-    fits: bool | None
+    answer: Answer | None
     peak: Moment
     allocated_bytes: int | None
     reserved_bytes: int | None
@@ -40,6 +60,14 @@ class Verdict:
     capacity_bytes: int | None
     headroom_bytes: int | None
     range_bytes: tuple[int, int] | None
+    safe_bytes: int | None  # what 98 of 100 such jobs stay below; None: nothing tells
+    spread: Spread | None = None  # of the measured jobs that range and safe limit come from
+    num_not_understood: int = 0  # settings of the job's files that matter and are not counted
+
+    @property
+    def fits(self) -> bool | None:
+        """A tight job fits: its peak is below the card's capacity."""
+        return None if self.answer is None else self.answer is not Answer.DOES_NOT_FIT
 
     @property
     def highest_bytes(self) -> int:
@@ -61,6 +89,28 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What a serving engine makes of a card: its cache, how much that holds, and what it prints at start-up."""
+
+    engine: str
+    version: str
+    starts: bool
+    refusal: str  # in the engine's words, where it does not start
+    budget_bytes: int  # what the engine may fill
+    needed_bytes: int  # with a cache for one request of the greatest length
+    kv_bytes: int
+    kv_range_bytes: tuple[int, int]
+    kv_tokens: int
+    kv_tokens_range: tuple[int, int]
+    kv_token_bytes: int  # of one token more, on one card
+    max_model_len: int
+    concurrency: float  # requests of that length at once
+    longest: int  # the greatest length of which one request fits
+    weights_bytes: int
+    lines: tuple[str, ...] = ()  # as the engine prints them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Forecast:
     model: ModelSummary | None
     job: Job | None
@@ -72,9 +122,42 @@ class Forecast:
     nodes: int = 1  # host lines are for one node
     notes: tuple[str, ...] = ()  # comparisons that the job invites: padding, loops
     scaling: Scaling | None = None
+    # Settings of the job's files that matter and are not counted.
+    not_understood: tuple[str, ...] = ()
+    served: Served | None = None  # where a serving engine was asked for
+
+    def __repr__(self) -> str:
+        verdict = self.verdict()
+        name = "a trace" if self.model is None else self.model.name
+        lines = [f"Forecast({name}{f' on {self.gpu.name}' if self.gpu else ''}:"]
+        lines.append(f"  {verdict.answer or 'needs'}, peak {_gib(verdict.highest_bytes)}")
+        if verdict.capacity_bytes is not None:
+            lines[-1] += f" of {_gib(verdict.capacity_bytes)}"
+        if verdict.range_bytes is not None:
+            low, high = map(_gib, verdict.range_bytes)
+            lines[-1] += f", range {low} to {high}"
+        lines.append(f"  {len(self.ledger.entries)} lines in ledger; to_dict() has everything)")
+        return "\n".join(lines)
+
+    @property
+    def is_traced(self) -> bool:
+        """Did the virtual GPU run the job, since no formula describes its model?"""
+        return any(entry.origin == Origin.TRACED for entry in self.ledger.entries)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as `--json` prints it (docs/schema.json)."""
+        found: dict[str, Any] = import_module("vramcast.report.as_json").forecast_json(self)
+        return found
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows. Reports are above records, so they are looked up by name when they are asked for."""
+        return str(import_module("vramcast.report.html").render_notebook(self))
 
     def verdict(self, place: str | None = None) -> Verdict:
-        """The fullest device against the card's capacity as CUDA reports it."""
+        """The fullest device against the card's capacity as CUDA reports it; an engine that refuses to start against
+        the share of the card that it may fill."""
+        if self.served is not None:
+            return self._served_verdict(self.served)
         places = (place,) if place else self.ledger.devices()
         peak = max(
             (self.ledger.peak(device) for device in places), key=lambda moment: moment.process_bytes
@@ -84,15 +167,47 @@ class Forecast:
         highest = next(
             (value for value in reversed(known) if value is not None), peak.allocated_bytes
         )
+        spread = self._spread()
+        found = _range(self.ledger, peak, highest, spread)
         return Verdict(
-            fits=self._fits(highest, capacity),
+            answer=self._answer(highest, found, capacity),
             peak=peak,
             allocated_bytes=known[0],
             reserved_bytes=known[1],
             process_bytes=known[2],
             capacity_bytes=capacity,
             headroom_bytes=None if capacity is None else capacity - highest,
-            range_bytes=self._range(peak, highest),
+            range_bytes=found,
+            safe_bytes=self._safe(peak, highest, spread, found),
+            spread=spread,
+            num_not_understood=len(self.not_understood),
+        )
+
+    def _served_verdict(self, served: Served) -> Verdict:
+        peak = self.ledger.peak(self.ledger.devices()[0])
+        capacity = self.gpu.capacity_bytes() if self.gpu else None
+        highest = peak.process_bytes
+        found = _range(self.ledger, peak, highest, None)
+        answer = None if capacity is None else answer_of(highest, found, capacity)
+        if served.starts and answer is Answer.FITS and not all(served.kv_range_bytes):
+            answer = Answer.TIGHT
+        if not served.starts:
+            answer, capacity, highest = (
+                Answer.DOES_NOT_FIT,
+                served.budget_bytes,
+                served.needed_bytes,
+            )
+            found = None
+        return Verdict(
+            answer=answer,
+            peak=peak,
+            allocated_bytes=peak.allocated_bytes,
+            reserved_bytes=peak.reserved_bytes,
+            process_bytes=highest,
+            capacity_bytes=capacity,
+            headroom_bytes=None if capacity is None else capacity - highest,
+            range_bytes=found,
+            safe_bytes=None,
         )
 
     def _known_levels(self, peak: Moment) -> list[int | None]:
@@ -101,39 +216,59 @@ class Forecast:
         levels = [peak.allocated_bytes, peak.reserved_bytes, peak.process_bytes]
         return [value if index <= complete else None for index, value in enumerate(levels)]
 
-    def _fits(self, highest: int, capacity: int | None) -> bool | None:
+    def _answer(
+        self, highest: int, range_bytes: tuple[int, int] | None, capacity: int | None
+    ) -> Answer | None:
         """None where there is no card, or what is not modelled decides."""
         if capacity is None:
             return None
-        if highest > capacity:
-            return False
-        return True if self.ledger.top_level == list(Level)[-1] else None
+        if highest <= capacity and self.ledger.top_level != list(Level)[-1]:
+            return None
+        return answer_of(highest, range_bytes, capacity)
 
-    def assumed_most_bytes(self) -> int:
-        """The peak with every assumed line (context, workspaces) at its upper end."""
-        verdict = self.verdict()
-        highest = verdict.process_bytes or verdict.reserved_bytes or verdict.allocated_bytes or 0
-        found = _open_range(self.ledger, verdict.peak, highest)
-        return found[1] if found else highest
+    def _spread(self) -> Spread | None:
+        """Of comparable jobs that were measured. A bare count of parameters is compared with none."""
+        if self.job is None or self.job.model is None or self.ledger.top_level == Level.ALLOCATED:
+            return None
+        return spread_of(self.job)
 
-    def _range(self, peak: Moment, highest: int) -> tuple[int, int] | None:
-        """What the open lines leave room for, and where comparable jobs were measured: the wider of both."""
-        ranges = [_open_range(self.ledger, peak, highest)]
-        if (
-            self.job is not None
-            and self.job.model is not None
-            and self.ledger.top_level != Level.ALLOCATED
-        ):
-            ranges.append(residual_range(self.job, self.ledger.top_level, highest))
-        known = [found for found in ranges if found is not None]
-        return (min(low for low, _ in known), max(high for _, high in known)) if known else None
+    def _safe(
+        self, peak: Moment, highest: int, spread: Spread | None, found: tuple[int, int] | None
+    ) -> int | None:
+        if spread is not None:
+            _, above = _open_room(self.ledger, peak)
+            return highest + _together(above, (spread.safe - 1) * peak.reserved_bytes)
+        is_traced = self.job is None and self.ledger.top_level != Level.ALLOCATED
+        return (found[1] if found else highest) if is_traced else None
 
 
-def _open_range(ledger: Ledger, peak: Moment, highest: int) -> tuple[int, int] | None:
-    """Lower and upper sums over lines whose origin leaves room."""
-    open_lines = [entry for entry in ledger.alive(peak.phase, peak.place) if entry.range_bytes]
-    if not open_lines:
-        return None
-    low = sum(entry.nbytes - entry.range_bytes[0] for entry in open_lines if entry.range_bytes)
-    high = sum(entry.range_bytes[1] - entry.nbytes for entry in open_lines if entry.range_bytes)
-    return (highest - low, highest + high)
+def _range(
+    ledger: Ledger, peak: Moment, highest: int, spread: Spread | None
+) -> tuple[int, int] | None:
+    """What torch reserves, where comparable jobs were measured, and what is assumed beside it (context, communication):
+    two independent errors, so their squares add up."""
+    below, above = _open_room(ledger, peak, also_inside=spread is None)
+    if spread is None:
+        return (highest - below, highest + above) if below or above else None
+    inside = peak.reserved_bytes
+    low = _together(below, (1 - spread.low) * inside)
+    return (highest - low, highest + _together(above, (spread.high - 1) * inside))
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / GiB:,.2f} GiB"
+
+
+def _together(one: float, other: float) -> int:
+    return round(math.hypot(one, other))
+
+
+def _open_room(ledger: Ledger, peak: Moment, *, also_inside: bool = False) -> tuple[int, int]:
+    """How far below and above its figure is what is assumed outside of torch's allocator; `also_inside`: and in it."""
+    found = [
+        (entry.nbytes, entry.range_bytes)
+        for entry in ledger.alive(peak.phase, peak.place)
+        if entry.range_bytes and (also_inside or entry.level == Level.PROCESS)
+    ]
+    below = sum(nbytes - low for nbytes, (low, _) in found)
+    return below, sum(high - nbytes for nbytes, (_, high) in found)

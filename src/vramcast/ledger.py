@@ -69,6 +69,9 @@ RESUME, GATING = (
     "resume",
     "gating",
 )  # loading a checkpoint; a second backward pass, for the gate of a mixture of experts
+PREFILL, DECODE = "prefill", "decode"  # of generating without training
+SYNC, SCORE, CRITIC = "sync", "score", "critic"  # of reinforcement learning, around the rollout
+PROFILE, SERVE = "profile", "serve"  # of a serving engine: its trial pass, then the cache is there
 PHASES = (
     LOAD,
     RESUME,
@@ -77,7 +80,10 @@ PHASES = (
     LOSS,
     BACKWARD,
     STEP,
+    SYNC,
     ROLLOUT,
+    SCORE,
+    CRITIC,
     NEXT_FORWARD,
     NEXT_LOSS,
     NEXT_BACKWARD,
@@ -85,6 +91,10 @@ PHASES = (
     NEXT_STEP,
     EVAL,
     SAVE,
+    PREFILL,
+    DECODE,
+    PROFILE,
+    SERVE,
 )
 
 HOST, PINNED, SHM = "host", "pinned", "shm"
@@ -123,7 +133,7 @@ class Moment:
     process_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Ledger:
     """Entries, and everything that follows from them."""
 
@@ -131,6 +141,12 @@ class Ledger:
     top_level: Level = (
         Level.PROCESS
     )  # the highest of the GPU's counters that these entries are complete for
+
+    def __repr__(self) -> str:
+        peaks = ", ".join(
+            f"{place} {self.peak(place).process_bytes:,} bytes" for place in self.places()
+        )
+        return f"Ledger({len(self.entries)} entries; peaks: {peaks})"
 
     def check(self) -> None:
         """Raise if an entry is malformed or the sums do not add up."""

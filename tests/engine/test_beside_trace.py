@@ -126,6 +126,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "a masked loss in 16 bits": {
         "model": "bert-base-uncased", "batch": 8, "seq": 256, "precision": "bf16-true", "framework": "hf",
+        "task": "pretrain",
     },
 }  # fmt: skip
 

@@ -10,12 +10,16 @@ import transformers
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from vramcast.accuracy.run import peak_bytes
+from vramcast.catalog.models import find_model
 from vramcast.engine.estimate import estimate
-from vramcast.engine.recording.library_versions import supports_sdpa
+from vramcast.engine.recording.library_versions import habits_of, supports_sdpa
 from vramcast.forecast import Forecast
 from vramcast.job import job_from
 from vramcast.ledger import NEXT_FORWARD, Category, Level
-from vramcast.models.families import MODULE_OF
+from vramcast.models.families import MODULE_OF, record
+from vramcast.models.read.config import Config
+from vramcast.models.record.program import Sizes
+from vramcast.models.record.regime import Regime
 from vramcast.setup.versions import parse_version
 from vramcast.units import MiB
 
@@ -162,3 +166,36 @@ def test_the_installed_trainer_turns_the_cache_off(tmp_path: Path) -> None:
         model, transformers.TrainingArguments(output_dir=str(tmp_path), report_to=[], use_cpu=True)
     )
     assert not model.config.use_cache
+
+
+@pytest.mark.parametrize(
+    ("model", "embedding_bytes"), [("tinyllama-1.1b", 32_000 * 2_048 * 2), ("llama-3.2-1b", 0)]
+)
+def test_accelerate_gathers_an_untied_embedding_by_itself(model: str, embedding_bytes: int) -> None:
+    """Since accelerate 1.14; until then it stayed gathered with the head until backward ended."""
+    job = {
+        "model": model, "framework": "accelerate", "precision": "bf16-mixed", "gpus": 4, "strategy": "fsdp2",
+        "gpu": "a100-80gb", "seq": 512,
+    }  # fmt: skip
+
+    def gathered_after_forward(version: str) -> int:
+        entries = forecast(job, transformers_version=version).ledger.entries
+        return sum(
+            entry.nbytes
+            for entry in entries
+            if entry.component == "gathered parameters" and "loss" in entry.phases
+        )
+
+    assert gathered_after_forward("5.11") - gathered_after_forward("5.12") == embedding_bytes
+
+
+@pytest.mark.parametrize(("version", "queries", "keys"), [((4, 57), 96, 96), ((5, 0), 512, 512)])
+def test_t5_made_small_masks_for_its_encoder(
+    version: tuple[int, int], queries: int, keys: int
+) -> None:
+    """[batch, 1, 1, keys] until masking_utils made them; the decoder's causal one was the largest."""
+    regime = Regime(attention="eager", habits=habits_of("t5", version))
+    sizes = Sizes.named(batch=2, seq=512, target_seq=96, images=1)
+    mask = record(Config(find_model("t5-small").config), regime, sizes).mask
+    assert mask is not None
+    assert mask.shape == (2, 1, queries, keys)

@@ -66,9 +66,12 @@ def theirs(name: str, targets: Any) -> Shapes:
     }
 
 
+EVERYWHERE = {"precision": Precision.BF16_MIXED, "lora_targets": ("all-linear",)}
+
+
 def ours(name: str, **values: Any) -> Shapes:
     config = Config(config_of(name))
-    job = Job(model=name, lora_rank=4, **{"precision": Precision.BF16_MIXED, **values})
+    job = Job(model="mixtral", lora_rank=4, **{**EVERYWHERE, **values})
     params = record(config, regime_of(resolve(job), config, None), Sizes()).params()
     return {p.name: (tuple(map(int, p.shape)), p.trainable) for p in params if p.tied_to is None}
 
@@ -106,13 +109,13 @@ def test_half_of_a_joined_tensor_is_refused_as_peft_refuses_it() -> None:
     [
         ({}, "one tensor as large as the experts"),
         ({"lora_dropout": 0.05}, "refuses lora-dropout 0.05"),
-        ({"transformers_version": "4.57"}, "are not counted"),
+        ({"transformers_version": "4.57"}, "on each expert's linear layers"),
         ({"lora_targets": ("q_proj", "v_proj")}, None),
     ],
 )
 def test_what_is_assumed_about_experts_is_said(values: dict[str, Any], told: str | None) -> None:
     config = Config(config_of("mixtral"))
-    job = Job(model="mixtral", lora_rank=4, **{"precision": Precision.BF16_MIXED, **values})
+    job = Job(model="mixtral", lora_rank=4, **{**EVERYWHERE, **values})
     texts = [text for text in list_assumptions(job, config) if text.startswith("adapters on")]
     assert texts == [text for text in texts if told is not None and told in text]
     assert len(texts) == (told is not None)
@@ -146,6 +149,7 @@ def test_formula_and_trace_agree(name: str, way: str, tmp_path: Path) -> None:
         "seq": 256,
         "gpu": "24GiB",
         "lora-rank": 16,
+        "lora-targets": "all-linear",
         "precision": "bf16-true",
         **WAYS[way],
     }

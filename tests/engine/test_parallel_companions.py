@@ -107,8 +107,7 @@ def test_zero3_pins_one_vector_of_weights_where_fsdp_pins_every_shard() -> None:
     [
         ({"resume": "same"}, InputError, "Say resume cpu"),
         ({"reference": "cuda:1"}, InputError, "Take same or cpu"),
-        ({"critic": "same"}, UnsupportedError, "vramcast trace"),
-        ({"rollout_tokens": 64}, UnsupportedError, "vramcast trace"),
+        ({"critic": "cpu"}, InputError, "critic must be none, same"),
         ({"evaluate": True, "pp": 2}, UnsupportedError, "take pp 1"),
         ({"ep": 4}, InputError, "has none"),
         ({"cp": 2, "attention": "eager"}, InputError, "Take sdpa"),

@@ -257,13 +257,13 @@ def test_words_about_experts_need_experts(tmp_path: Path) -> None:
 
 def test_engine_workspaces_and_stand_ins_are_lines() -> None:
     """Grouped experts bring four more workspaces; each shape of weights one stand-in, where gradients are fused."""
-    entries = {entry.component: entry.nbytes for entry in rank(MIXTRAL, ep=4).lying}
+    entries = {entry.component: entry.nbytes for entry in rank(MIXTRAL, ep=4).persistent}
     assert entries["Transformer Engine's workspaces"] == 5 * (32 * MiB + 1024)
     shapes = 1536 * 1024 + 1024 * 1024 + 8192 * 1024 + 1024 * 4096 + 32000 * 1024
     assert entries["stand-ins for weight gradients"] == 2 * shapes
     apart = {
         entry.component
-        for entry in rank(MIXTRAL, ep=4, grad_fusion=False, expert_gemm="loop").lying
+        for entry in rank(MIXTRAL, ep=4, grad_fusion=False, expert_gemm="loop").persistent
     }
     assert "stand-ins for weight gradients" not in apart
 
@@ -274,7 +274,7 @@ def test_gathered_tokens_have_a_buffer_of_their_own() -> None:
     def buffer(**values: object) -> int:
         name = "Megatron's buffer for gathered tokens"
         return sum(
-            entry.nbytes for entry in rank(MIXTRAL, **values).lying if entry.component == name
+            entry.nbytes for entry in rank(MIXTRAL, **values).persistent if entry.component == name
         )
 
     assert buffer(ep=4, expert_dispatch="allgather") == 4 * 2048 * 1024 * 2

@@ -39,7 +39,10 @@ BF16_CHECKPOINT, FP32_CHECKPOINT = "qwen2.5-0.5b", "gpt2"
         ({"framework": "deepspeed"}, "bf16-master"),
         ({"framework": "megatron"}, "megatron-bf16"),
         ({}, "bf16-autocast"),
-        ({"framework": "plain"}, "bf16-mixed"),
+        ({"framework": "plain"}, "bf16-autocast"),
+        ({"framework": "lightning"}, "bf16-autocast"),
+        ({"framework": "plain", "model": FP32_CHECKPOINT}, "bf16-mixed"),
+        ({"framework": "plain", "transformers-version": "4.57"}, "bf16-mixed"),
         ({"framework": "hf", "precision": "fp32"}, "fp32"),
     ],
 )
@@ -59,10 +62,62 @@ def test_trl_checkpoints_unless_told_otherwise() -> None:
 
 
 def test_a_job_in_which_all_is_said_stays_as_it_is() -> None:
-    said = {"precision": "fp32", "checkpointing": "none", "loss": "full"}
-    job = job_from({"model": BF16_CHECKPOINT, **said})
+    job = complete(job_from({"model": BF16_CHECKPOINT, "framework": "unsloth"}))
     assert complete(job) is job
-    assert complete(complete(job_from({"model": BF16_CHECKPOINT}))).precision is not None
+    assert job.precision is not None
+
+
+# What configuration files leave open: (rank, quantize, checkpointing, precision, optimizer).
+HABITS = {
+    "llama-factory": (8, "none", "full", "bf16-autocast", "adamw"),
+    "axolotl": (None, "none", "none", "bf16-autocast", "adamw"),
+    "ms-swift": (8, "none", "full", "bf16-autocast", "adamw"),
+    "unsloth": (16, "nf4-double", "offload", "bf16-autocast", "adamw-8bit"),
+    "verl": (None, "none", "full", "bf16-mixed", "adamw"),
+    "openrlhf": (None, "none", "none", "bf16-master", "adamw"),
+    "nemo": (None, "none", "none", "bf16-true", "adamw"),
+}
+
+
+@pytest.mark.parametrize("framework", HABITS)
+def test_frameworks_train_what_their_configs_leave_open(framework: str) -> None:
+    job = complete(job_from({"model": BF16_CHECKPOINT, "framework": framework}))
+    found = (job.lora_rank, job.quantize, job.checkpointing, str(job.precision), job.optimizer)
+    assert found == HABITS[framework]
+
+
+def test_what_is_said_goes_before_the_profile() -> None:
+    said = {
+        "model": BF16_CHECKPOINT,
+        "framework": "unsloth",
+        "tuning": "full",
+        "optimizer": "adamw",
+    }
+    job = complete(job_from(said))
+    assert (job.lora_rank, job.quantize, job.optimizer) == (None, "none", "adamw")
+    full = complete(job_from({**said, "framework": "llama-factory"}))
+    assert str(full.precision) == "bf16-mixed"  # what is trained is raised to fp32
+
+
+def test_trl_over_time() -> None:
+    """Read in TRL's own history: checkpointing since 0.22, fp32 weights since 0.27, tiles since 1.15."""
+    said = {"model": BF16_CHECKPOINT, "framework": "trl"}
+    found = []
+    for version in ("0.21", "0.26", "0.29", "1.16"):
+        job = complete(job_from({**said, "trl-version": version}))
+        found.append((job.checkpointing, str(job.precision), job.loss))
+    assert found == [
+        ("none", "bf16-mixed", "full"),
+        ("full", "bf16-autocast", "full"),
+        ("full", "bf16-mixed", "full"),
+        ("full", "bf16-mixed", "tiled"),
+    ]
+
+
+def test_4_bit_weights_have_adapters_without_another_word() -> None:
+    for said in ({"tuning": "qlora"}, {"quantize": "nf4"}):
+        job = complete(job_from({"model": BF16_CHECKPOINT, **said}))
+        assert (job.lora_rank, job.quantize) == (16, "nf4")
 
 
 def test_frozen_weights_under_adapters_take_two_bytes_each() -> None:

@@ -30,6 +30,14 @@ JOBS = {
     "fused loss": {"model": "gemma-3-270m", "loss": "fused", "precision": "bf16-true"},
     "megatron": {"model": "gpt2-medium", "precision": "megatron-bf16"},
     "on both sides of a window": {"model": "gemma-3-270m", "precision": "bf16-true"},
+    "one head of keys, one sample and several": {"model": "gemma-2b", "attention": "eager"},
+    "the same on both sides of a window": {"model": "gemma-3-270m", "attention": "eager"},
+    "one head of keys on a rank": {
+        "model": "llama-3.2-1b",
+        "gpus": 8,
+        "tp": 8,
+        "attention": "eager",
+    },
     "fewer image tokens": {"model": "llava-1.5-7b", "precision": "bf16-true", "image-tokens": 64},
 }
 

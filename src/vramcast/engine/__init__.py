@@ -1,8 +1,9 @@
 """The formula engine: a Job in, a Forecast out. Other packages import from here, never from the modules inside.
 
-For everyone: `estimate`, `sweep`, `list_saved_tensors`, `search_divisions`.
+For everyone: `estimate`, `sweep`, `list_saved_tensors`, `record_timeline`, `search_divisions`.
 For searches (`plan`), which evaluate thousands of jobs and share what these have in common: `estimate_if_it_may_fit`
 with `Drafts`, and peaks without a breakdown from `Recording` (one GPU) and `RankPrices` (many).
+For jobs whose model no formula describes (`forecasting`): `bill_traced_step` makes the forecast of a traced step.
 For time models: the recorded `Program`, its `Rank`s, its FSDP units.
 For comparisons with a trace, tensor by tensor: the stream of a draft, and its `phase_peaks` and `alive_at`.
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from vramcast.engine.bill import TooLarge
+from vramcast.engine.bill import Remarks, TooLarge
 from vramcast.engine.estimate import (
     context_bytes,
     estimate,
@@ -37,13 +38,21 @@ if TYPE_CHECKING:
     from vramcast.engine.prices.rank_prices import RankPrices, Resting
     from vramcast.engine.prices.sweep import Sweep, peak_grid, sweep
     from vramcast.engine.recording.record import DEVICE, sizes_of
-    from vramcast.engine.recording.regime import kv_cache, needs_input_grads
+    from vramcast.engine.recording.regime import (
+        STORED,
+        describes_adapters,
+        kv_cache,
+        needs_input_grads,
+    )
     from vramcast.engine.recording.sequence_limits import DEFAULT_SEQ
     from vramcast.engine.replay.drafts import Drafts
     from vramcast.engine.replay.varying_lengths import has_many_lengths
+    from vramcast.engine.serving.sweep import ServingSweep, sweep_serving
     from vramcast.engine.stream.checkpointing import recompute_rule
     from vramcast.engine.stream.gate_loops import TWO_PASSES
     from vramcast.engine.stream.timeline import Stamped, alive_at, phase_peaks
+    from vramcast.engine.timeline import record_timeline
+    from vramcast.engine.traced import TracedStep, bill_traced_step
 
 _HOME = {
     "explain": ("LayerTensors", "SavedTensor", "list_saved_tensors"),
@@ -58,13 +67,16 @@ _HOME = {
     "prices.rank_prices": ("RankPrices", "Resting"),
     "prices.sweep": ("Sweep", "peak_grid", "sweep"),
     "recording.record": ("DEVICE", "sizes_of"),
-    "recording.regime": ("kv_cache", "needs_input_grads"),
+    "recording.regime": ("STORED", "describes_adapters", "kv_cache", "needs_input_grads"),
     "recording.sequence_limits": ("DEFAULT_SEQ",),
     "replay.drafts": ("Drafts",),
     "replay.varying_lengths": ("has_many_lengths",),
+    "serving.sweep": ("ServingSweep", "sweep_serving"),
     "stream.checkpointing": ("recompute_rule",),
     "stream.gate_loops": ("TWO_PASSES",),
     "stream.timeline": ("Stamped", "alive_at", "phase_peaks"),
+    "timeline": ("record_timeline",),
+    "traced": ("TracedStep", "bill_traced_step"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -74,6 +86,7 @@ __all__ = [
     "GATHERING",
     "MOMENTS",
     "RECOMPUTE",
+    "STORED",
     "TWO_PASSES",
     "ByPhase",
     "Division",
@@ -82,16 +95,21 @@ __all__ = [
     "Rank",
     "RankPrices",
     "Recording",
+    "Remarks",
     "Resting",
     "SavedTensor",
+    "ServingSweep",
     "Stamped",
     "States",
     "Sweep",
     "TooLarge",
     "Topology",
+    "TracedStep",
     "accumulates_unsharded",
     "alive_at",
+    "bill_traced_step",
     "context_bytes",
+    "describes_adapters",
     "estimate",
     "estimate_if_it_may_fit",
     "has_many_lengths",
@@ -106,11 +124,13 @@ __all__ = [
     "phase_peaks",
     "recompute_rule",
     "record_model",
+    "record_timeline",
     "reserved_bytes",
     "search_divisions",
     "sizes_of",
     "state_bytes",
     "sweep",
+    "sweep_serving",
     "topology_of",
     "unique",
     "units_of",

@@ -15,15 +15,22 @@ from vramcast.engine.lines.states import States
 from vramcast.engine.recording.record import DEVICE
 from vramcast.engine.replay.run import Replayed
 from vramcast.engine.stream.gate_loops import TWO_PASSES
-from vramcast.forecast import Forecast, ModelSummary, RankPeak
+from vramcast.forecast import Forecast, ModelSummary, RankPeak, Served
 from vramcast.job import Job
 from vramcast.ledger import (
+    CRITIC,
+    DECODE,
     EDIT,
     EVAL,
     GATING,
     PHASES,
+    PREFILL,
+    PROFILE,
     RESUME,
     ROLLOUT,
+    SCORE,
+    SERVE,
+    SYNC,
     Category,
     Entry,
     Ledger,
@@ -64,6 +71,7 @@ class Bill:
     knows_activations: bool = True
     ranks: tuple[RankPeak, ...] = ()
     nodes: int = 1
+    served: Served | None = None
 
     def forecast(self) -> Forecast:
         ledger = Ledger(
@@ -80,6 +88,7 @@ class Bill:
             notes=self.remarks.notes,
             ranks=self.ranks,
             nodes=self.nodes,
+            served=self.served,
         )
 
     def _top_level(self) -> Level:
@@ -97,6 +106,13 @@ def job_phases(setup: Setup) -> tuple[str, ...]:
         RESUME: setup.phases.resume != "none",
         EDIT: bool(setup.editing.parameters),
         GATING: setup.loop.gate in TWO_PASSES,
+        PREFILL: False,
+        DECODE: False,
+        SYNC: False,
+        SCORE: False,
+        CRITIC: False,
+        PROFILE: False,
+        SERVE: False,
     }
     return tuple(phase for phase in PHASES if has.get(phase, True))
 
@@ -115,7 +131,9 @@ def summarize_model(
 ) -> ModelSummary:
     return ModelSummary(
         name=name,
-        params_total=states.params.numel,
+        params_total=states.params.total(
+            lambda param: param.numel if param.kind != "buffer" else 0
+        ),
         params_trainable=states.trained.numel,
         family=family,
         num_layers=num_layers,
@@ -137,7 +155,7 @@ def allocator_slack(replayed: Replayed, place: str = DEVICE) -> list[Entry]:
         phases=PHASES,
         nbytes=max(rounding, 0),
         origin=Origin.SIMULATED,
-        source="the job's births and deaths replayed through the caching allocator",
+        source="the job's allocations and frees replayed through the caching allocator",
     )
     unallocated = replace(
         inside,

@@ -25,14 +25,19 @@ from vramcast.engine.bill import (
     job_phases,
     summarize_model,
 )
-from vramcast.engine.editing.lines import PHASES_OF_EDITING, check_edit, edit_lines, edit_replay
-from vramcast.engine.lines.batch import batch_values
+from vramcast.engine.lines.batch import batch_sizes
 from vramcast.engine.lines.growth import lengths, scaling
 from vramcast.engine.lines.host import host_side
 from vramcast.engine.lines.overheads import context_entries, workspace_entries, workspaces
-from vramcast.engine.lines.setting import Beside, Setting
+from vramcast.engine.lines.setting import OtherLines, Setting
 from vramcast.engine.lines.states import States, from_count, state_entries, unique
 from vramcast.engine.lines.training_step import Step, describe_activations, entries_of
+from vramcast.engine.no_effect import (
+    kernels_of,
+    needless_for_model,
+    needless_options,
+    needless_without_layers,
+)
 from vramcast.engine.program import record_job
 from vramcast.engine.recording.record import DEVICE, is_divided, plain, sizes_of
 from vramcast.engine.replay.card import replayed_on_card, room_on
@@ -44,13 +49,13 @@ from vramcast.forecast import Forecast, Scaling
 from vramcast.job import Job
 from vramcast.ledger import PHASES, STEP, Category, Entry, Ledger, Level, Origin
 from vramcast.models.read.config import Config
-from vramcast.models.read.model import read_model
 from vramcast.models.read.source import ModelSource
 from vramcast.models.record.program import Program
-from vramcast.setup import Setup, complete, resolve
+from vramcast.setup import Setup, complete, model_of, resolve
 from vramcast.setup.precision import card_warnings
 from vramcast.setup.profiles import PROFILES
 from vramcast.setup.records import Versions
+from vramcast.setup.tasks import ONE_PASS, has_rl_phases, with_task
 from vramcast.units import format_bytes, format_gib
 
 # Options without effect if only the number of parameters is known, and their default values.
@@ -84,21 +89,38 @@ class Question:
     source: ModelSource
     config: Config
 
-    def remarks(self, assumptions: tuple[str, ...] = (), notes: tuple[str, ...] = ()) -> Remarks:
+    def remarks(self, program: Program, assumptions: tuple[str, ...] = ()) -> Remarks:
+        """What was assumed, and what the user should know. `program`: the model as the job runs it."""
+        decided = list_assumptions(self.said, self.config, kernels_of(program))
         return Remarks(
-            assumptions=(*list_assumptions(self.said, self.config), *assumptions),
+            assumptions=(*decided, *assumptions),
             warnings=(
                 *self.source.notes,
                 *self.source.warnings,
                 *card_warnings(self.setup.precision, self.gpu),
+                *needless_options(self.said, self.job),
+                *needless_for_model(self.job, program, self.config, self.gpu),
             ),
-            notes=notes,
         )
 
 
 def estimate(job: Job, *, with_scaling: bool = True, drafts: Drafts | None = None) -> Forecast:
     """The memory of a job. `with_scaling`: also how it grows with the length, which needs further recordings.
     `drafts`: recordings shared with similar jobs."""
+    if job.engine is not None:
+        from vramcast.engine.serving.estimate import estimate_serving
+
+        return estimate_serving(job)
+    if job.task == "generate":
+        from vramcast.engine.generation import estimate_generation
+
+        return estimate_generation(job)
+    if job.task in ONE_PASS:
+        from vramcast.engine.one_pass import estimate_pass
+
+        return estimate_pass(job)
+    if has_rl_phases(job):
+        return _estimate_rl(job)
     if _leaves_strategy_open(job):
         return _estimate_first_that_fits(job, with_scaling=with_scaling)
     said, job = job, complete(job)
@@ -106,12 +128,13 @@ def estimate(job: Job, *, with_scaling: bool = True, drafts: Drafts | None = Non
     gpu = find_gpu(job.gpu) if job.gpu else None
     if job.params is not None:
         name = f"{job.params:,} parameters"
-        return _estimate_states(job, from_count(job.params, setup), gpu, name, ())
+        return _estimate_states(said, job, from_count(job.params, setup), gpu, name, ())
     assert job.model is not None
-    source = read_model(job.model)
-    if source.config is None or source.params is not None:
-        states = States(params=unique(source.params or ()), setup=setup)
-        return _estimate_states(job, states, gpu, source.name, (*source.notes, *source.warnings))
+    source = model_of(job)
+    if source.config is None or not source.is_described:
+        states = States(params=unique(source.bare_table()), setup=setup)
+        notes = (*source.notes, *source.warnings)
+        return _estimate_states(said, job, states, gpu, source.name, notes)
     question = Question(
         said=said, job=job, setup=setup, gpu=gpu, source=source, config=source.config
     )
@@ -124,6 +147,25 @@ def estimate(job: Job, *, with_scaling: bool = True, drafts: Drafts | None = Non
     if not with_scaling:
         return forecast
     return replace(forecast, scaling=_scaling(job, source.config, gpu))
+
+
+def _estimate_rl(job: Job) -> Forecast:
+    """Generate, score and update on the same cards; the update decides how many of them share a copy."""
+    from vramcast.engine.rl_phases import Parts, critic_job, update_job, with_rl_phases
+
+    if job.model is None:
+        raise InputError("rollouts and a critic need a model, not a count of parameters")
+    job = with_task(job)
+    update = estimate(update_job(job), with_scaling=False)
+    chosen = job if update.job is None else replace(job, strategy=update.job.strategy)
+    second, critic, notes = critic_job(chosen), None, update.notes
+    try:
+        critic = None if second is None else estimate(second, with_scaling=False)
+    except UnsupportedError as error:
+        notes = (*notes, f"the critic is not counted: {error}")
+    gpu = find_gpu(job.gpu) if job.gpu else None
+    update = replace(update, notes=notes)
+    return with_rl_phases(Parts(job=chosen, update=update, critic=critic, gpu=gpu))
 
 
 def _leaves_strategy_open(job: Job) -> bool:
@@ -151,12 +193,17 @@ def _estimate_first_that_fits(job: Job, *, with_scaling: bool) -> Forecast:
 def estimate_if_it_may_fit(
     job: Job, at_least_bytes: int = 0, drafts: Drafts | None = None
 ) -> Forecast | TooLarge:
-    """For searches: no breakdown is made if the card runs out of memory, or if the upper estimates of CUDA context and
-    workspaces leave too little of it. Model and card must be known. `at_least_bytes`: a lower bound of the peak."""
+    """For searches: no breakdown is made if the card runs out of memory, or if the upper estimate of the CUDA context
+    leaves too little of it. Model and card must be known. `at_least_bytes`: a lower bound of the peak."""
+    if has_rl_phases(job):
+        whole = estimate(job, with_scaling=False)
+        if whole.verdict().fits is False:
+            return TooLarge(asked_bytes=whole.verdict().peak.allocated_bytes)
+        return whole
     said, job = job, complete(job)
     assert job.gpu is not None
     assert job.model is not None
-    setup, gpu, source = resolve(job), find_gpu(job.gpu), read_model(job.model)
+    setup, gpu, source = resolve(job), find_gpu(job.gpu), model_of(job)
     assert source.config is not None
     question = Question(
         said=said, job=job, setup=setup, gpu=gpu, source=source, config=source.config
@@ -165,7 +212,7 @@ def estimate_if_it_may_fit(
         from vramcast.engine.parallel.ranks import forecast_ranks
 
         return forecast_ranks(
-            job, gpu, source, source.config, remarks=question.remarks(), must_fit=True
+            job, gpu, source, source.config, remarks=question.remarks, must_fit=True
         )
     if setup.editing.parameters:
         return _bill_edit(question, must_fit=True)
@@ -182,8 +229,9 @@ def estimate_if_it_may_fit(
 
 
 def least_left(versions: Versions, gpu: Gpu) -> int:
-    """Bytes of a card that are left for tensors if CUDA context and workspaces reach their upper estimates."""
-    assumed = (*context_entries(versions, gpu, DEVICE), *workspace_entries(versions, gpu, DEVICE))
+    """Bytes of a card that are left for tensors if the CUDA context reaches its upper estimate. The safe limit counts
+    workspaces by their figure: counted by their upper estimate here, jobs that fit would be refused."""
+    assumed = context_entries(versions, gpu, DEVICE)
     ranges = [(entry.nbytes, entry.range_bytes) for entry in assumed if entry.range_bytes]
     return room_on(versions, gpu) - sum(upper - nbytes for nbytes, (_, upper) in ranges)
 
@@ -207,14 +255,19 @@ def record_model(job: Job, config: Config, gpu: Gpu | None) -> Program:
 
 
 def _estimate_states(
-    job: Job, states: States, gpu: Gpu | None, name: str, notes: tuple[str, ...]
+    said: Job, job: Job, states: States, gpu: Gpu | None, name: str, notes: tuple[str, ...]
 ) -> Forecast:
     """Weights, gradients and states of a model whose architecture is unknown: a lower bound."""
-    asked = [name for name, value in NEED_LAYERS.items() if getattr(job, name) != value]
+    asked = [each for each, value in NEED_LAYERS.items() if getattr(job, each) != value]
     if asked:
-        names = ", ".join(name.replace("_", "-") for name in asked)
+        names = ", ".join(each.replace("_", "-") for each in asked)
+        if job.params is not None:
+            raise UnsupportedError(
+                f"{names} needs the model's layers: give a model, not a count of parameters"
+            )
         raise UnsupportedError(
-            f"{names} needs the model's layers: give a model, not a table or a count of parameters"
+            f"{names} needs the model's layers, which the formulas do not describe for {name}: "
+            "run its script with `vramcast trace`, or leave it out for weights, gradients and optimizer states alone"
         )
     if is_divided(states.setup):
         from vramcast.engine.parallel.ranks import forecast_counts
@@ -237,7 +290,13 @@ def _estimate_states(
         entries=(*state_entries(states, DEVICE), gradients),
         phases=job_phases(states.setup),
         remarks=Remarks(
-            assumptions=list_assumptions(job, None), warnings=(*notes, ONLY_PARAMETERS)
+            assumptions=list_assumptions(job, None),
+            warnings=(
+                *notes,
+                ONLY_PARAMETERS,
+                *needless_options(said, job),
+                *needless_without_layers(said),
+            ),
         ),
         knows_activations=False,
     )
@@ -256,7 +315,7 @@ def _estimate_ranks(question: Question) -> Forecast:
         question.gpu,
         question.source,
         question.config,
-        remarks=question.remarks(),
+        remarks=question.remarks,
         must_fit=False,
     )
     assert isinstance(forecast, Forecast)
@@ -293,14 +352,14 @@ def _bill_one_gpu(question: Question, draft: Draft, replayed: Replayed) -> Forec
         ),
         entries=(*entries, *allocator_slack(replayed)),
         phases=job_phases(setup),
-        remarks=question.remarks(extra.assumptions),
+        remarks=question.remarks(step.program, extra.assumptions),
     )
     forecast = bill.forecast()
     notes = (*_compare_padding(question.job), *_compare_loops(question.job, step, forecast.ledger))
     return replace(forecast, notes=notes)
 
 
-def _devices(extra: Beside) -> tuple[str, ...]:
+def _devices(extra: OtherLines) -> tuple[str, ...]:
     """The training GPU, and those on which companions run."""
     others = (line.place for line in extra.lines if line.place.startswith("cuda"))
     return tuple(dict.fromkeys((DEVICE, *others)))
@@ -308,6 +367,13 @@ def _devices(extra: Beside) -> tuple[str, ...]:
 
 def _bill_edit(question: Question, *, must_fit: bool) -> Forecast | TooLarge:
     """A model-editing job: it has its own lines and phases, and one or two devices, each with its own allocator."""
+    from vramcast.engine.editing.lines import (
+        PHASES_OF_EDITING,
+        check_edit,
+        edit_lines,
+        edit_replay,
+    )
+
     setup, config, gpu = question.setup, question.config, question.gpu
     check_edit(setup)
     sizes = sizes_of(setup.data, config)
@@ -335,7 +401,7 @@ def _bill_edit(question: Question, *, must_fit: bool) -> Forecast | TooLarge:
         return too_large
     small = (
         *workspaces(setup.versions, gpu),
-        *(int(value.nbytes) for value in batch_values(program, setup.versions)),
+        *batch_sizes(program, setup),
     )
     for device in devices:
         script = edit_replay(setting, extra.blocks, device, small)
@@ -354,7 +420,7 @@ def _bill_edit(question: Question, *, must_fit: bool) -> Forecast | TooLarge:
         ),
         entries=entries,
         phases=PHASES_OF_EDITING,
-        remarks=question.remarks(extra.assumptions),
+        remarks=question.remarks(program, extra.assumptions),
     )
     return bill.forecast()
 

@@ -15,11 +15,10 @@ from vramcast.engine.recording.record import sizes_of
 from vramcast.engine.stream.checkpointing import recompute_rule
 from vramcast.engine.stream.saved_tensors import Kept, kept
 from vramcast.job import Job
-from vramcast.models.read.model import read_model
 from vramcast.models.record.dims import product_text
 from vramcast.models.record.program import Program
 from vramcast.models.record.tape import PlacedSection, Value
-from vramcast.setup import resolve
+from vramcast.setup import complete, model_of, resolve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +42,7 @@ class LayerTensors:
 
 def list_saved_tensors(job: Job, components: frozenset[str]) -> tuple[LayerTensors, ...]:
     """Saved tensors per kind of layer; empty if the model is only a count or a table of parameters."""
-    config = None if job.model is None else read_model(job.model).config
+    config = None if job.model is None else model_of(complete(job)).config
     if config is None:
         return ()
     gpu = find_gpu(job.gpu) if job.gpu else None

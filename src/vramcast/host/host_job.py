@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vramcast.errors import InputError, unknown
-from vramcast.host.parquet_facts import ParquetFacts
 from vramcast.units import KiB, MiB
+
+if TYPE_CHECKING:
+    from vramcast.host.parquet_facts import ParquetFacts
 
 MODES = ("table", "row-groups", "mmap", "ultra")
 START_METHODS = ("fork", "spawn")

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection, wait
@@ -55,10 +55,20 @@ class Options:
     offline: bool = False
 
 
-def run_protected(target: str, payload: dict[str, Any], options: Options) -> dict[str, Any]:
-    """The result of `target` ("package.module:function"), called as function(payload, session) in a child process."""
+def run_protected(
+    target: str,
+    payload: dict[str, Any],
+    options: Options,
+    show: Callable[[dict[str, Any]], None] = lambda result: None,
+) -> dict[str, Any]:
+    """The result of `target` ("package.module:function"), called as function(payload, session) in a child process.
+
+    `show` is given the result at once: a signal that ended the target ends this process next.
+    """
     if os.name == "nt":
-        return _run_on_windows(target, payload, options)
+        result = _run_on_windows(target, payload, options)
+        show(result)
+        return result
     if options.keep_files is not None:
         check_can_keep(options.keep_files)
     reason = "asked for" if options.protect == GUARD else f"no namespaces on {sys.platform}"
@@ -66,6 +76,8 @@ def run_protected(target: str, payload: dict[str, Any], options: Options) -> dic
         try:
             with _Run(kind, options, reason) as run:
                 outcome = run.run(target, payload)
+                if "result" in outcome:
+                    show(outcome["result"])
         except Refused as error:
             reason = str(error)
             continue

@@ -19,7 +19,7 @@ from vramcast.engine.lines.amounts import Amounts
 from vramcast.engine.lines.batch import input_lines
 from vramcast.engine.lines.companions import during, line
 from vramcast.engine.lines.optimizers import state_bytes, temporaries
-from vramcast.engine.lines.setting import Beside, Setting
+from vramcast.engine.lines.setting import OtherLines, Setting
 from vramcast.engine.replay.run import Script
 from vramcast.engine.stream.checkpointing import changes_of, recompute_rule
 from vramcast.engine.stream.timeline import Mode, Stamped, alive_at, phase_peaks, step_events
@@ -54,7 +54,7 @@ def check_edit(setup: Setup) -> None:
         "critic": companions.critic != "none",
         "teacher": companions.teacher != "none",
         "resume": phases.resume != "none",
-        "lora-rank": adapter.rank is not None,
+        "lora-rank": adapter.kind is not None,
         "freeze": bool(adapter.freeze),
         "quantize": adapter.quantize != "none",
         "rollout-tokens": phases.rollout_tokens is not None,
@@ -187,6 +187,7 @@ class _Edit:
         mode = Mode(
             recompute=recompute_rule(setup.checkpointing),
             keep_logits=True,
+            keep_cache=True,
             changes=changes_of(setup),
         )
         return list(step_events(self.setting.program, mode))
@@ -214,11 +215,11 @@ def _edit_of(setting: Setting) -> _Edit:
     )
 
 
-def edit_lines(setting: Setting) -> Beside:
+def edit_lines(setting: Setting) -> OtherLines:
     edit = _edit_of(setting)
     held = [*_editor(edit), *_edited_weights(edit), *_logits(edit, edit.together)]
     lines = [*_weights(edit), *held, *_passes(edit), *input_lines(setting).lines]
-    return Beside(
+    return OtherLines(
         lines=tuple(line for line in lines if any(line.by_phase.values())),
         blocks=tuple(held),
         assumptions=_remarks(edit, _layer(edit.inner[0].name)),
@@ -245,7 +246,6 @@ def _passes_on(edit: _Edit, device: str) -> Passes:
         together=edit.together,
         replaying=[8 * elements for elements in sizes],
         making=list(_made_by_edit(sizes, edit.inner[0].dtype.nbytes)),
-        shares=dict.fromkeys(("edited weights", "pseudo-gradients, fp32"), sizes or (1,)),
     )
 
 
@@ -393,6 +393,7 @@ def _edited_weights(edit: _Edit) -> Iterator[Amounts]:
         "new tensors, differentiable",
         Category.COMPANION,
     )
+    new.tensors = [param.numel for param in edit.inner]
     yield during(new, EDITED, n * item)
     pseudo = line(
         "pseudo-gradients, fp32",
@@ -401,6 +402,7 @@ def _edited_weights(edit: _Edit) -> Iterator[Amounts]:
         "rate · g keeps g for the rate's gradient",
         Category.ACTIVATIONS,
     )
+    pseudo.tensors = new.tensors
     yield during(pseudo, EDITED, 4 * n)
 
 

@@ -5,7 +5,7 @@ Input: the lines and events of `editing/lines.py`. Output: a Script of two editi
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from vramcast.engine.lines.amounts import Amounts
@@ -28,15 +28,12 @@ class Passes:
     together: int
     making: Sequence[int]
     replaying: Sequence[int]
-    shares: Mapping[str, Sequence[int]]  # how held lines are divided into tensors
 
 
 def edit_script(
     weights: Iterable[int], held: Sequence[Amounts], passes: Passes, small: tuple[int, ...]
 ) -> Script:
-    first, later = (
-        list(_step(Blocks(held, since, passes.shares), passes)) for since in (None, STEP)
-    )
+    first, later = (list(_step(Blocks(held, since), passes)) for since in (None, STEP))
     return Script(
         weights=tuple(weights),
         first=first,

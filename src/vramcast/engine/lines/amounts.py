@@ -8,7 +8,7 @@ one of 70 in backward.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from vramcast.ledger import Category, Entry, Level, Origin
@@ -28,6 +28,9 @@ class Amounts:
     by_phase: dict[str, Number] = field(
         default_factory=dict
     )  # numpy arrays in a sweep, ints in a breakdown
+    # Proportions of the tensors that the line consists of: each is a block of its own in the replay.
+    tensors: Sequence[int] = (1,)
+    depends_on_optimizer: bool = False  # prices of searches keep such lines apart from all others
 
     def add(self, phase: str, nbytes: Number) -> None:
         self.by_phase[phase] = self.by_phase.get(phase, 0) + nbytes

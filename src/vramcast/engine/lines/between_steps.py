@@ -6,13 +6,12 @@ from dataclasses import replace
 
 from vramcast.engine.lines.companions import during, line
 from vramcast.engine.lines.optimizers import state_bytes
-from vramcast.engine.lines.setting import Beside, Setting, once, passing, peak_of, without_graph
+from vramcast.engine.lines.setting import OtherLines, Setting, once, passing, peak_of, without_graph
 from vramcast.engine.recording.regime import kv_cache
 from vramcast.errors import InputError
 from vramcast.ledger import EVAL, HOST, RESUME, ROLLOUT, SAVE, Category
 from vramcast.models.record.dims import Dim, Number, maximum, minimum, product_text
 from vramcast.models.record.loss import add_loss
-from vramcast.models.record.program import Program
 from vramcast.models.record.tape import F32, Value
 from vramcast.setup.records import NO_CHECKPOINTING
 
@@ -31,7 +30,7 @@ TO_FP32 = (
 )  # accelerate converts autocast outputs to fp32 (convert_outputs_to_fp32)
 
 
-def between(setting: Setting) -> Beside:
+def between(setting: Setting) -> OtherLines:
     setup = setting.setup
     found = _saving(setting)
     if setup.phases.rollout_tokens is not None:
@@ -50,7 +49,7 @@ def between(setting: Setting) -> Beside:
 # ---- rollout
 
 
-def _rollout(setting: Setting) -> Beside:
+def _rollout(setting: Setting) -> OtherLines:
     """Prefill over the prompt, then token by token with a growing cache. transformers' generate() computes logits of
     the last token only."""
     setup, sizes, new = setting.setup, setting.sizes, setting.setup.phases.rollout_tokens
@@ -66,7 +65,7 @@ def _rollout(setting: Setting) -> Beside:
     )
     sizes = replace(sizes, batch=batch)
     whole = without_graph(setting, setting.config, sizes=sizes, kv_cache="copy")
-    cached = cache_values(whole)
+    cached = whole.cached()
     if not cached:
         raise InputError(
             f"{setup.model} has no key/value cache to generate with: rollout-tokens is for decoders"
@@ -96,17 +95,7 @@ def _rollout(setting: Setting) -> Beside:
     )
     during(cache, (ROLLOUT,), total)
     during(working, (ROLLOUT,), maximum(prefill - total, largest + logits))
-    return Beside(lines=(cache, working), blocks=(cache, working))
-
-
-def cache_values(program: Program) -> list[Value]:
-    """One value for each tensor of past_key_values."""
-    return [
-        op.output
-        for placed in program.sections
-        for op in placed.section.ops
-        if op.output.is_cache and op.output.owner is None
-    ]
+    return OtherLines(lines=(cache, working), blocks=(cache, working))
 
 
 def _cache_text(cached: list[Value]) -> str:
@@ -117,12 +106,12 @@ def _cache_text(cached: list[Value]) -> str:
 # ---- evaluation
 
 
-def evaluation_lines(setting: Setting) -> Beside:
+def evaluation_lines(setting: Setting) -> OtherLines:
     setup = setting.setup
     batch = (
         setting.sizes.batch
         if setup.phases.eval_batch is None
-        else Dim(setup.phases.eval_batch, "b_eval")
+        else Dim(setup.phases.eval_batch * setup.data.rows, "b_eval")
     )
     keeping = replace(setup, checkpointing=NO_CHECKPOINTING)  # it is off in eval()
     cache = kv_cache(keeping, setting.config)
@@ -138,7 +127,7 @@ def evaluation_lines(setting: Setting) -> Beside:
         Category.TEMPORARY,
     )
     during(forward, (EVAL,), peak_of(program))
-    found = Beside(lines=(forward,), passes=(passing(EVAL, setting.device, program),))
+    found = OtherLines(lines=(forward,), passes=(passing(EVAL, setting.device, program),))
     if not setup.phases.eval_kept:
         return found
     out = program.output
@@ -155,13 +144,13 @@ def evaluation_lines(setting: Setting) -> Beside:
         Category.LOGITS,
     )
     during(kept, (EVAL,), setup.phases.eval_kept * (out.nbytes // out.dtype.nbytes) * item)
-    return found + Beside(lines=(kept,), blocks=(kept,))
+    return found + OtherLines(lines=(kept,), blocks=(kept,))
 
 
 # ---- checkpoint files
 
 
-def _saving(setting: Setting) -> Beside:
+def _saving(setting: Setting) -> OtherLines:
     """On one GPU nothing is gathered. The host holds a copy of what is being written."""
     setup = setting.setup
     stored = [param.nbytes for param in setting.states.params]
@@ -173,10 +162,10 @@ def _saving(setting: Setting) -> Beside:
         nbytes, why = max(stored), "the largest tensor"
         source = "torch.save moves one storage after the other to the host"
     copy = line("weights being written", HOST, why, source, Category.TEMPORARY)
-    return Beside(lines=(during(copy, (SAVE,), nbytes),))
+    return OtherLines(lines=(during(copy, (SAVE,), nbytes),))
 
 
-def _resuming(setting: Setting) -> Beside:
+def _resuming(setting: Setting) -> OtherLines:
     """The checkpoint as loaded by torch.load, in addition to the model and the states it is copied into."""
     setup, states = setting.setup, setting.states
     place = HOST if setup.phases.resume == "cpu" else setting.device
@@ -213,4 +202,4 @@ def _resuming(setting: Setting) -> Beside:
     during(moments, (RESUME,), own)
     during(loaded, (RESUME,), weights)
     during(extra, (RESUME,), held)
-    return Beside(lines=(moments, loaded, extra), blocks=(moments, loaded, extra))
+    return OtherLines(lines=(moments, loaded, extra), blocks=(moments, loaded, extra))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from vramcast.engine.lines.amounts import Amounts
 from vramcast.engine.lines.optimizers import KNOWN, state_bytes, temporaries
 from vramcast.engine.lines.setting import (
-    Beside,
+    OtherLines,
     Setting,
     backbone,
     kept_after_forward,
@@ -54,9 +54,9 @@ ADAPTERS_OFF = "the reference is the model with its adapters switched off: no we
 BEHIND_LOSS = "one layer's tensors and the output, beyond what the policy's loss needed before; nothing is kept"
 
 
-def companions(setting: Setting) -> Beside:
+def companions(setting: Setting) -> OtherLines:
     setup = setting.setup
-    found = Beside()
+    found = OtherLines()
     mode = (
         setup.checkpointing.how,
         setup.kernels.recompute,
@@ -69,7 +69,7 @@ def companions(setting: Setting) -> Beside:
             setting, _reference, setup.companions.reference, setup.companions.reference_dtype, *mode
         )
     if setup.companions.reference == "precomputed":
-        found += Beside(
+        found += OtherLines(
             assumptions=(
                 "reference log-probabilities are precomputed: the reference is not loaded",
             )
@@ -128,11 +128,11 @@ def companion_config(setting: Setting, name: str | None) -> Config:
 
 def frozen_model_lines(
     name: str, params: Iterable[Param], dtype: Dtype, place: str, setting: Setting
-) -> Beside:
+) -> OtherLines:
     sizes = tuple(param.numel * dtype.nbytes for param in params if param.kind != "adapter")
     text = f"{sum(sizes) // dtype.nbytes:,} parameters × {dtype.nbytes} B"
     weights = line(f"{name}, {dtype.name}", place, text, "frozen; no gradients, no states")
-    return Beside(
+    return OtherLines(
         lines=(during(weights, PHASES, sum(sizes)),),
         resident=sizes if place == setting.device else (),
     )
@@ -156,7 +156,7 @@ def _beyond_loss(setting: Setting, peak: Number, place: str) -> Number:
     )
 
 
-def _reference(setting: Setting) -> Beside:
+def _reference(setting: Setting) -> OtherLines:
     """A frozen copy for DPO, NPO or KL: its weights, and a forward without graph while the policy's graph is alive."""
     setup, program = setting.setup, setting.program
     if setup.companions.reference == "adapter":
@@ -173,7 +173,7 @@ def _reference(setting: Setting) -> Beside:
         "copy.deepcopy on the CPU",
     )
     during(copied, (LOAD,), 0 if place == HOST else found.lines[0].by_phase[LOAD])
-    return found + Beside(
+    return found + OtherLines(
         lines=(forward, copied),
         passes=(passing(LOSS, place, model),),
         assumptions=(
@@ -183,9 +183,9 @@ def _reference(setting: Setting) -> Beside:
     )
 
 
-def _reference_without_adapters(setting: Setting) -> Beside:
+def _reference_without_adapters(setting: Setting) -> OtherLines:
     """The trained model once more, its adapters switched off: a forward without graph and no weights."""
-    if setting.setup.adapter.rank is None:
+    if setting.setup.adapter.kind is None:
         raise InputError(
             "reference adapter is the model without its adapters, and this job has none: give lora-rank, or reference "
             "same for a frozen copy"
@@ -196,7 +196,7 @@ def _reference_without_adapters(setting: Setting) -> Beside:
         "reference's forward, adapters off (no graph)", place, BEHIND_LOSS, "PEFT disable_adapter"
     )
     during(forward, phases_after_forward(setting.program), _beyond_loss(setting, peak, place))
-    return Beside(
+    return OtherLines(
         lines=(forward,),
         passes=(passing(LOSS, place, model),),
         assumptions=(ADAPTERS_OFF,),
@@ -221,7 +221,7 @@ def params_without_head(program: Program) -> list[Param]:
     return [param for param in program.params() if param.kind != "head"]
 
 
-def _reward(setting: Setting) -> Beside:
+def _reward(setting: Setting) -> OtherLines:
     """Scores the rollout: a forward over whole sequences without graph, with one number per sequence as output."""
     setup = setting.setup
     place = _place(setup.companions.reward, setting)
@@ -234,7 +234,7 @@ def _reward(setting: Setting) -> Beside:
     during(
         forward, when, peak if setup.phases.rollout_tokens else _beyond_loss(setting, peak, place)
     )
-    return frozen_model_lines("reward model", weights, dtype, place, setting) + Beside(
+    return frozen_model_lines("reward model", weights, dtype, place, setting) + OtherLines(
         lines=(forward,), passes=(passing(when[0], place, model),)
     )
 
@@ -253,7 +253,7 @@ def _reward_model(setting: Setting) -> tuple[list[Param], Dtype, Program, Number
     return params_without_head(model), dtype, model, peak_of(backbone(model))
 
 
-def _critic(setting: Setting) -> Beside:
+def _critic(setting: Setting) -> OtherLines:
     """A value model with its own gradients and optimizer states, in the policy's precision. Its graph and the policy's
     are alive at the same time."""
     setup = setting.setup
@@ -281,7 +281,7 @@ def _critic(setting: Setting) -> Beside:
         setup.precision,
         *stepping,
     )
-    return Beside(
+    return OtherLines(
         lines=(weights, *trained, kept),
         blocks=(*trained, kept),
         resident=tuple(param.nbytes for param in params) if place == setting.device else (),
@@ -325,18 +325,15 @@ def _trained(name: str, states: States, place: str) -> Iterator[Amounts]:
         WITH_GRADIENTS,
         states.gradient_bytes,
     )
-    yield during(
-        line(f"{name}: optimizer states", place, count, KNOWN[setup.optimizer.name].source),
-        AFTER_STEP,
-        made,
-    )
+    kept = line(f"{name}: optimizer states", place, count, KNOWN[setup.optimizer.name].source)
     nbytes, why = temporaries(states.trained, setup, item)
-    yield during(
-        line(f"{name}: optimizer step", place, why, "torch/optim"), (STEP, NEXT_STEP), nbytes
-    )
+    working = line(f"{name}: optimizer step", place, why, "torch/optim")
+    kept.depends_on_optimizer = working.depends_on_optimizer = True
+    yield during(kept, AFTER_STEP, made)
+    yield during(working, (STEP, NEXT_STEP), nbytes)
 
 
-def teacher_lines(setting: Setting) -> Beside:
+def teacher_lines(setting: Setting) -> OtherLines:
     """Distillation: the teacher's logits and their softmax stay until backward, on the trained model's device."""
     setup, out = setting.setup, setting.program.output
     if not out.shape:
@@ -377,7 +374,7 @@ def teacher_lines(setting: Setting) -> Beside:
     held = (LOSS, BACKWARD, NEXT_LOSS, NEXT_BACKWARD)
     during(logits, held, elements * model.output.dtype.nbytes)
     during(target, held, elements * F32.nbytes)
-    return frozen_model_lines("teacher", model.params(), dtype, place, setting) + Beside(
+    return frozen_model_lines("teacher", model.params(), dtype, place, setting) + OtherLines(
         lines=(forward, logits, target),
         passes=(passing(LOSS, place, model),),
         blocks=(logits, target),

@@ -8,7 +8,6 @@ from vramcast.engine.lines.states import States
 from vramcast.errors import InputError
 from vramcast.host.entries import host_entries
 from vramcast.host.host_job import HostData, HostJob, Loader, ModelOnHost, token_batch
-from vramcast.host.parquet import read_facts
 from vramcast.ledger import Category, Entry
 from vramcast.models.read.config import Config
 from vramcast.models.record.program import Sizes
@@ -57,7 +56,7 @@ def _imports(setup: Setup) -> tuple[str, ...]:
     names += ["accelerate"] if setup.versions.framework in OWN_LOADERS else []
     names += (
         ["peft"]
-        if setup.adapter.rank is not None and setup.versions.framework not in WITHOUT_TRANSFORMERS
+        if setup.adapter.kind is not None and setup.versions.framework not in WITHOUT_TRANSFORMERS
         else []
     )
     return (*names, "pyarrow") if setup.loading.dataset else tuple(names)
@@ -77,6 +76,8 @@ def _model(config: Config, states: States) -> ModelOnHost:
 def _data(loading: DataLoading) -> HostData | None:
     if loading.dataset is None:
         return None
+    from vramcast.host.parquet import read_facts
+
     return HostData(facts=read_facts([loading.dataset]), mode=loading.dataset_mode)
 
 

@@ -6,7 +6,7 @@ The versions are read from the released wheels of transformers. Small buffers (f
 from __future__ import annotations
 
 from vramcast.engine.lines.amounts import Amounts
-from vramcast.engine.lines.setting import Beside, Setting
+from vramcast.engine.lines.setting import OtherLines, Setting
 from vramcast.ledger import PHASES, Category
 from vramcast.models.read.config import Config
 
@@ -41,12 +41,12 @@ TURNED = {
 }  # default share of a head that rotary positions apply to
 
 
-def buffers(setting: Setting) -> Beside:
+def buffers(setting: Setting) -> OtherLines:
     if setting.program.regime.code != "transformers":
-        return Beside()
+        return OtherLines()
     found = (_masks(setting), _tables(setting))
     lines = tuple(_line(setting, *each) for each in found if each[2])
-    return Beside(
+    return OtherLines(
         lines=lines, resident=tuple(size for _, size, count in found for _ in range(count))
     )
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 from math import prod
 
 from vramcast.models.params import Params
-from vramcast.models.record.tape import Param
+from vramcast.models.record.tape import F32, Param
 from vramcast.setup import Setup
 from vramcast.setup.records import Optimizer
 
@@ -28,6 +28,7 @@ TRAINER_8BIT_FROM = (
 FOREACH_FROM = (2, 0)  # torch: foreach became the default where all parameters are on CUDA
 # torch 2.0's Adam kept the root and root + eps as two lists; 2.1 adds in place (pytorch#97712, #104898).
 ONE_LIST_FROM = (2, 1)
+RAISED_TENSORS = 4  # of a 16-bit parameter that transformers' Adafactor has in fp32 at a time
 PAGED_FROM = 100_000  # bitsandbytes: smaller tensors are not paged
 
 
@@ -62,15 +63,36 @@ def _came(param: Param, item: int, setup: Setup) -> tuple[int, ...]:
     return (param.numel * item, *_factored(param, item, setup) * pairs)
 
 
-def _eight_bit(param: Param, item: int, setup: Setup) -> tuple[int, ...]:
-    by_trainer = (
-        setup.versions.framework in ("hf", "trl")
-        and setup.versions.transformers >= TRAINER_8BIT_FROM
-    )
-    if param.numel < SMALL_8BIT or (param.kind == "embedding" and by_trainer):
-        return (param.numel * 4,) * 2
-    scales = 4 * -(-param.numel // setup.optimizer.block_size)
-    return (param.numel, param.numel, scales, scales)
+def _eight_bit(*copies: int) -> Callable[[Param, int, Setup], tuple[int, ...]]:
+    """bitsandbytes' states: how many copies of the parameter each of them holds."""
+
+    def tensors(param: Param, item: int, setup: Setup) -> tuple[int, ...]:
+        by_trainer = (
+            setup.versions.framework in ("hf", "trl")
+            and setup.versions.transformers >= TRAINER_8BIT_FROM
+        )
+        if param.numel < SMALL_8BIT or (param.kind == "embedding" and by_trainer):
+            return tuple(4 * param.numel * count for count in copies)
+        scales = 4 * -(-param.numel // setup.optimizer.block_size)
+        return (*(param.numel * count for count in copies), *(scales * count for count in copies))
+
+    return tensors
+
+
+def _in_fp32(*copies: int) -> Callable[[Param, int, Setup], tuple[int, ...]]:
+    """32-bit states whatever the parameter's dtype."""
+    return lambda param, item, setup: tuple(4 * param.numel * count for count in copies)
+
+
+def _torchao(block: int, bits: int) -> Callable[[Param, int, Setup], tuple[int, ...]]:
+    """Codes, fp32 scales of blocks and a lookup table, twice; as the parameter where blocks do not fit."""
+
+    def tensors(param: Param, item: int, setup: Setup) -> tuple[int, ...]:
+        if param.numel < SMALL_8BIT or param.numel % block:
+            return (param.numel * item,) * 2
+        return (param.numel * bits // 8, 4 * param.numel // block, 4 * 2**bits) * 2
+
+    return tensors
 
 
 def _muon(param: Param, item: int, setup: Setup) -> tuple[int, ...]:
@@ -108,16 +130,48 @@ KNOWN = {
         states="momentum_buffer", source=TORCH, tensors=_full(1), loop_tensors=0
     ),
     "adamw-8bit": OptimizerStates(
-        states="8-bit exp_avg, exp_avg_sq", source=BNB, tensors=_eight_bit, loop_tensors=0
+        states="8-bit exp_avg, exp_avg_sq", source=BNB, tensors=_eight_bit(1, 1), loop_tensors=0
     ),
     "paged-adamw": OptimizerStates(
         states="exp_avg, exp_avg_sq in fp32",
         source="bitsandbytes optim/optimizer.py: 32-bit states whatever the parameter's dtype",
-        tensors=lambda param, item, setup: (4 * param.numel,) * 2,
+        tensors=_in_fp32(1, 1),
         loop_tensors=0,
     ),
     "paged-adamw-8bit": OptimizerStates(
-        states="8-bit exp_avg, exp_avg_sq", source=BNB, tensors=_eight_bit, loop_tensors=0
+        states="8-bit exp_avg, exp_avg_sq", source=BNB, tensors=_eight_bit(1, 1), loop_tensors=0
+    ),
+    **{
+        name: OptimizerStates(states=states, source=BNB, tensors=tensors, loop_tensors=0)
+        for name, states, tensors in (
+            ("lion-8bit", "8-bit exp_avg", _eight_bit(1)),
+            ("paged-lion", "exp_avg in fp32", _in_fp32(1)),
+            ("paged-lion-8bit", "8-bit exp_avg", _eight_bit(1)),
+            ("ademamix", "two exp_avg, exp_avg_sq in fp32", _in_fp32(2, 1)),
+            ("ademamix-8bit", "8-bit two exp_avg, exp_avg_sq", _eight_bit(2, 1)),
+            ("paged-ademamix", "two exp_avg, exp_avg_sq in fp32", _in_fp32(2, 1)),
+            ("paged-ademamix-8bit", "8-bit two exp_avg, exp_avg_sq", _eight_bit(2, 1)),
+        )
+    },
+    **{
+        f"adamw-torchao-{bits}bit": OptimizerStates(
+            states=f"{bits}-bit exp_avg, exp_avg_sq",
+            source=f"torchao 0.18 optim/subclass_{bits}bit.py: codes, a scale per {block}; its step is compiled",
+            tensors=_torchao(block, bits),
+            loop_tensors=0,
+        )
+        for bits, block in ((8, 256), (4, 128))
+    },
+    "schedule-free-adamw": OptimizerStates(
+        states="z, exp_avg_sq",
+        source="schedulefree 1.4 adamw_schedulefree.py",
+        tensors=_full(2),
+        foreach_copies=1,
+    ),
+    "apollo": OptimizerStates(
+        states="projector, projected states",
+        source="apollo-torch 1.0 apollo.py, random_projector.py",
+        tensors=_galore,
     ),
     "adafactor": OptimizerStates(
         states="row and column factors",
@@ -183,7 +237,11 @@ def temporaries(trained: Params, setup: Setup, states_dtype_bytes: int | None) -
         return most, f"foreach makes {many} as large as all trained parameters"
     if how in ("fused", "foreach"):
         return 0, f"{how} {setup.optimizer.name} works in place"
-    return most, f"{_tensors(setup)} temporaries of the largest parameter"
+    if not most:
+        return 0, f"{setup.optimizer.name} works in place"
+    largest = max((param for param, _ in trained.kinds), key=lambda param: param.numel)
+    count = len(_made_for(largest, setup, states_dtype_bytes))
+    return most, f"{count} temporaries of the largest parameter"
 
 
 def _most(trained: Params, setup: Setup, states_dtype_bytes: int | None) -> int:
@@ -201,7 +259,9 @@ def _most(trained: Params, setup: Setup, states_dtype_bytes: int | None) -> int:
         return sum(size * times for size, times in sizes) * (
             _foreach_lists(setup) if how == "foreach" else 0
         )
-    return max((size for size, _ in sizes), default=0) * _tensors(setup)
+    return max(
+        (sum(_made_for(param, setup, states_dtype_bytes)) for param, _ in trained.kinds), default=0
+    )
 
 
 def temporary_lists(
@@ -219,7 +279,15 @@ def temporary_lists(
         setup
     ):  # a variable holds one parameter's matrix until the next one is allocated
         return tuple(pairwise((0, *sizes)))
-    return tuple((size,) * _tensors(setup) for size in sizes)
+    return tuple(_made_for(param, setup, states_dtype_bytes) for param in trained)
+
+
+def _made_for(param: Param, setup: Setup, states_dtype_bytes: int | None) -> tuple[int, ...]:
+    """Temporaries of one parameter in a step that handles parameters one by one."""
+    if _raises_to_fp32(setup) and param.dtype.nbytes < F32.nbytes:
+        return (F32.nbytes * param.numel,) * RAISED_TENSORS
+    size = param.numel * (states_dtype_bytes or param.dtype.nbytes)
+    return (size,) * _tensors(setup)
 
 
 def _foreach_lists(setup: Setup) -> int:
@@ -237,6 +305,13 @@ def _tensors(setup: Setup) -> int:
     if by_foreach and (lists := _foreach_lists(setup)):
         return lists  # one optimizer per parameter, each stepping by foreach
     return 1 if _torch_adafactor(setup) else optimizer.loop_tensors
+
+
+def _raises_to_fp32(setup: Setup) -> bool:
+    """transformers' Adafactor (optimization.py) computes in fp32: copies of gradient and parameter, the squared
+    gradient and its factored approximation are there together."""
+    is_loop = setup.optimizer.implementation == "loop"
+    return setup.optimizer.name == "adafactor" and is_loop and not _torch_adafactor(setup)
 
 
 def _torch_adafactor(setup: Setup) -> bool:

@@ -1,4 +1,4 @@
-"""Setting: what lines other than the step's are computed from (job, recorded model, device); and Beside: their
+"""Setting: what lines other than the step's are computed from (job, recorded model, device); and OtherLines: their
 result."""
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def passing(phase: str, place: str, program: Program) -> Pass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class OtherLines:
     """What a part of the job adds to the step. `lines` of the breakdown (bytes may be numpy arrays) and `assumptions`
     for the report; for the allocator, `resident` (sizes of tensors on the training device), `passes`, and `blocks`
     (lines that are replayed as one block each, see `replay/extras.py`)."""
@@ -62,8 +62,8 @@ class Beside:
     passes: tuple[Pass, ...] = ()
     blocks: tuple[Amounts, ...] = ()
 
-    def __add__(self, other: Beside) -> Beside:
-        return Beside(
+    def __add__(self, other: OtherLines) -> OtherLines:
+        return OtherLines(
             lines=(*self.lines, *other.lines),
             resident=(*self.resident, *other.resident),
             assumptions=(*self.assumptions, *other.assumptions),
@@ -99,11 +99,13 @@ def without_graph(
     fused = own.fused if scores_in_tiles else own.fused - {"loss"}
     regime = replace(own, grad=False, training=False, fused=fused)
     if not adapters:
-        regime = replace(regime, lora=None)
+        regime = replace(regime, lora=None, copies=(), virtual_tokens=None)
     if kv_cache is not None:
         regime = replace(regime, kv_cache=kv_cache)
     if dtype is not None:
-        regime = replace(regime, weights=dtype, lora=None, quantized=None)
+        regime = replace(
+            regime, weights=dtype, lora=None, copies=(), virtual_tokens=None, quantized=None
+        )
     program = record(config, regime, sizes or setting.sizes)
     return program if head else backbone(program)
 

@@ -53,9 +53,9 @@ def weight_entries(states: States, place: str) -> Iterator[Entry]:
         kind = "trained" if param.trainable else "frozen"
         if param.kind == "adapter":
             kind = "adapter"
-        stored = (
-            states.setup.adapter.quantize if param.stored_bytes is not None else param.dtype.name
-        )
+        stored = param.dtype.name
+        if param.stored_bytes is not None:
+            stored = "fp8" if states.recipe.fp8_weights else states.setup.adapter.quantize
         groups.setdefault((kind, stored), []).append((param, times))
     for (kind, stored), params in groups.items():
         numel, nbytes = (
@@ -64,7 +64,7 @@ def weight_entries(states: States, place: str) -> Iterator[Entry]:
         )
         first = params[0][0]
         is_quantised = first.stored_bytes is not None
-        bits = 8 if stored == "int8" else 4
+        bits = 8 if stored in ("int8", "fp8") else 4
         each = f", {bits}-bit with scales" if is_quantised else f" × {first.dtype.nbytes} B"
         yield Entry(
             category=Category.WEIGHTS,
@@ -96,14 +96,17 @@ def extra_weight_entries(states: States, place: str) -> Iterator[Entry]:
             )
     if recipe.fp8_cache:
         numel = states.params.total(lambda param: param.numel if param.kind == "linear" else 0)
+        copies = 1 if recipe.fp8_weights else 2
         yield Entry(
             category=Category.COPIES,
-            component="fp8 weights and their transposes",
+            component="transposes of fp8 weights"
+            if recipe.fp8_weights
+            else "fp8 weights and their transposes",
             place=place,
             phases=ALWAYS[1:],
-            nbytes=2 * numel,
+            nbytes=copies * numel,
             origin=Origin.FORMULA,
-            formula=f"{count(numel)} linear parameters × 2 B",
+            formula=f"{count(numel)} linear parameters × {copies} B",
             source="Transformer Engine: weights cached in fp8 for forward and, transposed, for backward",
         )
 

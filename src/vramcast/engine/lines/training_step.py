@@ -40,6 +40,7 @@ from vramcast.ledger import (
     Entry,
 )
 from vramcast.models.record.dims import product_text
+from vramcast.models.record.loss import CACHE_HANDED_ON, hands_on_cache
 from vramcast.models.record.program import Program
 from vramcast.models.record.tape import PlacedSection, Section
 from vramcast.setup import Setup
@@ -64,9 +65,10 @@ ACROSS = {  # what many GPUs add to the stream (see `parallel`)
     ),
     "in flight": Category.ACTIVATIONS,
 }
+CACHE = (Category.CACHE, "past_key_values")
 LEFTOVERS = {
     "": LOGITS,
-    "kv cache": (Category.CACHE, "past_key_values"),
+    "kv cache": CACHE,
     "pinned": (Category.ACTIVATIONS, "inputs in the graph"),
 }
 
@@ -86,14 +88,16 @@ class Step:
             and not self.accumulates_apart
             and self.setup.optimizer.implementation != "in-backward"
         )
+        keeps_cache = self.setup.loop.keeps_outputs and not hands_on_cache(self.program)
         return Mode(
             recompute=recompute_rule(self.setup.checkpointing),
             fresh_grads=fresh,
             keep_logits=self.setup.loop.keeps_outputs,
+            keep_cache=keeps_cache,
             stops_early=stops_early(self.setup),
             changes=(
                 *changes_of(self.setup),
-                *((held_cache,) if self.setup.loop.keeps_outputs else ()),
+                *((held_cache,) if keeps_cache else ()),
             ),
         )
 
@@ -106,7 +110,7 @@ class Step:
     @property
     def accumulates_apart(self) -> bool:
         """Are gradients added to buffers that exist from the start (Megatron's main_grad)?"""
-        return self.states.recipe.gradients != self.states.recipe.weights
+        return self.states.recipe.main_gradients
 
     @property
     def grads_in_forward(self) -> bool:
@@ -115,11 +119,9 @@ class Step:
 
     @property
     def zeroed_in_place(self) -> bool:
-        """Before torch 2.0 made set_to_none the default, zero_grad filled gradients with zeros and kept them."""
-        return (
-            self.setup.versions.torch < (2, 0)
-            and self.setup.optimizer.implementation != "in-backward"
-        )
+        """Does zero_grad fill gradients with zeros and keep them? Before torch 2.0 set_to_none was not the default."""
+        asked = self.setup.loop.zero_grad == "in-place" or self.setup.versions.torch < (2, 0)
+        return asked and self.setup.optimizer.implementation != "in-backward"
 
     def stream(self, *, fresh: bool = True) -> list[Stamped]:
         return list(step_events(self.program, self.mode(fresh=fresh)))
@@ -208,7 +210,8 @@ class Step:
         held, apart = dict.fromkeys(LEFTOVERS.values(), 0), loss_apart(self.setup)
         for item in alive_at(stream, len(stream) - 1):
             if item.event.kind != "gradient":
-                held[LEFTOVERS.get(item.event.kind, LOGITS)] += int(item.event.nbytes)
+                held[_leftover(item.event)] += int(item.event.nbytes)
+        held[LEFTOVERS["pinned"]] += _returned_leaf_bytes(self.program)
         for (category, what), nbytes in held.items():
             line = bill.line(category, f"{what} that `outputs` still holds")
             for phase in (
@@ -242,9 +245,24 @@ class Step:
         return line
 
 
+def _returned_leaf_bytes(program: Program) -> int:
+    """Embeddings that are a leaf of the graph, with their gradient, where checkpointing holds them during the step and
+    the graph of `outputs` after it."""
+    first = program.sections[0].section
+    out = first.outputs[0]
+    return 2 * int(out.nbytes) if out.is_leaf else 0
+
+
+def _leftover(event: Event) -> tuple[Category, str]:
+    """The line of what `outputs` still holds after backward."""
+    if event.label == CACHE_HANDED_ON:
+        return CACHE
+    return LEFTOVERS.get(event.kind, LOGITS)
+
+
 def _gradient_dtype(states: States) -> str:
     names = {param.dtype.name for param in states.trained}
-    apart = states.recipe.gradients != states.recipe.weights
+    apart = states.recipe.main_gradients
     return (
         states.recipe.gradients.name
         if apart
@@ -324,25 +342,27 @@ class StepBill:
             line.by_phase.pop(phase, None)
 
     def _where(self, item: Stamped, peak: PhasePeak) -> tuple[Category, str]:
-        placed = self.program.sections[item.section]
-        if item.event.kind in ACROSS:
-            return ACROSS[item.event.kind], item.event.label
-        if item.event.kind == "weight copy":
-            return Category.COPIES, "16-bit copies of weights (autocast)"
-        if item.event.kind == "kv cache":
-            return Category.CACHE, "keys and values of this step (use_cache)"
-        if placed.name in ("loss", "head") and (
-            "logits" in item.event.label or placed.name == "loss"
-        ):
-            return Category.LOGITS, f"{item.event.label}"
-        if peak.phase == GATING and item.event.kind == "activation":
-            return Category.ACTIVATIONS, "held for the gate's backward"
-        if item.event.kind in ("activation", "pinned") or _is_output(item):
-            return Category.ACTIVATIONS, stack_name(placed)
-        return (
-            Category.TEMPORARY,
-            "working memory of backward" if peak.phase == BACKWARD else "working memory of forward",
-        )
+        return line_of(self.program.sections[item.section], item, peak.phase)
+
+
+def line_of(placed: PlacedSection, item: Stamped, phase: str) -> tuple[Category, str]:
+    """The line of the bill that a tensor of a pass belongs to, gradients of parameters excepted."""
+    if item.event.kind in ACROSS:
+        return ACROSS[item.event.kind], item.event.label
+    if item.event.kind == "weight copy":
+        return Category.COPIES, "16-bit copies of weights (autocast)"
+    if item.event.kind == "kv cache":
+        return Category.CACHE, "keys and values of this step (use_cache)"
+    if placed.name in ("loss", "head") and ("logits" in item.event.label or placed.name == "loss"):
+        return Category.LOGITS, f"{item.event.label}"
+    if phase == GATING and item.event.kind == "activation":
+        return Category.ACTIVATIONS, "held for the gate's backward"
+    if item.event.kind in ("activation", "pinned") or _is_output(item):
+        return Category.ACTIVATIONS, stack_name(placed)
+    return (
+        Category.TEMPORARY,
+        "working memory of backward" if phase == BACKWARD else "working memory of forward",
+    )
 
 
 def _is_output(item: Stamped) -> bool:

@@ -1,4 +1,4 @@
-"""Buffers that frameworks hold beside the tensors of a step: gradient buckets, reduction buffers, NCCL's own memory.
+"""Buffers of frameworks, in addition to the tensors of a step: gradient buckets, reduction buffers, NCCL's own memory.
 
 Each is an Entry with its source. Gathered parameters and reduce-scatter inputs are not here: they come and go with the
 layers (see `windows`).
@@ -40,6 +40,9 @@ BACKWARDS = (BACKWARD, NEXT_BACKWARD)
 PASSES = (FORWARD, LOSS, BACKWARD, NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD)
 BROADCAST = 250 * MiB  # torch/nn/parallel/distributed.py broadcast_bucket_size
 NCCL_SOURCE = "NCCL src/include/device.h and measurements in NVIDIA/nccl issues 964, 864 and 1685"
+# Their constructors talk to the other ranks: DistributedDataParallel compares shapes and sends the model,
+# deepspeed/runtime/engine.py _broadcast_model and zero.Init send it too.
+TALKS_WHILE_LOADING = ("ddp", "zero1", "zero2", "zero3")
 NCCL_FIRST = 544 * MiB  # measured for one communicator within a node (nccl#964)
 
 
@@ -98,7 +101,7 @@ def is_bucket_view(parallel: Parallel, topology: Topology) -> bool:
 
 
 def _ddp(setup: Setup, states: RankStates, place: str) -> Iterator[Entry]:
-    """Megatron's DDP gives gradients their buffer; torch's keeps buckets beside them unless they are views."""
+    """Megatron's DDP gives gradients their buffer; torch's keeps buckets of their own unless they are views."""
     if setup.versions.framework == "megatron":
         return
     nbytes = 0 if setup.parallel.bucket_view else states.gradient_bytes
@@ -192,9 +195,11 @@ def loads_whole(versions: Versions, topology: Topology) -> bool:
     return topology.strategy == "zero3" and versions.framework == "deepspeed"
 
 
-def loading_entry(whole_bytes: int, lying: Iterable[Entry], place: str) -> Entry:
-    """The rest of the whole model beside what stays of it: what is counted as lying there comes after it has gone."""
-    stays = sum(entry.nbytes for entry in lying if entry.place == place and LOAD in entry.phases)
+def loading_entry(whole_bytes: int, persistent: Iterable[Entry], place: str) -> Entry:
+    """The whole model less what stays of it: what is counted as persistent comes after the rest has gone."""
+    stays = sum(
+        entry.nbytes for entry in persistent if entry.place == place and LOAD in entry.phases
+    )
     return Entry(
         category=Category.WEIGHTS,
         component="whole model before it is partitioned",
@@ -223,7 +228,7 @@ def nccl_entries(topology: Topology, place: str) -> Iterator[Entry]:
         category=Category.COMMUNICATION,
         component="NCCL's channel buffers",
         place=place,
-        phases=PHASES[1:],
+        phases=PHASES if topology.strategy in TALKS_WHILE_LOADING else PHASES[1:],
         nbytes=groups * NCCL_FIRST,
         origin=Origin.ASSUMED,
         level=Level.PROCESS,
@@ -236,7 +241,7 @@ def nccl_entries(topology: Topology, place: str) -> Iterator[Entry]:
 def outside_entries(
     setup: Setup, gpu: Gpu | None, topology: Topology, place: str
 ) -> tuple[Entry, ...]:
-    """What a process has on the card beside torch's."""
+    """What a process has on the card in addition to torch's memory."""
     return (
         (*context_entries(setup.versions, gpu, place), *nccl_entries(topology, place))
         if gpu

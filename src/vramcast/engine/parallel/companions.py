@@ -1,4 +1,4 @@
-"""What happens on a rank beside its step: evaluation, frozen companions, saving and resuming.
+"""What happens on a rank outside its step: evaluation, frozen companions, saving and resuming.
 
 Companions are placed as TRL and Accelerate place them: sharded like the trained model where the strategy gathers
 parameters, whole on every rank elsewhere, divided over tp and cp like the model. A critic, rollouts and companions
@@ -24,7 +24,7 @@ from vramcast.engine.lines.companions import (
     teacher_lines,
 )
 from vramcast.engine.lines.optimizers import state_bytes
-from vramcast.engine.lines.setting import Beside, Pass, Setting, backbone, without_graph
+from vramcast.engine.lines.setting import OtherLines, Pass, Setting, backbone, without_graph
 from vramcast.engine.parallel.fsdp_units import Unit, units_of
 from vramcast.engine.parallel.host import OWN_PART, offloads_optimizer
 from vramcast.engine.parallel.rank_model import rank_config
@@ -72,9 +72,9 @@ class RankSetting:
     mode: Mode
 
 
-def accompany(rank: RankSetting) -> Beside:
+def rank_companions(rank: RankSetting) -> OtherLines:
     _check(rank)
-    found = Beside(lines=tuple(_saving(rank)), assumptions=tuple(_imbalance(rank)))
+    found = OtherLines(lines=tuple(_saving(rank)), assumptions=tuple(_imbalance(rank)))
     for name in COMPANIONS:
         if getattr(rank.setting.setup.companions, name) not in ("none", "precomputed"):
             found += _companion(rank, name)
@@ -131,7 +131,7 @@ def _check_placement(rank: RankSetting) -> None:
             )
 
 
-def _companion(rank: RankSetting, name: str) -> Beside:
+def _companion(rank: RankSetting, name: str) -> OtherLines:
     """Its weights, and a forward without graph that gathers them where they are sharded."""
     setting, setup = rank.setting, rank.setting.setup
     place = HOST if getattr(setup.companions, name) == "cpu" else setting.device
@@ -150,17 +150,17 @@ def _companion(rank: RankSetting, name: str) -> Beside:
     )
     run = Pass(LOSS, place, lambda: list(step_events(running, _mode(rank, running, gathers=True))))
     if getattr(setup.companions, name) == "adapter":
-        return Beside(lines=(passing,), passes=(run,), assumptions=(ADAPTERS_OFF,))
-    found = frozen_model_lines(f"{name} model", params, stored, place, setting) + Beside(
+        return OtherLines(lines=(passing,), passes=(run,), assumptions=(ADAPTERS_OFF,))
+    found = frozen_model_lines(f"{name} model", params, stored, place, setting) + OtherLines(
         lines=(passing,), passes=(run,)
     )
     if place != HOST and rank.topology.strategy in ("fsdp1", "fsdp2"):
         left = tuple(_root_left(rank, running, name))
-        found += Beside(lines=left, blocks=left)
+        found += OtherLines(lines=left, blocks=left)
     if name == "teacher":
-        found += Beside(lines=teacher_lines(setting).lines[2:])  # its logits and their softmax
+        found += OtherLines(lines=teacher_lines(setting).lines[2:])  # its logits and their softmax
     how = "sharded like the model" if _sharded(rank) and place != HOST else "whole on every rank"
-    return found + Beside(assumptions=(f"the {name} model is {how} (TRL, Accelerate)",))
+    return found + OtherLines(assumptions=(f"the {name} model is {how} (TRL, Accelerate)",))
 
 
 def _asked_dtype(companions: Companions, name: str) -> Dtype | None:
@@ -246,7 +246,7 @@ def _mode(rank: RankSetting, program: Program, *, gathers: bool) -> Mode:
     return Mode(recompute=lambda placed: "none", changes=windows)
 
 
-def _evaluating(rank: RankSetting) -> Beside:
+def _evaluating(rank: RankSetting) -> OtherLines:
     """As on one GPU, with units gathered one after the other."""
     found = evaluation_lines(rank.setting)
     if not _sharded(rank):
@@ -261,7 +261,7 @@ def _evaluating(rank: RankSetting) -> Beside:
         "as in training's forward",
         Category.COMMUNICATION,
     )
-    return found + Beside(lines=(during(gathered, (EVAL,), more),))
+    return found + OtherLines(lines=(during(gathered, (EVAL,), more),))
 
 
 def _saving(rank: RankSetting) -> Iterator[Amounts]:
@@ -285,7 +285,7 @@ def _whole_params(rank: RankSetting) -> list[int]:
     return [param.numel * item for param in rank.setting.program.params()]
 
 
-def _resuming(rank: RankSetting) -> Beside:
+def _resuming(rank: RankSetting) -> OtherLines:
     """What a rank reads: everything (DDP), the weights and its part of the states (ZeRO-1/2), or its part."""
     setting, setup, strategy = rank.setting, rank.setting.setup, rank.topology.strategy
     if setup.phases.resume == "same" and strategy not in ("none", "ddp"):
@@ -312,4 +312,4 @@ def _resuming(rank: RankSetting) -> Beside:
     )
     held = sum(param.nbytes for param in states.weights) + own * (place == HOST)
     during(loaded, (RESUME,), ranks * held)
-    return Beside(lines=(moments, loaded))
+    return OtherLines(lines=(moments, loaded))

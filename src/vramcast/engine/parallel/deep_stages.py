@@ -1,10 +1,10 @@
-"""Peaks of a stage with many layers alike, from stages with few of them.
+"""Extrapolates the peaks of a deep stage from two shallow ones.
 
-Every layer of a run of alike ones adds the same bytes to what is alive before, behind and between its layers, so that
-the peak at each place of a stage grows evenly with the number of layers; and of the layers between the ends of a run
-the fullest is next to an end. So a stage with all its runs cut short, and another in which runs of one length have a
-layer more, tell the peaks of a long one. A run may be of groups: where every second block is recomputed, two blocks
-are alike together.
+In a run of identical layers, every layer adds the same bytes to what is alive before, between and after them. So the
+peak at each place of a stage grows by a constant per layer, and among the layers inside a run the largest peak is next
+to one of its ends. A stage with all its runs cut short, and a second one in which one run has a layer more, therefore
+give the peaks of a stage of any depth. A run may consist of groups: where every second block is recomputed, two blocks
+together form one group.
 What a mode does to a program must concern neighbours only, not all layers together (as ZeRO-3's reuse distance does).
 """
 

@@ -1,7 +1,7 @@
 """All ways to divide a cluster for one model: tp × pp × cp × dp × recomputation × micro-batch, with their peaks.
 
 In come a Job and the choices to try, out come Candidates with the allocated bytes of their fullest stage. Peaks are the
-engine's own: layers of a stage are alike, so what is alive at its ends (the first layer, the last, the one beside that,
+engine's own: layers of a stage are identical, so what is alive at its ends (first layer, last, the one next to it,
 the parts around them) grows by the same bytes with every layer, the fullest moment is at one of these, and stages of
 three and four layers give all others. Micro-batches are a NumPy axis. The allocator is not asked: reserved memory of a
 chosen candidate comes from `estimate`.
@@ -37,14 +37,14 @@ from vramcast.engine.parallel.topology import (
     topology_of,
 )
 from vramcast.engine.recording.record import DEVICE, sizes_of
+from vramcast.engine.rl_phases import refuse_rl_phases
 from vramcast.errors import InputError, UnsupportedError, VramcastError
 from vramcast.job import Job
 from vramcast.ledger import STEP
 from vramcast.models.read.config import Config
-from vramcast.models.read.model import read_model
 from vramcast.models.record.dims import Number
 from vramcast.models.record.program import Program, Sizes
-from vramcast.setup import Setup, resolve
+from vramcast.setup import Setup, complete, model_of, resolve
 
 Grid = NDArray[numpy.int64]
 BATCHES = (1, 2, 4, 8)
@@ -95,7 +95,11 @@ def search_divisions(
     """Every legal candidate, smallest peak first."""
     if job.model is None:
         raise InputError("a search over topologies needs a model, not a count of parameters")
-    config = read_model(job.model).config
+    refuse_rl_phases(job)
+    if complete(job).weights_dtype == "fp16" and job.weights_dtype is None:
+        # Under bf16 autocast the first block of an fp16 model differs from the others in its input's dtype.
+        job = replace(job, weights_dtype="bf16")
+    config = model_of(complete(job)).config
     if config is None:
         raise InputError(
             f"{job.model}: only a parameter table is known, which cannot be divided into layers"
@@ -106,21 +110,21 @@ def search_divisions(
             "which modules zero3 keeps gathered depends on all layers together, which a search over topologies does "
             "not describe: search with strategy fsdp2, which shards the same, and estimate what you choose with zero3"
         )
-    _check_alike(job, config, gpu)
+    _check_identical_layers(job, config, gpu)
     found: list[Division] = []
     # A recording depends on whether anything is recomputed (key/value caches, gradients of embeddings), not on what.
     kinds = [[how for how in recompute if (how == "none") is kept] for kept in (True, False)]
     for tp, cps in _inner_sizes(job, config):
         for hows in filter(None, kinds):
-            alike = _Slice(
+            like_it = _Slice(
                 replace(job, tp=tp, checkpointing=hows[0]), config, gpu, tuple(batches), cps
             )
             for how in hows:
-                found += alike.candidates(how)
+                found += like_it.candidates(how)
     return sorted(found, key=lambda candidate: candidate.allocated_bytes)
 
 
-def _check_alike(job: Job, config: Config, gpu: Gpu | None) -> None:
+def _check_identical_layers(job: Job, config: Config, gpu: Gpu | None) -> None:
     """What a layer more adds is taken from two short stages, so that all layers must be of one kind."""
     one = replace(job, gpus=1, tp=1, pp=1, cp=1, ep=1, virtual_stages=1, schedule="1f1b")
     setup = resolve(one)
@@ -215,7 +219,7 @@ class _Slice:
         self.whole = divided_program(one, _short(config, max(SHORT)), gpu, topology_of(one), sizes)
         self.stages: dict[tuple[str, int], Program] = {}
         self.passes: dict[tuple[str, str, int, tuple[int, bool]], _Passes] = {}
-        self.lying: dict[tuple[str, int, int, int], tuple[AtRest, bool]] = {}
+        self.persistent: dict[tuple[str, int, int, int], tuple[AtRest, bool]] = {}
 
     def candidates(self, recompute: str) -> Iterator[Division]:
         job = replace(self.job, checkpointing=recompute)
@@ -282,20 +286,23 @@ class _Slice:
             if stage == last
             else "middle"
         )
-        run, (lying, accumulates) = (
+        run, (persistent, accumulates) = (
             self._passes(setup, topology, kind, layers),
-            self._lying(setup, topology, kind, layers),
+            self._persistent(setup, topology, kind, layers),
         )
-        held = lying.gradient_bytes if accumulates else 0
+        held = persistent.gradient_bytes if accumulates else 0
         others = (chunks_in_flight(setup, topology, stage) - 1) * numpy.asarray(
             run.kept, numpy.int64
         )
         totals = {
-            place: peak + held + others + lying.by_phase[place[0]]
+            place: peak + held + others + persistent.by_phase[place[0]]
             for place, peak in run.peaks.items()
         }
         totals[STEP, ""] = (
-            0 * others + lying.by_phase[STEP] + lying.gradient_bytes + lying.temporary_bytes
+            0 * others
+            + persistent.by_phase[STEP]
+            + persistent.gradient_bytes
+            + persistent.temporary_bytes
         )
         return totals
 
@@ -335,14 +342,14 @@ class _Slice:
             )
         return self.passes[key]
 
-    def _lying(
+    def _persistent(
         self, setup: Setup, topology: Topology, kind: str, layers: int
     ) -> tuple[AtRest, bool]:
         key = (kind, layers, topology.pp, topology.cp)
-        if key not in self.lying:
+        if key not in self.persistent:
             rank = rank_of_program(setup, self.gpu, topology, self._stage(kind, layers))
-            self.lying[key] = rank.at_rest(), rank.step.holds_gradients
-        return self.lying[key]
+            self.persistent[key] = rank.at_rest(), rank.step.holds_gradients
+        return self.persistent[key]
 
 
 def _divided(job: Job, cp: int, pp: int) -> Job:

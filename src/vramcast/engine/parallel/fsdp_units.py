@@ -88,7 +88,8 @@ def units_of(setup: Setup, program: Program, topology: Topology) -> list[Unit]:
 
 
 def _units(setup: Setup, program: Program, topology: Topology) -> list[Unit]:
-    ends = setup.parallel.units or ("ends" if _fetches_ends(setup.versions, topology) else "root")
+    has_ends = _fetches_ends(setup.versions, topology) or _carves_ends(setup, program, topology)
+    ends = setup.parallel.units or ("ends" if has_ends else "root")
     groups: list[list[int]] = []
     root: list[int] = []
     for index, placed in enumerate(program.sections):
@@ -125,6 +126,15 @@ def _fetches_ends(versions: Versions, topology: Topology) -> bool:
     """ZeRO-3 fetches module by module; torchtitan wraps embedding and head since 2025."""
     titan = versions.framework == "torchtitan" and versions.torch >= (2, 8)
     return (topology.strategy == "zero3" and versions.framework != "megatron") or titan
+
+
+def _carves_ends(setup: Setup, program: Program, topology: Topology) -> bool:
+    """Whether FSDP2 makes units of embedding and head: accelerate does, unless they share a weight."""
+    return (
+        setup.versions.carves_ends
+        and topology.strategy == "fsdp2"
+        and not any(param.tied_to for placed in program.sections for param in placed.section.params)
+    )
 
 
 def _unit(
@@ -175,6 +185,8 @@ def _stays_gathered(
 ) -> bool:
     """Backward needs the last parts at once, and a pipeline stage its parameters for every micro-batch."""
     first = sections[0]
+    if first == 0 and topology.pp == 1 and _carves_ends(setup, program, topology):
+        return False
     if topology.pp > 1 or not program.sections[first].section.is_block:
         return True
     return setup.versions.framework == "torchtitan" and first == _last_block(program)

@@ -95,7 +95,7 @@ def forward_bytes(program: Program, mode: Mode) -> Number:
     return most
 
 
-def beside_change(nbytes: Number) -> Change:
+def overlap_change(nbytes: Number) -> Change:
     """Another micro-batch's forward through a layer while backward runs through this one's; the head goes alone."""
 
     def change(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -107,8 +107,8 @@ def beside_change(nbytes: Number) -> Change:
         born: Event | None = None
         for chunk in stream:
             if chunk.phase == BACKWARD and born is None and chunk.section not in alone:
-                label = "forward of another micro-batch beside this backward"
-                born = Event(1, ("outer", "beside"), nbytes, IN_FLIGHT, label)
+                label = "forward of another micro-batch during this backward"
+                born = Event(1, ("outer", "overlap"), nbytes, IN_FLIGHT, label)
                 yield Chunk(BACKWARD, chunk.section, [born])
             yield chunk
         if born is not None:

@@ -15,9 +15,7 @@ from vramcast.catalog.gpus import Gpu
 from vramcast.engine.parallel.topology import GATHERING, Topology, expert_load
 from vramcast.engine.recording.regime import regime_of
 from vramcast.errors import InputError, UnsupportedError
-from vramcast.models.families.megatron import (
-    DESCRIBED as MEGATRON,
-)  # recorded as Megatron runs them, divided there
+from vramcast.models.families.megatron_types import DESCRIBED as MEGATRON
 from vramcast.models.read.config import Config
 from vramcast.models.record.dims import Dim, ceil_to
 from vramcast.models.record.program import Program, Sizes
@@ -125,16 +123,15 @@ def rank_regime(setup: Setup, config: Config, gpu: Gpu | None, topology: Topolog
         regime = replace(regime, upcast=lambda name, kind: False)
     compute = setup.precision.autocast
     if topology.strategy in ("fsdp1", "fsdp2") and compute is not None:
-        libraries = (
-            "hf",
-            "trl",
-            "accelerate",
-            "lightning",
-        )  # these wrap forward in autocast as well
+        # These wrap forward in autocast as well; accelerate's _prepare_fsdp2 does not.
+        libraries: tuple[str, ...] = ("hf", "trl", "accelerate", "lightning")
+        if topology.strategy == "fsdp2":
+            libraries = ("lightning",)
         lora = regime.lora and replace(regime.lora, dtype=compute)
         return replace(
             regime,
             weights=compute,
+            frozen=None,
             autocast=compute if setup.versions.framework in libraries else None,
             lora=lora,
         )
@@ -143,7 +140,7 @@ def rank_regime(setup: Setup, config: Config, gpu: Gpu | None, topology: Topolog
 
 def split_of(setup: Setup, topology: Topology) -> Split:
     sequence = setup.parallel.sequence_parallel
-    if setup.adapter.rank is not None and sequence and topology.tp > 1:
+    if setup.adapter.kind is not None and sequence and topology.tp > 1:
         raise UnsupportedError(
             "adapters under sequence parallelism are not described: give --no-sequence-parallel"
         )

@@ -1,4 +1,4 @@
-"""A rank's births and deaths through the caching allocator, streams included.
+"""A rank's allocations and frees through the caching allocator, streams included.
 
 Pools are per stream, so what a side stream frees the main stream cannot use: with FSDP2 all-gather outputs and reduced
 gradients are made on streams of their own (torch `_fsdp_param_group.py`, FSDPCommContext). FSDP1 marks what one stream

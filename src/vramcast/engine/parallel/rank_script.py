@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.engine.lines.batch import batch_values
+from vramcast.engine.lines.batch import batch_sizes
 from vramcast.engine.lines.optimizers import is_paged, state_bytes, temporary_lists
 from vramcast.engine.lines.overheads import workspaces
 from vramcast.engine.lines.training_step import Step, loss_apart
@@ -43,7 +43,7 @@ def rank_script(
     step: Step,
     states: RankStates,
     topology: Topology,
-    lying: Iterable[Entry],
+    persistent: Iterable[Entry],
     streams: Streams,
     resident: tuple[int, ...],
     gpu: Gpu | None,
@@ -62,8 +62,8 @@ def rank_script(
         later=later,
         wrapping=wrapping,
         tried=tuple(_tried(step, topology, wrapping)),
-        weights=(*weights, *_other_states(step, states, lying, bucketed=buckets is not None)),
-        small=tuple(int(value.nbytes) for value in batch_values(program, setup.versions)),
+        weights=(*weights, *_other_states(step, states, persistent, bucketed=buckets is not None)),
+        small=batch_sizes(program, setup),
         workspaces=workspaces(setup.versions, gpu),
         last_section=len(program.sections) - 1,
         states=tuple(_optimizer_states(setup, states)),
@@ -133,13 +133,13 @@ def _weights(step: Step, states: RankStates) -> Iterator[int]:
 
 
 def _other_states(
-    step: Step, states: RankStates, lying: Iterable[Entry], *, bucketed: bool
+    step: Step, states: RankStates, persistent: Iterable[Entry], *, bucketed: bool
 ) -> Iterator[int]:
     """What is allocated all the time in addition to weights: statistics, master weights, an average, buffers,
     gradients' own."""
     yield states.statistics_bytes
     always = (Category.MASTER, Category.COMPANION, *(() if bucketed else (Category.COMMUNICATION,)))
-    here = (entry for entry in lying if entry.place == step.place and entry.phases == PHASES)
+    here = (entry for entry in persistent if entry.place == step.place and entry.phases == PHASES)
     yield from (entry.nbytes for entry in here if entry.category in always)
     if step.accumulates_apart and not bucketed:
         yield states.gradient_bytes

@@ -8,7 +8,7 @@ side; the fullest stage gets a whole bill, the others their peak.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import Gpu
@@ -26,7 +26,7 @@ from vramcast.engine.lines.amounts import Amounts
 from vramcast.engine.lines.batch import input_lines
 from vramcast.engine.lines.model_buffers import buffers
 from vramcast.engine.lines.overheads import workspace_entries
-from vramcast.engine.lines.setting import Beside, Setting
+from vramcast.engine.lines.setting import OtherLines, Setting
 from vramcast.engine.lines.states import (
     States,
     ema_entries,
@@ -51,7 +51,7 @@ from vramcast.engine.parallel.comm_buffers import (
     outside_entries,
     statistics_entry,
 )
-from vramcast.engine.parallel.companions import RankSetting, accompany
+from vramcast.engine.parallel.companions import RankSetting, rank_companions
 from vramcast.engine.parallel.deep_stages import phase_peaks_of
 from vramcast.engine.parallel.dtensor import copied_rows
 from vramcast.engine.parallel.fsdp_units import accumulates_unsharded, units_of
@@ -64,11 +64,11 @@ from vramcast.engine.parallel.host import (
 )
 from vramcast.engine.parallel.megatron_fsdp import is_megatron_fsdp
 from vramcast.engine.parallel.pipeline import (
-    beside_change,
     chunks_in_flight,
     forward_bytes,
     in_flight_change,
     kept_bytes,
+    overlap_change,
     stages_of_rank,
 )
 from vramcast.engine.parallel.rank_model import (
@@ -79,7 +79,7 @@ from vramcast.engine.parallel.rank_model import (
     split_of,
     stage_program,
 )
-from vramcast.engine.parallel.rank_replay import replay_rank
+from vramcast.engine.parallel.rank_replay import RankScript, replay_rank
 from vramcast.engine.parallel.rank_script import Streams, rank_script
 from vramcast.engine.parallel.sharding import AtRest, RankStates, count_states, rank_states
 from vramcast.engine.parallel.strategies import strategy_changes
@@ -87,6 +87,7 @@ from vramcast.engine.parallel.topology import Topology, check_model, hints, topo
 from vramcast.engine.parallel.transformer_engine import engine_entries, engine_texts
 from vramcast.engine.recording.attention_copies import lay_out
 from vramcast.engine.recording.record import DEVICE, add_loss_to, record_on_one_gpu, sizes_of
+from vramcast.engine.recording.sequence_limits import check_positions
 from vramcast.engine.replay.extras import played_with
 from vramcast.engine.replay.run import Replayed
 from vramcast.engine.stream.checkpointing import recompute_rule, stashed_inputs
@@ -100,7 +101,7 @@ from vramcast.models.families import own_targets, record
 from vramcast.models.params import Params
 from vramcast.models.read.config import Config
 from vramcast.models.read.source import ModelSource
-from vramcast.models.record.dims import Number, maximum
+from vramcast.models.record.dims import Number, choose, maximum
 from vramcast.models.record.program import Program, Sizes
 from vramcast.setup import Setup, resolve
 from vramcast.setup.records import Offload
@@ -125,7 +126,7 @@ class RankStep(Step):
         in_buffer = self.topology.strategy in ("zero2", "zero3") or is_bucket_view(
             self.setup.parallel, self.topology
         )
-        return in_buffer or self.states.recipe.gradients != self.states.recipe.weights
+        return in_buffer or self.states.recipe.main_gradients
 
     def mode(self, *, fresh: bool) -> Mode:
         plain = Step.mode(self, fresh=fresh)
@@ -140,7 +141,7 @@ class RankStep(Step):
         others = self.others()
         if self.setup.experts.overlap and self.setup.data.accumulate > 1:
             mode = replace(
-                mode, changes=(*mode.changes, beside_change(forward_bytes(self.program, mode)))
+                mode, changes=(*mode.changes, overlap_change(forward_bytes(self.program, mode)))
             )
         if not others:
             return mode
@@ -207,7 +208,7 @@ class RankStep(Step):
         return line
 
     def others(self) -> int:
-        """Passes through a chunk beside those of the micro-batch that is played, which goes through all chunks."""
+        """Passes through a chunk other than those of the micro-batch that is played, which goes through all chunks."""
         return max(
             chunks_in_flight(self.setup, self.topology, self.stage)
             - self.setup.parallel.virtual_stages,
@@ -222,7 +223,7 @@ class Rank:
     stage: int
     step: RankStep
     states: RankStates
-    lying: tuple[Entry, ...]
+    persistent: tuple[Entry, ...]
 
     def passes(self) -> dict[str, Number]:
         """The largest sum of what the step makes, by phase."""
@@ -252,7 +253,7 @@ class Rank:
     def at_rest(self) -> AtRest:
         here = [
             entry
-            for entry in self.lying
+            for entry in self.persistent
             if entry.place == DEVICE and entry.level == Level.ALLOCATED
         ]
         states = self.step.states
@@ -279,7 +280,7 @@ def forecast_ranks(
     source: ModelSource,
     config: Config,
     *,
-    remarks: Remarks,
+    remarks: Callable[[Program], Remarks],
     must_fit: bool,
 ) -> Forecast | TooLarge:
     """The bill of the fullest rank. `must_fit`: none is made where the card runs out."""
@@ -289,6 +290,7 @@ def forecast_ranks(
     check_supported(setup)
     sizes = sizes_of(setup.data, config)
     program = rank_program(setup, config, gpu, topology, sizes)
+    check_positions(program, config)
     ranks = [rank_of_stage(setup, gpu, topology, program, stage) for stage in range(topology.pp)]
     peaks = [int(rank.peak()) for rank in ranks]
     fullest = ranks[max(range(topology.pp), key=peaks.__getitem__)]
@@ -309,13 +311,14 @@ def forecast_ranks(
     if runs_out or _exceeds(too_large.asked_bytes + cached, most):
         return TooLarge(asked_bytes=max(too_large.asked_bytes, replayed.peak_requested_bytes))
     entries = (
-        *fullest.lying,
+        *fullest.persistent,
         *_made(fullest, streams),
         *_host_entries(fullest, config, whole, sizes),
         *_of_node(extra, topology),
         *outside,
         *_slack(fullest, replayed),
     )
+    said = remarks(program)
     bill = Bill(
         job=job,
         gpu=gpu,
@@ -323,14 +326,14 @@ def forecast_ranks(
         entries=entries,
         phases=job_phases(setup),
         remarks=replace(
-            remarks,
+            said,
             assumptions=(
-                *remarks.assumptions,
+                *said.assumptions,
                 *_layout_texts(setup, topology),
                 *engine_texts(setup.versions, topology, program),
                 *extra.assumptions,
             ),
-            warnings=(*remarks.warnings, *hints(topology)),
+            warnings=(*said.warnings, *hints(topology)),
         ),
         nodes=topology.nodes,
     )
@@ -358,7 +361,7 @@ def _host_entries(rank: Rank, config: Config, whole: States, sizes: Sizes) -> It
 
 def rank_other_lines(
     setup: Setup, config: Config, gpu: Gpu | None, topology: Topology, rank: Rank, sizes: Sizes
-) -> Beside:
+) -> OtherLines:
     program = rank.step.program
     setting = Setting(
         setup=setup,
@@ -370,7 +373,7 @@ def rank_other_lines(
         device=DEVICE,
     )
     units, mode = tuple(units_of(setup, program, topology)), rank.step.mode(fresh=True)
-    beside = RankSetting(
+    rank_setting = RankSetting(
         setting=setting,
         whole_config=config,
         topology=topology,
@@ -378,10 +381,10 @@ def rank_other_lines(
         units=units,
         mode=mode,
     )
-    return input_lines(setting) + buffers(setting) + accompany(beside)
+    return input_lines(setting) + buffers(setting) + rank_companions(rank_setting)
 
 
-def _of_node(extra: Beside, topology: Topology) -> Iterator[Entry]:
+def _of_node(extra: OtherLines, topology: Topology) -> Iterator[Entry]:
     """Lines of the rank; a companion on the host is there once for each rank of the node."""
     for entry in entries_of(extra.lines):
         several = entry.place == HOST and entry.category == Category.COMPANION
@@ -407,7 +410,7 @@ def forecast_counts(
         job=job,
         gpu=gpu,
         model=summarize_model(name, whole),
-        entries=(*lying_entries(setup, gpu, topology, states), *gradients.entries()),
+        entries=(*persistent_entries(setup, gpu, topology, states), *gradients.entries()),
         phases=job_phases(setup),
         remarks=Remarks(
             assumptions=(*list_assumptions(job, None), *_layout_texts(setup, topology)),
@@ -438,6 +441,13 @@ def rank_peaks(setup: Setup, config: Config, gpu: Gpu | None, sizes: Sizes) -> N
     topology = topology_of(setup)
     check_model(topology, config, setup)
     program = rank_program(setup, config, gpu, topology, sizes)
+    check_positions(program, config)
+    if program.tape.points_of_one_sample is not None:
+        one, several = (
+            rank_peaks(setup, config, gpu, replace(sizes, one_sample=side))
+            for side in (True, False)
+        )
+        return choose(program.tape.points_of_one_sample, one, several)
     ranks = (rank_of_stage(setup, gpu, topology, program, stage) for stage in range(topology.pp))
     return functools.reduce(maximum, (rank.peak() for rank in ranks))
 
@@ -457,7 +467,7 @@ def divided_program(
     """The same for a sequence that is divided already."""
     regime = rank_regime(setup, config, gpu, topology)
     program = record(rank_config(config, topology, setup), regime, sizes)
-    if setup.adapter.rank is not None and regime.code != "transformers":
+    if setup.adapter.kind is not None and regime.code != "transformers":
         own_targets(regime.code)  # raises where the framework's own models have none
     lay_out(program, setup, config)
     add_loss_to(program, setup)
@@ -470,14 +480,14 @@ def rank_of_stage(
     topology: Topology,
     program: Program,
     stage: int,
-    alike: Rank | None = None,
+    known: Rank | None = None,
 ) -> Rank:
-    """`alike`: a rank on which the same lies, where one is known."""
+    """`known`: a rank with the same persistent memory, where there is one."""
     if topology.pp > 1:
         blocks = sum(placed.section.is_block for placed in program.sections)
         layers = layers_of_stages(blocks, topology.pp * setup.parallel.virtual_stages, setup)
         program = stage_program(program, layers, stages_of_rank(setup.parallel, topology, stage))
-    return rank_of_program(setup, gpu, topology, program, stage, alike)
+    return rank_of_program(setup, gpu, topology, program, stage, known)
 
 
 def rank_of_program(
@@ -486,18 +496,21 @@ def rank_of_program(
     topology: Topology,
     program: Program,
     stage: int = 0,
-    alike: Rank | None = None,
+    known: Rank | None = None,
 ) -> Rank:
     """Of a stage's own program."""
-    states = replace(alike.states, setup=setup) if alike else rank_states(setup, program, topology)
+    states = replace(known.states, setup=setup) if known else rank_states(setup, program, topology)
     here = on_device(setup.offload, states, topology)
     step = RankStep(
         setup=setup, program=program, states=here, place=DEVICE, topology=topology, stage=stage
     )
-    if alike:
-        return Rank(stage=stage, step=step, states=states, lying=alike.lying)
-    lying = (*lying_entries(setup, gpu, topology, states), *engine_entries(program, gpu, DEVICE))
-    return Rank(stage=stage, step=step, states=states, lying=lying)
+    if known:
+        return Rank(stage=stage, step=step, states=states, persistent=known.persistent)
+    persistent = (
+        *persistent_entries(setup, gpu, topology, states),
+        *engine_entries(program, gpu, DEVICE),
+    )
+    return Rank(stage=stage, step=step, states=states, persistent=persistent)
 
 
 def on_device(offload: Offload, states: RankStates, topology: Topology) -> RankStates:
@@ -512,7 +525,7 @@ def on_device(offload: Offload, states: RankStates, topology: Topology) -> RankS
     )
 
 
-def lying_entries(
+def persistent_entries(
     setup: Setup, gpu: Gpu | None, topology: Topology, states: RankStates
 ) -> list[Entry]:
     """States and buffers on the GPU."""
@@ -541,21 +554,19 @@ def _slack(rank: Rank, replayed: Replayed) -> list[Entry]:
     if not loads_whole(rank.step.setup.versions, rank.step.topology):
         return slack
     later = [replace(entry, phases=PHASES[1:]) for entry in slack]
-    return [*later, loading_entry(rank.loaded_bytes, rank.lying, DEVICE)]
+    return [*later, loading_entry(rank.loaded_bytes, rank.persistent, DEVICE)]
 
 
 def _replayed(
     rank: Rank,
     streams: Streams,
-    extra: Beside,
+    extra: OtherLines,
     gpu: Gpu | None,
     outside_bytes: int,
     most_bytes: int | None,
 ) -> Replayed:
     """`most_bytes`: what must do, if the card is all that matters."""
-    step, states = rank.step, on_device(rank.step.setup.offload, rank.states, rank.step.topology)
-    script = rank_script(step, states, step.topology, rank.lying, streams, extra.resident, gpu)
-    script = played_with(script, extra, DEVICE)
+    step, script = rank.step, _script_of(rank, streams, extra, gpu)
     capacity = gpu.total_bytes - outside_bytes if gpu and gpu.total_bytes else None
     replayed = replay_rank(
         script, capacity_bytes=capacity, conf=step.setup.alloc_conf, most_bytes=most_bytes
@@ -563,6 +574,48 @@ def _replayed(
     if most_bytes is not None or not replayed.out_of_memory:
         return replayed
     return replay_rank(script, capacity_bytes=None, conf=step.setup.alloc_conf)
+
+
+def _script_of(rank: Rank, streams: Streams, extra: OtherLines, gpu: Gpu | None) -> RankScript:
+    step, states = rank.step, on_device(rank.step.setup.offload, rank.states, rank.step.topology)
+    script = rank_script(step, states, step.topology, rank.persistent, streams, extra.resident, gpu)
+    return played_with(script, extra, DEVICE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedRank:
+    """The fullest rank and what its allocator is asked for."""
+
+    rank: Rank
+    extra: OtherLines
+    script: RankScript
+    outside_bytes: int
+
+
+def play_of_fullest_rank(setup: Setup, gpu: Gpu | None, config: Config) -> PlayedRank:
+    """What `forecast_ranks` replays, for a timeline."""
+    topology, sizes = topology_of(setup), sizes_of(setup.data, config)
+    fullest = fullest_rank(setup, gpu, config)
+    extra = rank_other_lines(setup, config, gpu, topology, fullest, sizes)
+    stream = fullest.step.stream()
+    streams = (stream, fullest.step.later(stream))
+    outside = outside_entries(setup, gpu, topology, DEVICE)
+    return PlayedRank(
+        rank=fullest,
+        extra=extra,
+        script=_script_of(fullest, streams, extra, gpu),
+        outside_bytes=sum(entry.nbytes for entry in outside),
+    )
+
+
+def fullest_rank(setup: Setup, gpu: Gpu | None, config: Config) -> Rank:
+    topology = topology_of(setup)
+    check_model(topology, config, setup)
+    check_supported(setup)
+    program = rank_program(setup, config, gpu, topology, sizes_of(setup.data, config))
+    check_positions(program, config)
+    ranks = [rank_of_stage(setup, gpu, topology, program, stage) for stage in range(topology.pp)]
+    return max(ranks, key=lambda rank: int(rank.peak()))
 
 
 def _whole_model(setup: Setup, config: Config, gpu: Gpu | None) -> States:

@@ -28,9 +28,7 @@ from vramcast.models.record.program import Program
 from vramcast.models.record.tape import Param
 from vramcast.setup import Setup
 
-KEPT_WHOLE = (
-    " (kept whole)"  # behind the name of a parameter that lies whole on every rank beside its shard
-)
+KEPT_WHOLE = " (kept whole)"  # follows the name of a parameter that every rank holds whole in addition to its shard
 PERSISTENT = 100_000  # DeepSpeed stage3_param_persistence_threshold, in elements
 
 
@@ -40,7 +38,7 @@ class RankStates(States):
 
     weights: Params
     gradients: Params
-    statistics_bytes: int = 0  # of 4-bit weights, beside them on every rank
+    statistics_bytes: int = 0  # of 4-bit weights: whole on every rank
     tables: tuple[Param, ...] = ()  # whose gradient is held whole (see `dtensor`)
 
     @property
@@ -61,16 +59,16 @@ class RankStates(States):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtRest:
-    """On a rank once optimizer states exist: what lies there by phase, its gradients, what the update adds."""
+    """On a rank once optimizer states exist: persistent bytes by phase, its gradients, what the update adds."""
 
     by_phase: dict[str, int]
     gradient_bytes: int
     temporary_bytes: int
 
-    def beside(self, nbytes: int) -> AtRest:
-        """With so much more that lies there all the time."""
+    def plus(self, nbytes: int) -> AtRest:
+        """With so many more bytes in every phase."""
         return replace(
-            self, by_phase={phase: lying + nbytes for phase, lying in self.by_phase.items()}
+            self, by_phase={phase: held + nbytes for phase, held in self.by_phase.items()}
         )
 
     def peak(self, passes: dict[str, Number], *, with_gradients: bool) -> Number:
@@ -101,7 +99,7 @@ Shard = Callable[[Param], Param]
 
 
 def rank_states(setup: Setup, program: Program, topology: Topology) -> RankStates:
-    """Made once for a stage's program, however many optimizers a search puts beside it."""
+    """Made once for a stage's program, however many optimizers a search combines it with."""
     key = (rank_states, topology, setup.precision)
     found = program.once(key, lambda: _rank_states(setup, program, topology))
     return replace(found, setup=setup)
@@ -174,7 +172,8 @@ def _stored(param: Param, setup: Setup, topology: Topology) -> Param:
     recipe = setup.precision
     mixed = topology.strategy in ("fsdp1", "fsdp2") and recipe.autocast is not None
     if mixed and param.stored_bytes is None:
-        dtype = adapter_dtype(setup) if param.kind == "adapter" else recipe.weights
+        weights = recipe.weights if param.trainable else recipe.frozen or recipe.weights
+        dtype = adapter_dtype(setup) if param.kind == "adapter" else weights
         return param.stored(dtype, param.shape, None)
     return param
 
@@ -197,7 +196,7 @@ def shard_axis(param: Param, topology: Topology) -> int:
 def _cutter(topology: Topology) -> Shard:
     """FSDP2's rows, or an even cut of the flattened parameter."""
 
-    shapes: dict[tuple[tuple[int, ...], str], tuple[int, ...]] = {}  # layers are alike
+    shapes: dict[tuple[tuple[int, ...], str], tuple[int, ...]] = {}  # the same for identical layers
 
     def rows(param: Param) -> Param:
         n, kind = ranks_of(param, topology), (param.shape, param.kind)

@@ -1,4 +1,4 @@
-"""What Transformer Engine and Megatron hold beside the tensors of a step: workspaces of products, stand-ins for
+"""What Transformer Engine and Megatron hold in addition to the tensors of a step: workspaces of products, stand-ins for
 gradients, and a buffer for what is gathered.
 
 In come a recorded program of Megatron's and the card, out come Entries. cuBLAS workspaces of torch itself are in

@@ -1,20 +1,22 @@
 """The peak of a job without its breakdown: a model is recorded once and evaluated for many ways of running it.
 
 With ints as sizes a peak is an int, with numpy arrays it is an array. What depends on batch and length (`passes`,
-`beside`) and what does not (`lying`) are separate, so that a search can add them in any combination. Only allocated
-bytes of the training device are computed here; rounding and cached blocks need the allocator (see `estimate`).
+`others`) and what does not (`persistent`) are separate, so that a search can add them in any combination. Only
+allocated bytes of the training device are computed here: what torch reserves needs the allocator (see `estimate`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
+from typing import Any
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.engine.bill import job_phases
 from vramcast.engine.lines.amounts import Amounts
+from vramcast.engine.lines.batch import num_fetched
 from vramcast.engine.lines.optimizers import temporaries
-from vramcast.engine.lines.other_lines import beside
+from vramcast.engine.lines.other_lines import other_lines
 from vramcast.engine.lines.overheads import workspace_entries
 from vramcast.engine.lines.setting import Setting
 from vramcast.engine.lines.states import States, state_entries, unique
@@ -48,10 +50,6 @@ MOMENTS = (NEXT_FORWARD, NEXT_LOSS, NEXT_BACKWARD, GATING, NEXT_STEP, RESUME, RO
 OF_PASSES = {FORWARD: NEXT_FORWARD, LOSS: NEXT_LOSS, BACKWARD: NEXT_BACKWARD, GATING: GATING}
 
 ByPhase = dict[str, Number]
-CRITIC_STATES = (
-    "critic: optimizer states",
-    "critic: optimizer step",
-)  # lines of a critic that depend on the optimizer
 
 
 class Recording:
@@ -60,34 +58,36 @@ class Recording:
     outputs."""
 
     def __init__(self, setup: Setup, config: Config, gpu: Gpu | None, sizes: Sizes) -> None:
-        self._beyond, self._within = lengths_beyond(sizes, config), None
-        if (
-            self._beyond is not None
-        ):  # lengths on both sides of the model's window: recorded once for each
-            self._within = Recording(setup, config, gpu, replace(sizes, beyond_window=False))
+        # Points of the grid whose tensors are others, with their own recording.
+        self._elsewhere: list[tuple[Any, Recording]] = []
+        beyond = lengths_beyond(sizes, config)
+        if beyond is not None:
+            within = replace(sizes, beyond_window=False)
+            self._elsewhere.append((~beyond, Recording(setup, config, gpu, within)))
             sizes = replace(sizes, beyond_window=True)
         self.config, self.gpu, self.sizes = config, gpu, sizes
         self.program = record_job(setup, config, gpu, sizes)
+        one = self.program.tape.points_of_one_sample
+        if one is not None:
+            single = Recording(setup, config, gpu, replace(sizes, one_sample=True))
+            self._elsewhere.insert(0, (one, single))
         self.params = unique(self.program.params())
-        self._lying: dict[Hashable, dict[str, int]] = {}
-        self._beside: dict[Hashable, ByPhase] = {}
+        self._persistent: dict[Hashable, dict[str, int]] = {}
+        self._others: dict[Hashable, ByPhase] = {}
 
     def peak(self, setup: Setup) -> Number:
-        passes, extra, lying = self.passes(setup), self.beside(setup), self.lying(setup)
+        passes, extra, persistent = self.passes(setup), self.others(setup), self.persistent(setup)
         top: Number = 0
         for phase, nbytes in passes.items():
-            top = maximum(top, nbytes + extra.get(phase, 0) + lying[phase])
+            top = maximum(top, nbytes + extra.get(phase, 0) + persistent[phase])
         return top
 
     def passes(self, setup: Setup) -> ByPhase:
         """Peak bytes of a later step's tensors by phase; 0 if a phase has none."""
         found = self._passes(setup)
-        return found if self._within is None else self._by_length(found, self._within.passes(setup))
-
-    def _by_length(self, beyond: ByPhase, within: ByPhase) -> ByPhase:
-        return {
-            phase: choose(self._beyond, nbytes, within[phase]) for phase, nbytes in beyond.items()
-        }
+        for points, recording in self._elsewhere:
+            found = _replace_at(points, found, recording.passes(setup))
+        return found
 
     def _passes(self, setup: Setup) -> ByPhase:
         step = self._step(setup)
@@ -112,19 +112,22 @@ class Recording:
             place=DEVICE,
         )
 
-    def beside(self, setup: Setup) -> ByPhase:
+    def others(self, setup: Setup) -> ByPhase:
         """Bytes by phase of inputs, companions, rollouts, evaluation and resuming."""
-        found = self._beside_of(setup)
-        return found if self._within is None else self._by_length(found, self._within.beside(setup))
+        found = self._others_of(setup)
+        for points, recording in self._elsewhere:
+            found = _replace_at(points, found, recording.others(setup))
+        return found
 
-    def _beside_of(self, setup: Setup) -> ByPhase:
+    def _others_of(self, setup: Setup) -> ByPhase:
         resumed = None if setup.phases.resume == "none" else setup.optimizer
-        key = (setup.companions, setup.phases, setup.checkpointing, setup.loop, resumed)
-        if key not in self._beside:
-            self._beside[key] = _by_moment(
-                line for line in self._lines(setup) if line.component not in CRITIC_STATES
+        fetched = num_fetched(setup)
+        key = (setup.companions, setup.phases, setup.checkpointing, setup.loop, resumed, fetched)
+        if key not in self._others:
+            self._others[key] = _by_moment(
+                line for line in self._lines(setup) if not line.depends_on_optimizer
             )
-        return self._beside[key]
+        return self._others[key]
 
     def _lines(self, setup: Setup) -> list[Amounts]:
         states = States(params=self.params, setup=setup)
@@ -137,9 +140,9 @@ class Recording:
             states=states,
             device=DEVICE,
         )
-        return [line for line in beside(setting).lines if line.place == DEVICE]
+        return [line for line in other_lines(setting).lines if line.place == DEVICE]
 
-    def lying(self, setup: Setup) -> dict[str, int]:
+    def persistent(self, setup: Setup) -> dict[str, int]:
         """Bytes by phase that do not depend on batch and length: weights, optimizer states (a critic's too), gradients,
         temporaries of the optimizer step, workspaces."""
         accumulates = setup.data.accumulate > 1
@@ -151,11 +154,11 @@ class Recording:
             setup.loop,
             accumulates,
         )
-        if key not in self._lying:
-            self._lying[key] = self._lying_of(self._step(setup))
-        return self._lying[key]
+        if key not in self._persistent:
+            self._persistent[key] = self._persistent_of(self._step(setup))
+        return self._persistent[key]
 
-    def _lying_of(self, step: Step) -> dict[str, int]:
+    def _persistent_of(self, step: Step) -> dict[str, int]:
         setup, states = step.setup, step.states
         entries = (
             *state_entries(states, DEVICE),
@@ -172,7 +175,7 @@ class Recording:
         held = () if inside else _with_gradients(step)
         gradients = states.gradient_bytes
         critic = (
-            (line for line in self._lines(setup) if line.component in CRITIC_STATES)
+            (line for line in self._lines(setup) if line.depends_on_optimizer)
             if setup.companions.critic != "none"
             else ()
         )
@@ -184,6 +187,10 @@ class Recording:
             + (made if phase == stepping else 0)
             for phase in MOMENTS
         }
+
+
+def _replace_at(points: Any, found: ByPhase, other: ByPhase) -> ByPhase:
+    return {phase: choose(points, other[phase], nbytes) for phase, nbytes in found.items()}
 
 
 def lengths_beyond(sizes: Sizes, config: Config) -> Number | None:

@@ -7,7 +7,7 @@ ranks. The allocator is not replayed here: for reserved bytes see `estimate`.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import Gpu
 from vramcast.engine.parallel.comm_buffers import least_left
@@ -38,7 +38,7 @@ class Resting:
     topology: Topology
     ranks: list[Rank]
     at_rest: list[AtRest]
-    lying_bytes: int  # on the fullest rank in the optimizer's step
+    persistent_bytes: int  # on the fullest rank in the optimizer's step
     least_bytes: int  # on every rank in every phase
     loaded_bytes: int  # of weights that are loaded whole before they are partitioned
     left_bytes: int  # of the card after CUDA context and workspaces
@@ -61,7 +61,7 @@ class RankPrices:
         self._passes: dict[Hashable, dict[str, Number]] = {}
         self._resting: dict[Hashable, Resting] = {}
         self._small: dict[Hashable, Program] = {}
-        self._beside: dict[Hashable, int] = {}
+        self._companion_bytes: dict[Hashable, int] = {}
 
     def allocated_bytes(self, setup: Setup) -> int:
         """Peak allocated bytes of the fullest rank."""
@@ -87,12 +87,12 @@ class RankPrices:
             ]
             resting = [self._at_rest(setup, topology, rank) for rank in ranks]
         else:
-            alike = self.resting(setup)
+            known = self.resting(setup)
             ranks = [
                 rank_of_stage(setup, self.gpu, topology, program, rank.stage, rank)
-                for rank in alike.ranks
+                for rank in known.ranks
             ]
-            resting = alike.at_rest
+            resting = known.at_rest
         return DividedJob(
             program=program, ranks=ranks, resting=resting, tokens=int(sizes.batch * sizes.seq)
         )
@@ -140,7 +140,7 @@ class RankPrices:
             setup.offload.what,
             setup.optimizer.name,
             setup.optimizer.implementation,
-            *_beside_it(setup.companions),
+            *_companion_key(setup.companions),
         )
         if key not in self._resting:
             self._resting[key] = self._rests(setup, topology_of(setup))
@@ -157,32 +157,37 @@ class RankPrices:
             ranks=ranks,
             at_rest=at_rest,
             loaded_bytes=max(rank.loaded_bytes for rank in ranks),
-            lying_bytes=max(lying.gradient_bytes + lying.by_phase[STEP] for lying in at_rest),
-            least_bytes=min(nbytes for lying in at_rest for nbytes in lying.by_phase.values()),
+            persistent_bytes=max(
+                persistent.gradient_bytes + persistent.by_phase[STEP] for persistent in at_rest
+            ),
+            least_bytes=min(
+                nbytes for persistent in at_rest for nbytes in persistent.by_phase.values()
+            ),
             left_bytes=least_left(setup, self.gpu, topology),
         )
 
     def _at_rest(self, setup: Setup, topology: Topology, rank: Rank) -> AtRest:
-        return rank.at_rest().beside(self._companions(setup, topology, rank))
+        return rank.at_rest().plus(self._companions(setup, topology, rank))
 
     def _companions(self, setup: Setup, topology: Topology, rank: Rank) -> int:
         """Bytes of weights of frozen companion models on the rank."""
-        key = (setup.precision, topology, *_beside_it(setup.companions))
-        if key not in self._beside:
+        key = (setup.precision, topology, *_companion_key(setup.companions))
+        if key not in self._companion_bytes:
             on_gpu = "same" in (
                 setup.companions.reference,
                 setup.companions.reward,
                 setup.companions.teacher,
             )
+            alone = _without_rl_phases(setup)
             made = (
                 rank_other_lines(
-                    setup, self.config, self.gpu, topology, rank, _small_sizes(setup.parallel)
+                    alone, self.config, self.gpu, topology, rank, _small_sizes(setup.parallel)
                 ).resident
                 if on_gpu
                 else ()
             )
-            self._beside[key] = sum(made)
-        return self._beside[key]
+            self._companion_bytes[key] = sum(made)
+        return self._companion_bytes[key]
 
     def _small_program(self, setup: Setup, topology: Topology) -> Program:
         """The rank's program at small sizes, for its parameters only."""
@@ -194,11 +199,17 @@ class RankPrices:
         return self._small[key]
 
 
+def _without_rl_phases(setup: Setup) -> Setup:
+    """The update alone: a critic and rollouts come on top, so that prices stay lower bounds."""
+    companions = replace(setup.companions, critic="none")
+    return replace(setup, companions=companions, phases=replace(setup.phases, rollout_tokens=None))
+
+
 def _small_sizes(parallel: Parallel) -> Sizes:
     return Sizes(batch=1, seq=64 * parallel.cp * parallel.tp, target_seq=64, images=1)
 
 
-def _beside_it(companions: Companions) -> tuple[Hashable, ...]:
+def _companion_key(companions: Companions) -> tuple[Hashable, ...]:
     return (
         companions.reference,
         companions.reference_dtype,
@@ -209,4 +220,4 @@ def _beside_it(companions: Companions) -> tuple[Hashable, ...]:
 
 
 def _stored(setup: Setup) -> tuple[Hashable, ...]:
-    return (setup.precision, setup.adapter.rank, setup.adapter.quantize, setup.adapter.freeze)
+    return (setup.precision, setup.adapter)

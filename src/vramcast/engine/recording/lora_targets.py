@@ -10,11 +10,15 @@ have no such table: there adapters are on linear layers only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Set
 
 from vramcast.errors import InputError
+from vramcast.job import is_regular
 
 ALL_LINEAR = ("all-linear",)
+LAYER = re.compile(r".*?\.[^.]*\.(\d+)\.")  # peft/tuners/tuners_utils.py check_target_module_exists
+NUMBER = re.compile(r"(^|\.)\d+\.")
 QWEN = {
     "gate": "gate",
     "gate_proj": "gate_up_proj",
@@ -34,7 +38,10 @@ NOTHING: dict[str, str] = {}
 def lora_matches(
     targets: tuple[str, ...], moved: Mapping[str, str] = NOTHING
 ) -> Callable[[str, str], bool]:
-    """`all-linear` is every linear but the head; a name matches the whole path or its end. `moved`: see MOVED."""
+    """`all-linear` is every linear but the head; a name matches the whole path or its end, a regular expression the
+    whole path. `moved`: see MOVED."""
+    if is_regular(targets):
+        return _regular_matches(targets[0], moved)
     everything = targets == ALL_LINEAR
     found = moved.keys() if everything else _moved_targets(targets, moved)
     _check_joined(found, moved)
@@ -49,6 +56,34 @@ def lora_matches(
         return _ends_with_any(name, modules)
 
     return matches
+
+
+def _regular_matches(expression: str, moved: Mapping[str, str]) -> Callable[[str, str], bool]:
+    """PEFT asks the names of modules, where experts held as one tensor have none."""
+    pattern = re.compile(expression)
+
+    def matches(name: str, kind: str) -> bool:
+        is_parameter = kind == "experts" or (kind == "router" and bool(moved))
+        return not is_parameter and pattern.fullmatch(name) is not None
+
+    return matches
+
+
+def in_layers(numbers: tuple[int, ...]) -> Callable[[str], bool]:
+    """PEFT's layers_to_transform: the first number that stands between two points of a name is the layer's."""
+    if not numbers:
+        return lambda name: True
+
+    def is_in(name: str) -> bool:
+        found = LAYER.match(name)
+        return found is not None and int(found[1]) in numbers
+
+    return is_in
+
+
+def names_layers(targets: tuple[str, ...]) -> bool:
+    """May these targets choose among the layers of one stack?"""
+    return is_regular(targets) or any(NUMBER.search(target) for target in targets)
 
 
 def _moved_targets(targets: tuple[str, ...], moved: Mapping[str, str]) -> Set[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.engine.editing.lines import edit_regime
 from vramcast.engine.lines.between_steps import TO_FP32
 from vramcast.engine.recording.attention_copies import lay_out
 from vramcast.engine.recording.regime import regime_of
 from vramcast.engine.recording.sequence_limits import default_seq
 from vramcast.engine.stream.gate_loops import check_loop
 from vramcast.errors import InputError, unknown
+from vramcast.job import PROMPTS, is_regular
 from vramcast.models.families import own_targets, record
 from vramcast.models.read.config import Config
 from vramcast.models.record.loss import add_loss
@@ -42,11 +42,11 @@ def record_on_one_gpu(setup: Setup, config: Config, gpu: Gpu | None, sizes: Size
     regime = regime_of(setup, config, gpu)
     if setup.editing.sub_device is not None and not setup.editing.parameters:
         raise InputError("sub-device is the second device of an editing job: it needs edit")
-    program = record(
-        config,
-        edit_regime(setup.editing, config, regime, sizes) if setup.editing.parameters else regime,
-        sizes,
-    )
+    if setup.editing.parameters:
+        from vramcast.engine.editing.lines import edit_regime
+
+        regime = edit_regime(setup.editing, config, regime, sizes)
+    program = record(config, regime, sizes)
     lay_out(program, setup, config)
     add_loss_to(program, setup)
     check_loop(setup, program)
@@ -66,24 +66,40 @@ def add_loss_to(program: Program, setup: Setup) -> None:
         program,
         transformers=setup.versions.transformers,
         kind=setup.kernels.loss,
-        outputs_in_fp32=setup.versions.framework in TO_FP32,
+        # accelerate's _prepare_fsdp2 leaves the model's forward as it is.
+        outputs_in_fp32=setup.versions.framework in TO_FP32 and setup.parallel.strategy != "fsdp2",
         keeps_outputs=setup.loop.keeps_outputs,
+        copies_for_accuracy=setup.loop.copies_logits,
     )
 
 
 def _check_targets(adapter: Adapter, params: list[Param], program: Program) -> None:
     """A target that matches nothing is silently skipped by PEFT, and then less is trained than was meant."""
-    if adapter.rank is None:
+    if adapter.kind is None:
         return
     if program.regime.code != "transformers":
         _check_own_targets(adapter, program.regime.code)
         return
+    _check_saved(adapter, program)
+    if adapter.kind in PROMPTS:
+        return
     adapted = _adapted_modules(params)
     targets = [target for target in adapter.targets if target != "all-linear"]
     missing = [target for target in targets if not _is_end_of_any(target, adapted)]
+    if is_regular(adapter.targets) or adapter.kind != "lora":
+        missing = []  # PEFT wants one module that matches; its own tables name some that a model has not
     if missing or not adapted:
         raise InputError(
             f"lora-targets {', '.join(missing or adapter.targets)} match no module. {_modules(program)}"
+        )
+
+
+def _check_saved(adapter: Adapter, program: Program) -> None:
+    """PEFT passes over a name that no module has, and then less is trained than was meant."""
+    copied = any(".original_module." in param.name for param in program.params(tied=True))
+    if adapter.saved and not copied:
+        raise InputError(
+            f"modules-to-save {', '.join(adapter.saved)} match no module. {_modules(program)}"
         )
 
 
@@ -117,9 +133,11 @@ def _modules(program: Program) -> str:
 
 
 def sizes_of(data: Data, config: Config) -> Sizes:
-    seq = data.longest_seq or data.seq or default_seq(config)
+    seq = data.longest_seq or data.seq or default_seq(config, data.usual_seq)
     images = 1 if data.images is None else data.images
-    return Sizes.named(data.batch, seq, data.target_seq or seq, images, data.image_tokens)
+    return Sizes.named(
+        data.batch * data.rows, seq, data.target_seq or seq, images, data.image_tokens
+    )
 
 
 def plain(sizes: Sizes) -> Sizes:

@@ -17,17 +17,29 @@ from vramcast.engine.recording.library_versions import (
     GROUPED_HEADS_NEED_TORCH,
     INPUT_GRADS_FROM,
     TRAINER_WITHOUT_CACHE_FROM,
+    fills_cache_in_training,
+    habits_of,
     raises_logits,
     supports_sdpa,
+    takes_unmasked_for_packed,
 )
-from vramcast.engine.recording.lora_targets import ALL_LINEAR, MOVED, NOTHING, lora_matches
-from vramcast.errors import InputError, UnsupportedError
-from vramcast.models.families.megatron import DESCRIBED as MEGATRON
+from vramcast.engine.recording.lora_targets import (
+    ALL_LINEAR,
+    MOVED,
+    NOTHING,
+    in_layers,
+    lora_matches,
+    names_layers,
+)
+from vramcast.errors import InputError, UndescribedModelError, UnsupportedError
+from vramcast.job import PROMPTS, Job, is_regular
+from vramcast.models.families.megatron_types import DESCRIBED as MEGATRON
 from vramcast.models.read.config import Config
-from vramcast.models.record.regime import everything
+from vramcast.models.read.expansion import added_layers
+from vramcast.models.record.adapters import KINDS
+from vramcast.models.record.regime import Copies, VirtualTokens, everything
 from vramcast.models.record.tape import BF16, DTYPES, F16, F32, Dtype, Lora, Quantized, Regime
-from vramcast.setup import Setup
-from vramcast.setup.profiles import PREPARES_QUANTISED
+from vramcast.setup import Setup, resolve
 from vramcast.setup.records import Adapter, Versions
 
 # Liger ops/fused_linear_cross_entropy.py: before 0.8.1 `grad_weight += torch.mm(…).float()`, then addmm; before 0.8.3 a
@@ -42,21 +54,70 @@ PINS_INPUT_BEFORE = (
 )  # bitsandbytes: MatMul4Bit wrote its input into ctx.tensors and never needed it
 
 
+def describes_adapters(job: Job, config: Config) -> bool:
+    """Do the formulas know what the job's adapters take?"""
+    try:
+        _check_described(resolve(job), config)
+    except UndescribedModelError:
+        return False
+    return True
+
+
+def _check_described(setup: Setup, config: Config) -> None:
+    """What the formulas do not say about adapters is left to a trace."""
+    adapter = setup.adapter
+    where = f"{config.where}: adapter {adapter.kind}"
+    chooses = is_regular(adapter.targets) or bool(adapter.layers)
+    if adapter.kind == "lora" and chooses and moved_names(setup.versions, config):
+        # PEFT reads an expression as the last parts of the names that it matches, in all layers.
+        raise UndescribedModelError(
+            f"{where} on some layers of a mixture of experts is described by no formula"
+        )
+    if adapter.added_blocks and _is_divided(setup):
+        raise UndescribedModelError(
+            f"{config.where}: added blocks on many GPUs are described by no formula"
+        )
+    if adapter.kind in (None, "lora") and not adapter.saved:
+        return
+    if adapter.kind not in DESCRIBED:
+        raise UndescribedModelError(f"{where} is described by no formula")
+    if adapter.quantize != "none":
+        raise UndescribedModelError(
+            f"{where} over {adapter.quantize} weights is described by no formula"
+        )
+    if _is_divided(setup):
+        raise UndescribedModelError(f"{where} on many GPUs is described by no formula")
+    if _code(setup.versions, config) != "transformers":
+        raise UnsupportedError(
+            f"{where} in {setup.versions.framework}'s own models is not described"
+        )
+
+
+def _is_divided(setup: Setup) -> bool:
+    parallel = setup.parallel
+    return max(parallel.gpus, parallel.tp, parallel.pp, parallel.cp, setup.experts.ep) > 1
+
+
 def regime_of(setup: Setup, config: Config, gpu: Gpu | None) -> Regime:
+    _check_described(setup, config)
     recipe = setup.precision
     transformers, torch = setup.versions.transformers, setup.versions.torch
     return Regime(
         weights=recipe.weights,
+        frozen=recipe.frozen,
+        fp8_weights=recipe.fp8_weights,
         autocast=recipe.autocast,
         attention=attention_kernel(setup, config, gpu),
         mask=setup.data.longest_seq is not None,
         fused=frozenset(setup.kernels.fused) | _fused_loss(setup, config),
         gqa_in_kernel=transformers >= GROUPED_HEADS_FROM and torch >= GROUPED_HEADS_NEED_TORCH,
         loss_sums_copies=setup.versions.liger < SUMS_IN_PLACE_FROM,
+        prompt=setup.data.prompt,
+        is_half_prompt=setup.data.is_half_prompt,
         tiled_loss=setup.kernels.loss == "tiled",
         loss_chunks=1 if setup.versions.liger >= ONE_CHUNK_FROM else 2,
         kv_cache=kv_cache(setup, config),
-        experts=_expert_gemm(setup, transformers),
+        experts=_expert_gemm(setup, config),
         dispatch=setup.experts.dispatch or "allgather",
         recompute=_megatron_parts(setup.versions, config, "recompute", setup.kernels.recompute),
         offloaded=_megatron_parts(setup.versions, config, "offload-modules", setup.offload.modules),
@@ -70,11 +131,13 @@ def regime_of(setup: Setup, config: Config, gpu: Gpu | None) -> Regime:
         upcasts_logits=_raises_logits(setup.versions, config),
         boolean_masks=transformers >= BOOLEAN_MASKS_FROM,
         kernel_has_windows=setup.kernels.attention == "flash",
-        masks_always=transformers < BOOLEAN_MASKS_FROM
-        and config.model_type in ALWAYS_MASKED_BEFORE_THAT,
+        masks_always=_masks_always(setup, config),
         input_grads=needs_input_grads(setup, config),
-        trainable=_trainable(setup.adapter),
+        habits=habits_of(config.model_type, transformers),
+        trainable=_trainable(setup.adapter, config),
         lora=_lora(setup, config),
+        copies=_copies(setup, config),
+        virtual_tokens=_virtual_tokens(setup, config),
         quantized=_quantized(setup, config),
         upcast=_upcast(setup, config),
     )
@@ -99,13 +162,25 @@ def _megatron_parts(
     return frozenset(asked)
 
 
-def _expert_gemm(setup: Setup, transformers: tuple[int, int]) -> str:
+def _expert_gemm(setup: Setup, config: Config) -> str:
     if setup.experts.gemm is not None:
         return setup.experts.gemm
+    if (
+        setup.versions.transformers >= GROUPED_EXPERTS_FROM
+        or setup.versions.framework == "megatron"
+    ):
+        return "grouped"
+    if _has_expert_modules(setup, config):
+        return "modules"
+    return "loop"
+
+
+def _has_expert_modules(setup: Setup, config: Config) -> bool:
+    """Before 5.0 transformers held a mixture's experts as a list of modules."""
     return (
-        "grouped"
-        if transformers >= GROUPED_EXPERTS_FROM or setup.versions.framework == "megatron"
-        else "loop"
+        setup.experts.ep == 1
+        and setup.versions.transformers < GROUPED_EXPERTS_FROM
+        and _code(setup.versions, config) == "transformers"
     )
 
 
@@ -154,10 +229,30 @@ def kv_cache(setup: Setup, config: Config) -> str:
         trainer
         or setup.versions.framework in OWN_CODE
         or setup.checkpointing.how != "none"
-        or not config.flag("use_cache", True)
+        or not _uses_cache(setup, config)
+        or not fills_cache_in_training(config.model_type, transformers)
     ):
         return "none"
     return "copy" if transformers >= CACHE_COPIES_FROM else "alias"
+
+
+def _masks_always(setup: Setup, config: Config) -> bool:
+    """Does attention get a mask whatever the length?"""
+    versions, model_type = setup.versions, config.model_type
+    if _code(versions, config) != "transformers":
+        return False
+    if versions.transformers < BOOLEAN_MASKS_FROM:
+        return model_type in ALWAYS_MASKED_BEFORE_THAT
+    has_cache = _uses_cache(setup, config) and fills_cache_in_training(
+        model_type, versions.transformers
+    )
+    packed = takes_unmasked_for_packed(model_type, versions.transformers, versions.torch)
+    return packed and not has_cache and not setup.loop.has_attention_mask
+
+
+def _uses_cache(setup: Setup, config: Config) -> bool:
+    asked = setup.loop.use_cache
+    return config.flag("use_cache", True) if asked is None else asked
 
 
 def needs_input_grads(setup: Setup, config: Config) -> bool:
@@ -170,7 +265,7 @@ def needs_input_grads(setup: Setup, config: Config) -> bool:
     ):
         return False
     reads_ids = config.model_type not in READ_NO_IDS
-    return setup.adapter.rank is not None or (
+    return setup.adapter.kind is not None or (
         reads_ids and setup.versions.transformers >= INPUT_GRADS_FROM
     )
 
@@ -226,7 +321,9 @@ def _is_ampere(gpu: Gpu | None) -> bool:
 ALWAYS_MASKED = frozenset({"t5", "mt5", "umt5", "falcon"})  # a bias or a mask goes with every call
 
 
-def _trainable(adapter: Adapter) -> Callable[[str], bool]:
+def _trainable(adapter: Adapter, config: Config) -> Callable[[str], bool]:
+    if adapter.added_blocks:
+        return in_layers(tuple(sorted(added_layers(config, adapter.added_blocks))))
     return functools.partial(_is_trained, tuple(adapter.freeze)) if adapter.freeze else everything
 
 
@@ -238,28 +335,107 @@ def _is_trained(frozen: tuple[str, ...], name: str) -> bool:
 
 
 def _lora(setup: Setup, config: Config) -> Lora | None:
-    if setup.adapter.rank is None:
-        if setup.adapter.dora:
-            raise InputError("dora needs lora-rank")
+    adapter = setup.adapter
+    if adapter.kind is None and adapter.dora:
+        raise InputError("dora needs lora-rank")
+    if adapter.kind is None or adapter.kind in NOT_ON_LINEARS:
         return None
-    matches = lora_matches(setup.adapter.targets, moved_names(setup.versions, config))
+    moved = moved_names(setup.versions, config) if adapter.kind == "lora" else NOTHING
+    targets = lora_matches(adapter.targets, moved)
+    trained = _trainable(adapter, config)
+    of_layers = in_layers(adapter.layers)
+    saved = functools.partial(_is_inside, adapter.saved)
+
+    def matches(name: str, kind: str) -> bool:
+        """LLaMA-Factory and ms-swift put no adapters on the parts that they freeze, PEFT none on those of which it
+        trains a copy."""
+        return targets(name, kind) and of_layers(name) and trained(name) and not saved(name)
+
     return Lora(
-        rank=setup.adapter.rank,
+        rank=adapter.rank or 0,
         matches=matches,
         dtype=adapter_dtype(setup),
-        dora=setup.adapter.dora,
-        dropout=setup.adapter.dropout,
+        dora=adapter.dora,
+        dropout=adapter.dropout,
+        kind=adapter.kind,
+        block=adapter.block or 0,
+        scales_input=lambda name: name.endswith(adapter.feedforward),
+        by_layer=bool(adapter.layers) or names_layers(adapter.targets),
     )
 
 
+# Kinds that a formula describes, beside the records of `models.record.adapters`.
+DESCRIBED = (*KINDS, "ln-tuning", "prompt", "p-tuning")
+NOT_ON_LINEARS = ("ln-tuning", *PROMPTS)
+
+
+# peft_model.py: PeftModelForSequenceClassification and …ForTokenClassification
+HEADS_WITH_PROMPTS = {
+    "ForSequenceClassification": ("classifier", "score"),
+    "ForTokenClassification": ("classifier", "score"),
+}
+
+
+def _copies(setup: Setup, config: Config) -> tuple[Copies, ...]:
+    """LN tuning trains copies of norms, modules-to-save of whatever is named; with virtual tokens the head of a
+    classifier is trained, too."""
+    adapter, found, saved = setup.adapter, [], setup.adapter.saved
+    if adapter.kind in PROMPTS:
+        saved = next(
+            (
+                names
+                for ending, names in HEADS_WITH_PROMPTS.items()
+                if config.architecture.endswith(ending)
+            ),
+            (),
+        )
+    if adapter.kind == "ln-tuning":
+        matches = lora_matches(adapter.targets)
+        found.append(
+            Copies(
+                matches=lambda name: matches(name, "norm"),
+                frozen="base_layer",
+                trained="ln_tuning_layers.default",
+                by_layer=names_layers(adapter.targets),
+            )
+        )
+    if adapter.kind is not None and saved:
+        found.append(
+            Copies(
+                matches=functools.partial(_ends_with, saved),
+                frozen="original_module",
+                trained="modules_to_save.default",
+                by_layer=names_layers(saved),
+            )
+        )
+    return tuple(found)
+
+
+def _ends_with(targets: tuple[str, ...], name: str) -> bool:
+    """peft/utils/other.py _set_trainable: the end of a module's name, whatever stands before it."""
+    return name.endswith(targets)
+
+
+def _is_inside(modules: tuple[str, ...], name: str) -> bool:
+    """Is it one of these modules, or inside of one?"""
+    return any(f".{module}." in f".{name}." for module in modules)
+
+
+def _virtual_tokens(setup: Setup, config: Config) -> VirtualTokens | None:
+    adapter = setup.adapter
+    if adapter.kind not in PROMPTS:
+        return None
+    hidden = adapter.prompt_hidden
+    if adapter.kind == "p-tuning":
+        hidden = hidden or int(config.dim("hidden_size", "h"))
+    return VirtualTokens(count=adapter.virtual_tokens, dtype=adapter_dtype(setup), hidden=hidden)
+
+
 def adapter_dtype(setup: Setup) -> Dtype:
-    """What adapters are stored in. PEFT raises those of a 16-bit model to fp32; other frameworks keep the model's
-    dtype."""
-    if setup.adapter.dtype:
-        return DTYPES[setup.adapter.dtype]
-    if setup.versions.framework == "trl" and setup.adapter.quantize != "none":
-        return BF16  # trl/trainer/*_trainer.py: adapters of a quantised model are cast to bf16
-    return setup.precision.weights if setup.versions.framework in OWN_CODE else F32
+    """What adapters are stored in. PEFT raises those of a 16-bit model to fp32 (since 0.12); other frameworks keep the
+    model's dtype."""
+    dtype = setup.adapter.dtype
+    return setup.precision.weights if dtype == "weights" else DTYPES[dtype]
 
 
 def moved_names(versions: Versions, config: Config) -> dict[str, str]:
@@ -276,16 +452,18 @@ def expert_adapters_text(setup: Setup, config: Config) -> tuple[str, ...]:
         target.rpartition(".")[2] in names for target in setup.adapter.targets
     )
     if (
-        setup.adapter.rank is None
+        setup.adapter.kind != "lora"
         or not names
         or not asked
         or _code(setup.versions, config) != "transformers"
     ):
         return ()
     if not moved_names(setup.versions, config):
-        return (
-            "adapters on each expert's linear layers, which PEFT makes before transformers 5, are not counted",
-        )
+        if _has_expert_modules(setup, config):
+            return (
+                "adapters on each expert's linear layers, as PEFT makes them before transformers 5",
+            )
+        return ("adapters on experts that are spread over GPUs are not counted",)
     refused = (
         f"; it refuses lora-dropout {setup.adapter.dropout} there, which is left out"
         if setup.adapter.dropout
@@ -296,10 +474,13 @@ def expert_adapters_text(setup: Setup, config: Config) -> tuple[str, ...]:
     )
 
 
+LITGPT_HEAD_CHUNK = 128  # litgpt/finetune/lora.py lm_head_chunk_size
+
+
 def _quantized(setup: Setup, config: Config) -> Quantized | None:
     if setup.adapter.quantize == "none":
         return None
-    if setup.adapter.rank is None:
+    if setup.adapter.kind is None:
         raise UnsupportedError(
             f"quantize {setup.adapter.quantize} freezes the weights it stores: give lora-rank to train adapters"
         )
@@ -315,17 +496,21 @@ def _quantized(setup: Setup, config: Config) -> Quantized | None:
         compute=compute,
         graph_keeps_input=setup.adapter.quantize != "int8"
         and setup.versions.bitsandbytes < PINS_INPUT_BEFORE,
-        via_half=setup.adapter.quantize != "int8"
-        and compute != F16
-        and _quantised_from_half(setup.versions),
+        loaded=_loaded_as(setup),
+        head_chunk=LITGPT_HEAD_CHUNK if setup.versions.framework == "litgpt" else None,
         clones=setup.adapter.quantize != "int8"
         and setup.versions.framework not in OWN_CODE,  # peft 0.21 tuners/lora/bnb.py
     )
 
 
-def _quantised_from_half(versions: Versions) -> bool:
-    """bitsandbytes before 0.43 quantised `weight.half()`, and so dequantises to fp16; Fabric's plugin still does."""
-    return versions.bitsandbytes < (0, 43) or versions.framework == "litgpt"
+def _loaded_as(setup: Setup) -> Dtype | None:
+    """The dtype that 4-bit weights come back to: what they were loaded in (functional.py, QuantState.dtype).
+    bitsandbytes before 0.43 quantised `weight.half()`, Fabric's plugin still does."""
+    if setup.adapter.quantize == "int8":
+        return None
+    if setup.versions.bitsandbytes < (0, 43) or setup.versions.framework == "litgpt":
+        return F16
+    return setup.precision.frozen or setup.precision.weights
 
 
 STORED: dict[str, Callable[[int], int]] = {
@@ -338,11 +523,7 @@ STORED: dict[str, Callable[[int], int]] = {
 def raises_to_fp32(setup: Setup) -> bool:
     """prepare_model_for_kbit_training turns what is not quantised to fp32; TRL, and who wants 16-bit adapters or shards
     weights, does without."""
-    return (
-        setup.versions.framework in PREPARES_QUANTISED
-        and setup.adapter.dtype in (None, "fp32")
-        and setup.parallel.strategy not in ("fsdp1", "fsdp2", "zero3")
-    )
+    return setup.adapter.is_raised and setup.parallel.strategy not in ("fsdp1", "fsdp2", "zero3")
 
 
 def _spared(config: Config) -> tuple[str, ...]:

@@ -23,11 +23,12 @@ ROWS_IN_FRONT = (
 )
 
 
-def default_seq(config: Config) -> int:
-    """What is assumed where no length is given: 2048, or as far as the model's positions reach."""
+def default_seq(config: Config, usual: int | None = None) -> int:
+    """What is assumed where no length is given: the framework's usual one or 2048, or as far as the model's positions
+    reach."""
     nested = config.sub("text_config").dim("max_position_embeddings", "", default=DEFAULT_SEQ)
     longest = config.dim("max_position_embeddings", "", *LENGTH_KEYS, default=int(nested))
-    return max(1, min(DEFAULT_SEQ, int(longest) - _rows_counted_in(config)))
+    return max(1, min(usual or DEFAULT_SEQ, int(longest) - _rows_counted_in(config)))
 
 
 def has_tokens(config: Config) -> bool:
@@ -37,6 +38,26 @@ def has_tokens(config: Config) -> bool:
         or "text_config" in config.data
         or "num_channels" not in config.data
     )
+
+
+def trained_positions(config: Config) -> int | None:
+    """How far the model's positions reach, by its config; None where the config does not say."""
+    nested = config.sub("text_config").data.get("max_position_embeddings")
+    given = (config.data.get(key) for key in ("max_position_embeddings", *LENGTH_KEYS))
+    found = next(
+        (value for value in (*given, nested) if isinstance(value, int) and value > 0), None
+    )
+    return None if found is None else max(1, found - _rows_counted_in(config))
+
+
+def learned_positions(program: Program, config: Config) -> int | None:
+    """Rows of the model's learned table of positions: no sequence can be longer. None: it has no such table."""
+    for placed in program.sections:
+        for op in placed.section.ops:
+            if op.name == "embedding" and op.output.label in LABELS and op.inputs[0].param:
+                shift = ROWS_IN_FRONT if config.model_type in SHIFTED else 0
+                return int(op.inputs[0].shape[0]) - shift
+    return None
 
 
 def _rows_counted_in(config: Config) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
+from typing import NamedTuple
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.engine.lines.batch import batch_values
+from vramcast.engine.lines.batch import batch_sizes
 from vramcast.engine.lines.optimizers import KNOWN, is_paged, state_tensors, temporary_lists
 from vramcast.engine.lines.overheads import context_entries, workspaces
 from vramcast.engine.lines.states import gradient_bytes
@@ -16,7 +16,7 @@ from vramcast.engine.replay.run import Replayed, Script, Shorter, replay
 from vramcast.engine.replay.varying_lengths import Earlier, Measure
 from vramcast.engine.stream.events import share_of
 from vramcast.engine.stream.timeline import Stamped
-from vramcast.ledger import BACKWARD, LOSS
+from vramcast.ledger import BACKWARD, LOSS, Category
 from vramcast.models.record.program import Program
 from vramcast.setup import Setup
 from vramcast.setup.records import Versions
@@ -32,18 +32,13 @@ def step_script(
     """The script of a job on one GPU. `resident`: sizes of further tensors that are allocated from the start."""
     states, setup = step.states, step.setup
     item = states.recipe.states.nbytes if states.recipe.states else None
-    made = (
-        state_tensors(param, setup, item)
-        for param in states.trained
-        if not is_paged(setup.optimizer, param)
-    )
     return Script(
-        weights=(*_tensors_from_start(step), *resident),
+        weights=(*(held.nbytes for held in tensors_from_start(step)), *resident),
         first=first,
         later=later,
-        states=tuple(chain.from_iterable(made)),
+        states=tuple(held.nbytes for held in states_of_params(step)),
         step_temporaries=temporary_lists(states.trained, setup, item),
-        small=tuple(int(value.nbytes) for value in batch_values(step.program, setup.versions)),
+        small=batch_sizes(step.program, setup),
         workspaces=workspaces(setup.versions, gpu),
         states_from_start=KNOWN[setup.optimizer.name].from_start,
         last_section=len(step.program.sections) - 1,
@@ -54,15 +49,39 @@ def step_script(
     )
 
 
-def _tensors_from_start(step: Step) -> Iterator[int]:
-    """Sizes of weights, of gradients that are never freed, of master weights, and of an EMA copy on the same device."""
+class Held(NamedTuple):
+    """A tensor that is allocated from the start, and the parameter that it belongs to."""
+
+    category: Category
+    param: str
+    nbytes: int
+
+
+def tensors_from_start(step: Step) -> Iterator[Held]:
+    """Weights, gradients that are never freed, master weights, and an EMA copy on the same device."""
     states = step.states
-    yield from (param.nbytes for param in states.params)
+    for param in states.params:
+        yield Held(Category.WEIGHTS, param.name, param.nbytes)
     if step.accumulates_apart:
-        yield from (gradient_bytes(param, states.recipe) for param in states.trained)
-    for is_held in (states.recipe.master, step.setup.companions.ema == "same"):
+        for param in states.trained:
+            yield Held(Category.GRADIENTS, param.name, gradient_bytes(param, states.recipe))
+    for category, is_held in (
+        (Category.MASTER, states.recipe.master),
+        (Category.COMPANION, step.setup.companions.ema == "same"),
+    ):
         if is_held:
-            yield from (4 * param.numel for param in states.trained)
+            for param in states.trained:
+                yield Held(category, param.name, 4 * param.numel)
+
+
+def states_of_params(step: Step) -> Iterator[Held]:
+    """The optimizer's states on the card, in the order in which they are made."""
+    states, setup = step.states, step.setup
+    item = states.recipe.states.nbytes if states.recipe.states else None
+    for param in states.trained:
+        if not is_paged(setup.optimizer, param):
+            for nbytes in state_tensors(param, setup, item):
+                yield Held(Category.OPTIMIZER, param.name, nbytes)
 
 
 def roughly_reserved(largest: Script, longest: int) -> Measure:
@@ -129,10 +148,10 @@ def room_on(versions: Versions, gpu: Gpu) -> int:
 def least_bytes(script: Script) -> int:
     """The most bytes requested at once: a lower bound of what the allocator needs. Tensors that survive from one step
     to the next are not counted."""
-    lying = sum(script.weights) + sum(script.small) + sum(script.workspaces)
+    persistent = sum(script.weights) + sum(script.small) + sum(script.workspaces)
     later = _top(script.later)
     first = later if script.first is script.later else _top(script.first)
-    return lying + max(first, sum(script.states) + later)
+    return persistent + max(first, sum(script.states) + later)
 
 
 def _top(stream: list[Stamped]) -> int:

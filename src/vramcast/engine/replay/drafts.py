@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.engine.lines.other_lines import beside
-from vramcast.engine.lines.setting import Beside, Setting
+from vramcast.engine.lines.other_lines import other_lines
+from vramcast.engine.lines.setting import OtherLines, Setting
 from vramcast.engine.lines.states import States, unique
 from vramcast.engine.lines.training_step import Step
 from vramcast.engine.program import record_job
@@ -41,7 +41,7 @@ class Draft:
     step: Step
     stream: list[Stamped]  # of the first step, without companions and other additions
     later: list[Stamped]
-    extra: Beside
+    extra: OtherLines
     script: Script
 
 
@@ -76,7 +76,7 @@ class Drafts:
             states=states,
             device=DEVICE,
         )
-        extra, first = beside(setting), self._stream(step, fresh=True)
+        extra, first = other_lines(setting), self._stream(step, fresh=True)
         later = first if step.repeats else self._stream(step, fresh=False)
         script = step_script(step, first, later, extra.resident, self.gpu)
         return Draft(

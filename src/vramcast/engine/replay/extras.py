@@ -6,14 +6,14 @@ What is only held (a critic's states, a teacher's logits) is one block for as lo
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import TypeVar
 
 from vramcast.engine.lines.amounts import Amounts
-from vramcast.engine.lines.setting import Beside, Pass
+from vramcast.engine.lines.setting import OtherLines, Pass
 from vramcast.engine.replay.run import BETWEEN, Script
 from vramcast.engine.stream.events import Event
 from vramcast.engine.stream.timeline import Stamped
@@ -30,13 +30,12 @@ from vramcast.ledger import (
 )
 
 LATER = {FORWARD: NEXT_FORWARD, LOSS: NEXT_LOSS, BACKWARD: NEXT_BACKWARD, STEP: NEXT_STEP}
-NO_SHARES: Mapping[str, Sequence[int]] = {}
 
 
 Played = TypeVar("Played", bound=Script)
 
 
-def played_with(script: Played, extra: Beside, device: str) -> Played:
+def played_with(script: Played, extra: OtherLines, device: str) -> Played:
     """The script with additions to both of its steps. Rollouts and evaluation come before the first micro-batch of a
     later step."""
     if not extra.passes and not extra.blocks:
@@ -54,7 +53,7 @@ def played_with(script: Played, extra: Beside, device: str) -> Played:
 
 
 def _with_extras(
-    stream: Sequence[Stamped], extra: Beside, device: str, *, later: bool, begins: bool = True
+    stream: Sequence[Stamped], extra: OtherLines, device: str, *, later: bool, begins: bool = True
 ) -> Iterator[Stamped]:
     """The stream with additions. `later`: it belongs to a step after the first. `begins`: it starts a step, so what
     happens between steps comes before it."""
@@ -88,17 +87,11 @@ def _passes_in(phases: tuple[str, ...], passes: Sequence[Pass]) -> Iterator[Stam
 
 
 class Blocks:
-    """Each line is held as one block, with the bytes that the line has in the current phase. `shares` gives, by a
-    line's component, the proportions of the tensors that it is divided into instead."""
+    """Each line is held as one block per tensor, with the bytes that the line has in the current phase."""
 
-    def __init__(
-        self,
-        lines: Iterable[Amounts],
-        since: str | None = None,
-        shares: Mapping[str, Sequence[int]] = NO_SHARES,
-    ) -> None:
+    def __init__(self, lines: Iterable[Amounts], since: str | None = None) -> None:
         """`since`: the phase before, whose blocks are allocated already."""
-        self.lines, self.shares = list(lines), shares
+        self.lines = list(lines)
         self._sizes = [int(line.by_phase.get(since, 0)) if since else 0 for line in self.lines]
 
     def at(self, phase: str) -> Iterator[Stamped]:
@@ -112,13 +105,13 @@ class Blocks:
         self._sizes = sizes
 
     def _cut(self, line: Amounts, phase: str, sign: int, nbytes: int) -> Iterator[Stamped]:
-        shares = self.shares.get(line.component, (1,))
-        for number, share in enumerate(shares if nbytes else ()):
-            key: Hashable = ("small", "beside", line.component, number)
+        whole = sum(line.tensors)
+        for number, share in enumerate(line.tensors if nbytes else ()):
+            key: Hashable = ("small", "other line", line.component, number)
             yield Stamped(
                 phase,
                 0,
-                Event(sign, key, nbytes * share // sum(shares), "working", line.component),
+                Event(sign, key, nbytes * share // whole, "working", line.component),
                 key,
             )
 
@@ -127,7 +120,7 @@ def alone(stream: Sequence[Stamped], name: str) -> Iterator[Stamped]:
     """A pass with its own keys. What it leaves alive is freed at its end."""
     alive: dict[Hashable, Stamped] = {}
     for item in stream:
-        key: Hashable = ("beside", name, item.key)
+        key: Hashable = ("other pass", name, item.key)
         if item.event.sign > 0:
             alive[key] = item
         else:

@@ -323,7 +323,7 @@ class Run:
             for index in range(len(sizes)):
                 self.drop(("temporary", index))
 
-    def play(self, stream: list[Stamped], *, zeroes: bool = False) -> None:
+    def play(self, stream: Iterable[Stamped], *, zeroes: bool = False) -> None:
         """Replay a stream. `zeroes`: the last step's gradients are freed at the end of forward. `take` and `drop` are
         inlined because a search plays millions of events."""
         blocks, apart, seen, waits = self.blocks, self.apart, "", False

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from math import expm1, log, log1p
 from random import Random
 
@@ -141,10 +141,13 @@ def _of_file(setup: Setup, longest: int) -> Earlier:
 def padded_lengths(data: Data, longest: int) -> tuple[int, ...]:
     """The length of each batch: that of its longest sample."""
     assert data.lengths is not None
-    samples = [min(length, longest) for length in read_sample_lengths(data.lengths)]
-    return tuple(
-        max(samples[start : start + data.batch]) for start in range(0, len(samples), data.batch)
-    )
+    samples = read_sample_lengths(data.lengths)
+    if max(samples) > longest:
+        samples = tuple(min(length, longest) for length in samples)
+    if data.batch == 1:
+        return samples
+    batches = zip_longest(*[iter(samples)] * data.batch, fillvalue=0)
+    return tuple(map(max, batches))
 
 
 def _in_parts(
@@ -153,7 +156,7 @@ def _in_parts(
     """Joins the batches before and after the optimizer's first step. Its states take cached blocks, so that after it
     even a batch that is not the longest so far may find no block. With adapters the states are too small for that."""
     first = tuple(records(before))
-    behind = records((*first, *after))[len(first) :] if adapter.rank is not None else records(after)
+    behind = records((*first, *after))[len(first) :] if adapter.kind is not None else records(after)
     return Earlier(
         lengths=(*first, *(length for length in behind if length < longest)),
         stepped_after=len(first),

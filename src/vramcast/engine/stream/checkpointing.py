@@ -7,10 +7,10 @@ recomputed. `pinned_line` says how much pinned host memory offloaded inputs take
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 
 from vramcast.engine.lines.amounts import Amounts
-from vramcast.engine.stream.events import IN, OUT, Event, kept_ids
+from vramcast.engine.stream.events import GRAD_OUT, IN, OUT, Event, kept_ids
 from vramcast.engine.stream.timeline import KEEP, Change, Chunk, Memo, Mode, links_of
 from vramcast.errors import InputError
 from vramcast.ledger import BACKWARD, FORWARD, PHASES, PINNED, Category
@@ -75,31 +75,77 @@ def changes_of(setup: Setup) -> tuple[Change, ...]:
 
 
 def reentrant(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:
-    """With reentrant checkpointing a recomputed block's output lives until the end of the block's backward."""
+    """With reentrant checkpointing a backward pass runs inside another. Two tensors live until the inner one ends: the
+    block's output, which was computed again, and the gradient that CheckpointFunction.backward was called with. What a
+    stack's last block hands through without further use gets a gradient of zeros first."""
     memo = Memo({})
-    waiting: Chunk | None = None
+    zeros = _Zeros(program)
+    waiting: list[Chunk] = []
     left = 0
     for chunk in stream:
         if chunk.again:
-            kept = memo.of_list(_without_free_of_output, chunk.events)
-            if len(kept) < len(chunk.events):
-                waiting, left = chunk, 2  # the block's backward, then its clean-up
-            yield Chunk(chunk.phase, chunk.section, kept, chunk.incoming, again=True)
+            yield from zeros.of(chunk)
+            left, ends = 2, _frees_output  # the block's backward, then its clean-up
+        elif left == 2:
+            left, ends = 1, _frees_incoming
+            chunk = zeros.without(chunk)
+        else:
+            yield chunk
+            yield from waiting
+            left, waiting = 0, []
             continue
-        yield chunk
-        left -= 1
-        if waiting is not None and left == 0:
-            frees = [event for event in waiting.events if _frees_output(event)]
-            yield Chunk(waiting.phase, waiting.section, frees, waiting.incoming, again=True)
-            waiting = None
+        stays, frees = memo.of_list(ends, chunk.events)
+        yield chunk._replace(events=stays)
+        waiting += [chunk._replace(events=frees)] if frees else []
 
 
-def _frees_output(event: Event) -> bool:
-    return event.key == OUT and event.sign < 0
+class _Zeros:
+    """Gradients that a custom autograd Function is given for results that nobody used (materialize_grads)."""
+
+    def __init__(self, program: Program) -> None:
+        self._sections = program.sections
+        self._made: set[Hashable] = set()
+        self._here: frozenset[Hashable] = frozenset()
+
+    def of(self, chunk: Chunk) -> Iterator[Chunk]:
+        """Before the last block of a stack runs its backward."""
+        found = {
+            ("outer", id(value.storage)): value
+            for value in self._sections[chunk.section].section.handed_through
+            if value.requires_grad
+        }
+        self._here = frozenset(found.keys() - self._made)
+        self._made |= self._here
+        events = [
+            Event(1, key, value.nbytes, "working", f"gradient of {value.label}")
+            for key, value in found.items()
+            if key in self._here
+        ]
+        if events:
+            yield Chunk(BACKWARD, chunk.section, events)
+
+    def without(self, chunk: Chunk) -> Chunk:
+        """The block's backward, whose own gradient of such a value is added to the zeros."""
+        if not self._here:
+            return chunk
+        events = [event for event in chunk.events if event.key not in self._here or event.sign < 0]
+        return chunk._replace(events=events)
 
 
-def _without_free_of_output(events: list[Event]) -> list[Event]:
-    return [event for event in events if not _frees_output(event)]
+def _frees_output(events: list[Event]) -> tuple[list[Event], list[Event]]:
+    return _without_frees(events, OUT)
+
+
+def _frees_incoming(events: list[Event]) -> tuple[list[Event], list[Event]]:
+    return _without_frees(events, GRAD_OUT)
+
+
+def _without_frees(events: list[Event], key: str) -> tuple[list[Event], list[Event]]:
+    """The events without those that free that tensor, and these."""
+    frees = [event for event in events if event.key == key and event.sign < 0]
+    if not frees:
+        return events, []
+    return [event for event in events if event.key != key or event.sign > 0], frees
 
 
 def asked_for(program: Program, mode: Mode, stream: Iterator[Chunk]) -> Iterator[Chunk]:

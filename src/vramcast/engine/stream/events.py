@@ -205,6 +205,7 @@ OWN_GRADIENTS = (
     "to",
     "native_dropout",
     "tiled log-probabilities",
+    "slice of pairs",
 )  # their backward makes a tensor that nothing else refers to
 PRODUCTS = ("linear", "bmm", "flash attention", "efficient attention", "cudnn attention")
 
@@ -450,7 +451,15 @@ class _Flow:
             if flowing is not None:
                 self.books.backward_workspace(op)
                 self._spread(flowing, op)
+            if flowing is not None and op.output.is_leaf:
+                self._keep_gradient(op.output)
             self._let_go(op)
+
+    def _keep_gradient(self, leaf: Value) -> None:
+        """`.grad` of a leaf, which goes with the graph."""
+        key = ("gradient of a leaf", id(leaf))
+        self.books.allocate(key, leaf.nbytes, "pinned", f"gradient of {leaf.label}")
+        self.books.free(key)
 
     def _spread(self, flowing: _Gradient, op: Op) -> None:
         """Give all inputs of the op their gradients, then free the gradient of its output."""

@@ -46,7 +46,7 @@ def fold(program: Program, mode: Mode) -> Fold:
     sums = sums_of(program)
     made = list(passes(program, mode))
     for at, length, times in repetitions([(chunk.phase, id(chunk.events)) for chunk in made]):
-        above, net, beside = _joined([sums(chunk.events) for chunk in made[at : at + length]])
+        above, net, outside = _joined([sums(chunk.events) for chunk in made[at : at + length]])
         top, phase = level + above, made[at].phase
         if over is None and phase not in (FORWARD, LOSS):
             over = level, dict(peaks)
@@ -55,7 +55,7 @@ def fold(program: Program, mode: Mode) -> Fold:
         ):  # identical layers add the same bytes each, so the first or the last has the peak
             top = maximum(top, top + (times - 1) * net)
         peaks[phase] = maximum(peaks[phase], top) if phase in peaks else top
-        level, left = level + times * net, left + times * beside
+        level, left = level + times * net, left + times * outside
     level, until = over or (level, peaks)
     return Fold(peaks=peaks, left=left, over=level, peaks_until_over=until)
 
@@ -87,11 +87,11 @@ def sums_of(program: Program) -> Callable[[list[Event]], Sums]:
 
 def _joined(parts: list[Sums]) -> Sums:
     """The Sums of several lists of events that follow each other."""
-    above, net, beside = parts[0]
-    for more, adds, beside_adds in parts[1:]:
+    above, net, outside = parts[0]
+    for more, adds, outside_adds in parts[1:]:
         above = maximum(above, net + more)
-        net, beside = net + adds, beside + beside_adds
-    return above, net, beside
+        net, outside = net + adds, outside + outside_adds
+    return above, net, outside
 
 
 def _sums(events: list[Event]) -> Sums:

@@ -42,7 +42,7 @@ from vramcast.engine.stream.events import (
 )
 from vramcast.ledger import BACKWARD, FORWARD, LOSS
 from vramcast.models.record.program import Program
-from vramcast.models.record.tape import PlacedSection, Section, Value
+from vramcast.models.record.tape import Op, PlacedSection, Section, Value
 
 BORDERS = (IN, OUT, GRAD_IN, GRAD_OUT)
 KEEP = {"none": "all", "full": "none", "selective": "products"}
@@ -57,6 +57,7 @@ class Mode:
     keep_logits: bool = (
         False  # a variable of the training loop holds the model's outputs until the next iteration
     )
+    keep_cache: bool = False  # and that has the model's own past_key_values
     stops_early: bool = False  # a recomputation ends once everything that backward needs exists
     changes: tuple[
         Change, ...
@@ -116,12 +117,15 @@ class _Links:
 
     `exported[i]`: storages of section i that are used by later sections than the next (encoder states, position
     biases). They stay alive until backward if such a section saves them or recomputes with them. `chained[i]`: the
-    first input of section i is the output of the section before. `values`: the exported storages by id.
+    first input of section i is the output of the section before. `values`: the exported storages by id. `last_use`: the
+    last section that uses each, and `ending`: for a section, the makers of those that it is the last to use.
     """
 
     exported: list[frozenset[int]]
     chained: list[bool]
     values: dict[int, Value]
+    last_use: dict[int, int]
+    ending: dict[int, tuple[int, ...]]
 
 
 def links_of(placed: list[PlacedSection]) -> _Links:
@@ -130,6 +134,7 @@ def links_of(placed: list[PlacedSection]) -> _Links:
     chained = [_follows(placed, index) for index in range(len(placed))]
     values: dict[int, Value] = {}
     maker: dict[int, int] = {}
+    last_use: dict[int, int] = {}
     sections = {id(place.section): place.section for place in placed}
     own = {key: own_storages(section) for key, section in sections.items()}
     outside = {key: outside_values(section) for key, section in sections.items()}
@@ -141,8 +146,18 @@ def links_of(placed: list[PlacedSection]) -> _Links:
         for key in used.keys() & maker.keys():
             exported[maker[key]].add(key)
             values[key] = used[key]
+            last_use[key] = index
         maker.update(dict.fromkeys(own[id(place.section)], index))
-    return _Links([frozenset(ids) for ids in exported], chained, values)
+    ending: dict[int, set[int]] = {}
+    for key, index in last_use.items():
+        ending.setdefault(index, set()).add(maker[key])
+    return _Links(
+        exported=[frozenset(ids) for ids in exported],
+        chained=chained,
+        values=values,
+        last_use=last_use,
+        ending={index: tuple(sorted(makers)) for index, makers in ending.items()},
+    )
 
 
 def _follows(placed: list[PlacedSection], index: int) -> bool:
@@ -201,7 +216,8 @@ def chunks(program: Program, mode: Mode) -> Iterator[Chunk]:
     if mask is not None:
         yield Chunk(FORWARD, 0, [mask])
     for index, place in enumerate(plan.sections):
-        yield Chunk(_forward_phase(place), index, _forward_of(plan, index))
+        yield Chunk(_forward_phase(place), index, _forward_of(plan, index).called)
+        yield from _after_last_use(plan, index)
     yield from _end_of_forward(plan, mask)
     if plan.has_backward:
         yield from _BackwardPass(plan).chunks()
@@ -213,7 +229,7 @@ def _forward_phase(place: PlacedSection) -> str:
     return LOSS if place.section.name == "loss" else FORWARD
 
 
-def _forward_of(plan: _StepPlan, index: int) -> list[Event]:
+def _forward_of(plan: _StepPlan, index: int) -> _Forward:
     """The section's events in forward. Identical sections that are run the same way share one list."""
     section, links = plan.sections[index].section, plan.links
     return plan.memo(
@@ -241,18 +257,41 @@ def _outlives_forward(mask: Event) -> bool:
 
 
 def _end_of_forward(plan: _StepPlan, mask: Event | None) -> Iterator[Chunk]:
-    """Frees when forward returns: the mask, cached copies, and exported storages that backward does not need."""
+    """When forward returns: the mask and autocast's copies go, whoever called the model copies what it got, then what
+    only the call held goes: caches that backward does not need."""
     phase = _forward_phase(plan.sections[-1])
     if mask is not None and not _outlives_forward(mask):
         yield Chunk(phase, 0, [_freed(mask)])
     for index, place in enumerate(plan.sections):
-        copies = plan.memo(_cached_copies, place.section, plan.how(index))
+        copies = plan.memo(_weight_copies, place.section, plan.how(index))
         if copies:
             yield Chunk(phase, index, copies)
+    last = len(plan.sections) - 1
+    by_caller = _forward_of(plan, last).by_caller
+    if by_caller:
+        yield Chunk(phase, last, by_caller)
     for index, place in enumerate(plan.sections):
-        dropped = plan.links.exported[index] - plan.needed
+        caches = plan.memo(_unneeded_caches, place.section, plan.how(index))
+        if caches:
+            yield Chunk(phase, index, caches)
+
+
+def _after_last_use(plan: _StepPlan, index: int) -> Iterator[Chunk]:
+    """Frees of exported storages that only this section and earlier ones use, and that backward does not need."""
+    phase, links = _forward_phase(plan.sections[index]), plan.links
+    for maker in links.ending.get(index, ()):
+        section = plan.sections[maker].section
+        dropped = frozenset(
+            key for key in _frees(plan, maker) - plan.needed if links.last_use[key] == index
+        )
         if dropped:
-            yield Chunk(phase, index, _exported_frees(place.section, dropped, plan.links))
+            yield Chunk(phase, maker, _exported_frees(section, dropped, links))
+
+
+def _frees(plan: _StepPlan, index: int) -> frozenset[int]:
+    """The exported storages of a section that no variable of the loop holds."""
+    values = plan.links.values
+    return frozenset(key for key in plan.links.exported[index] if not values[key].is_handed_on)
 
 
 def _how(place: PlacedSection, mode: Mode) -> str:
@@ -297,30 +336,43 @@ def _exported_frees(section: Section, ids: frozenset[int], links: _Links) -> lis
     ]
 
 
+class _Forward(NamedTuple):
+    """A section's events while the model is called, and those after it has returned."""
+
+    called: list[Event]
+    by_caller: list[Event]
+
+
 def _forward(
     section: Section, how: str, input_kept: bool, grad: bool, exported: frozenset[int]
-) -> list[Event]:
+) -> _Forward:
     events = forward_events(section, keep=KEEP[how], input_kept=input_kept, exported=exported)
-    if how == "none" or input_kept or not grad:
-        return events
-    return [
-        event for event in events if event.key != IN
-    ]  # checkpointing holds the input of a block
+    if how != "none" and grad and not input_kept:
+        events = [
+            event for event in events if event.key != IN
+        ]  # checkpointing holds a block's input
+    outside = {id(op.output) for op in section.ops if op.by_caller}
+    end = next((at for at, event in enumerate(events) if event.key in outside), len(events))
+    return _Forward(events[:end] if outside else events, events[end:])
 
 
-def _cached_copies(section: Section, how: str) -> list[Event]:
-    """Frees when forward returns: weight copies that only autocast's cache held, and a key/value cache that backward
-    does not need."""
+def _weight_copies(section: Section, how: str) -> list[Event]:
+    """Frees when autocast ends: weight copies that only its cache held."""
+    copies = [op.output for op in section.ops if is_cached_copy(op.output)]
+    return _frees_of_unsaved(section, how, copies, "weight copy")
+
+
+def _unneeded_caches(section: Section, how: str) -> list[Event]:
+    """Frees when forward returns: a key/value cache that backward does not need."""
+    caches = [op.output for op in section.ops if op.output.is_cache and not op.output.owner]
+    return _frees_of_unsaved(section, how, caches, "kv cache")
+
+
+def _frees_of_unsaved(section: Section, how: str, values: list[Value], kind: str) -> list[Event]:
     saved = kept_ids(section, "all") if how == "none" else set()
-    held = [
-        op.output
-        for op in section.ops
-        if is_cached_copy(op.output) or (op.output.is_cache and not op.output.owner)
-    ]
-    kinds = {True: "weight copy", False: "kv cache"}
     return [
-        Event(-1, id(value), value.nbytes, kinds[value.copy_of is not None], value.label)
-        for value in held
+        Event(-1, id(value), value.nbytes, kind, value.label)
+        for value in values
         if id(value) not in saved
     ]
 
@@ -342,9 +394,14 @@ def _keeps_output(
             known[key] = out in kept_ids(before.section, KEEP[hows[index]])
         flags.append(known[key] or not links.chained[index + 1] or out in links.exported[index])
     last = placed[-1].section
-    if keep_logits and last.name == "loss" and not any(op.output.is_handed_on for op in last.ops):
+    if keep_logits and last.name == "loss" and not any(map(_hands_on_copy, last.ops)):
         flags[-1] = True
     return flags
+
+
+def _hands_on_copy(op: Op) -> bool:
+    """Is the op's result what `outputs` holds instead of the logits?"""
+    return op.output.is_handed_on and bool(op.inputs)
 
 
 @dataclass(slots=True, eq=False)
@@ -362,7 +419,7 @@ class _BackwardPass:
             section = self.plan.sections[index].section
             if section.outputs[0].requires_grad:
                 yield from self._through(index, section)
-            ended = links.exported[index] & self.plan.needed
+            ended = _frees(self.plan, index) & self.plan.needed
             if ended:
                 yield Chunk(BACKWARD, index, _exported_frees(section, ended, links))
         yield from self.pinned
@@ -382,7 +439,7 @@ class _BackwardPass:
         is_outside = not plan.links.chained[index]
         back = memo(_back, section, mode.fresh_grads, self.given, input_kept, exported, is_outside)
         self._note_given(back)
-        events = memo(_outlived, mode.keep_logits, how, back)
+        events = memo(_outlived, mode.keep_cache, how, back)
         yield Chunk(BACKWARD, index, events, incoming, tail=back.tail)
         left = memo(_pinned, mode.keep_logits, how, back)
         if left:
@@ -457,7 +514,8 @@ def _recompute(
     rerun = forward_events(section, keep="all", input_kept=input_kept, stops=stops_early)
     events = list(_made_again(section, rerun, there, used))
     left = _left_alive(events)
-    return [*events, *(copy for copy in _cached_copies(section, "none") if copy.key in left)]
+    ended = (*_weight_copies(section, "none"), *_unneeded_caches(section, "none"))
+    return [*events, *(each for each in ended if each.key in left)]
 
 
 def _made_again(
