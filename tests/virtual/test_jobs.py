@@ -15,6 +15,7 @@ from vramcast.job import job_from
 from vramcast.ledger import Category
 from vramcast.models.read.config import Config
 from vramcast.plan.verify import trace
+from vramcast.setup import complete
 from vramcast.virtual import virtual_gpu
 from vramcast.virtual.jobs.loss import FusedLinearCrossEntropy
 from vramcast.virtual.jobs.model import pack_on_host, trained_model
@@ -33,6 +34,8 @@ CASES: dict[str, dict[str, Any]] = {
     "scaler": {"precision": "fp16-mixed"},
     "8-bit states": {"optimizer": "adamw-8bit"},
     "paged states": {"optimizer": "paged-adamw-8bit"},
+    "8-bit Lion": {"optimizer": "lion-8bit"},
+    "8-bit AdEMAMix": {"optimizer": "ademamix-8bit"},
     "fused loss": {"loss": "fused", "precision": "bf16-true"},
     "fused loss, fp32": {"loss": "fused", "precision": "fp32"},
     "selective": {"checkpointing": "selective"},
@@ -112,7 +115,7 @@ def test_the_fused_loss_has_one_chunk_of_logits() -> None:
 
 
 def test_packed_weights_take_half_a_byte_and_their_scales() -> None:
-    job = job_from({"model": "gpt2", **QLORA, "strategy": "fsdp2", "gpus": 2})
+    job = complete(job_from({"model": "gpt2", **QLORA, "strategy": "fsdp2", "gpus": 2}))
     with virtual_gpu("rtx4090"):
         model = trained_model(Config(LLAMA), job, torch.bfloat16, torch.bfloat16)
         pack_on_host(model, torch.device("cuda"))
@@ -122,8 +125,8 @@ def test_packed_weights_take_half_a_byte_and_their_scales() -> None:
         assert packed.quant_state.absmax.nbytes == elements // 64  # one byte per block of 64
 
 
-def error_of(folder: Path, values: dict[str, Any]) -> float:
-    (folder / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
+def error_of(folder: Path, values: dict[str, Any], config: dict[str, Any] = LLAMA) -> float:
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     forecast = estimate(
         job_from({"model": str(folder), "batch": 4, "seq": 1024, "gpu": "24GiB", **values})
     )
@@ -138,6 +141,30 @@ def error_of(folder: Path, values: dict[str, Any]) -> float:
 def test_formula_and_trace_agree(name: str, tmp_path: Path) -> None:
     error = error_of(tmp_path, CASES[name])
     assert abs(error) <= ALLOWED, f"{name}: {error:+.1%}"
+
+
+BERT = {
+    "model_type": "bert", "architectures": ["BertForSequenceClassification"], "hidden_size": 256,
+    "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024, "vocab_size": 4000,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adapters", [{}, {"lora-rank": 8}], ids=["all weights", "adapters"])
+def test_a_classifier_holds_what_its_variables_name(
+    tmp_path: Path, adapters: dict[str, Any]
+) -> None:
+    """The peak is in the forward pass here: `intermediate_output`, `attention_output` and `embedding_output` count."""
+    values = {"framework": "hf", "task": "classify", "batch": 8, "seq": 512, **adapters}
+    assert abs(error_of(tmp_path, values, BERT)) <= 0.002
+
+
+@pytest.mark.slow
+def test_4_bit_weights_come_back_in_the_dtype_they_were_loaded_in(tmp_path: Path) -> None:
+    """fp32 first, which is twice what the product is computed in; checkpointed, so that this is the peak."""
+    wide = {**LLAMA, "num_hidden_layers": 1, "intermediate_size": 16384, "vocab_size": 1000}
+    values = {**QLORA, "precision": "bf16-mixed", "framework": "hf", "batch": 1, "seq": 128}
+    assert abs(error_of(tmp_path, {**values, "checkpointing": "full"}, wide)) <= 0.01
 
 
 @pytest.mark.slow

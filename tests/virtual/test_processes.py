@@ -82,3 +82,41 @@ def test_devices_by_number() -> None:
         assert {tensor.device for tensor in made} == {torch.device("cuda", 1)}
     with pytest.raises(RuntimeError, match="accelerator"):
         torch.zeros(3, device=1)
+
+
+STARTS_ITS_RANKS = """
+import os, subprocess, sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+if "LOCAL_RANK" not in os.environ:
+    for rank in (1, 2):
+        subprocess.Popen([sys.executable, sys.argv[0]], env={**os.environ, "LOCAL_RANK": str(rank)})
+rank = int(os.environ.get("LOCAL_RANK", 0))
+os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", "12355"
+dist.init_process_group("nccl", rank=rank, world_size=3)
+model = DDP(torch.nn.Linear(1024, 1024).to(rank), device_ids=[rank])
+model(torch.zeros(2, 1024, device=rank)).sum().backward()
+torch.optim.SGD(model.parameters(), lr=0.1).step()
+print("rank", rank)
+"""
+
+
+def test_ranks_that_the_first_one_starts_are_left_out(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    script = tmp_path / "train.py"
+    script.write_text(STARTS_ITS_RANKS)
+    assert main(["trace", str(script), "--gpu", "rtx4090", "--gpus", "3"]) == 0
+    shown = capfd.readouterr()
+    assert "ran to its end after 1 optimizer step" in shown.out
+    assert "a rank that the script starts as a program of its own was left out" in shown.out
+    assert "rank 0" in shown.err
+    assert "rank 1" not in shown.err
+
+
+def test_remote_calls_are_refused_and_not_waited_for() -> None:
+    from torch.distributed import rpc
+
+    with virtual_gpu("rtx4090"), pytest.raises(RuntimeError, match="a trace has one process"):
+        rpc.init_rpc("trainer", rank=0, world_size=2)

@@ -17,6 +17,7 @@ WORLD_SIZE = 64
 def traced(name: str, rank: int) -> tuple[Ledger, dict[str, int]]:
     gpu = virtual_gpu("a100-80gb", count=WORLD_SIZE, rank=rank)
     ended = run_script(str(SCRIPTS / f"{name}.py"), [], gpu)
+    ended.check()
     assert not ended.out_of_memory
     assert ended.steps >= 1
     return gpu.ledger(), gpu.notes

@@ -116,3 +116,14 @@ def test_trls_loss_runs_as_on_a_card(when: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert 0 <= int(done.stdout) < 5000 * 64 * 2 + (1 << 18)  # the bf16 gradient, vectors
+
+
+def test_a_kernel_in_cuda_cpp_is_launched_for_nothing() -> None:
+    source = "__global__ void twice(float* x) { x[threadIdx.x] *= 2; }"
+    with virtual_gpu("rtx4090"):
+        kernel = torch.cuda._compile_kernel(source, "twice")
+        x = torch.ones(32, device="cuda")
+        before = torch.cuda.memory_allocated()
+        kernel.set_shared_memory_config(1 << 16)
+        kernel((1, 1, 1), (32, 1, 1), (x,))
+        assert torch.cuda.memory_allocated() == before

@@ -153,3 +153,9 @@ def test_an_encoder_evaluates_padded_batches() -> None:
             torch.randn(2, 10, 32, device="cuda"), src_key_padding_mask=padding
         ).shape == (2, 10, 32)
         assert any("fast path" in note for note in gpu.notes)
+
+
+def test_arithmetic_of_plain_numbers_has_its_values_every_time() -> None:
+    with virtual_gpu("rtx4090"):
+        for _ in range(3):
+            assert int(torch.div(7, 2, rounding_mode="trunc")) == 3

@@ -17,9 +17,11 @@ from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.errors import InputError
 from vramcast.patches import Patches
 from vramcast.sandbox.guard import guarded_process
+from vramcast.virtual.accounting.cards import Lifting
 from vramcast.virtual.kernels import autocast, unknown_values
 from vramcast.virtual.state import GpuState
 from vramcast.virtual.torch_patches import (
+    absent_packages,
     cuda_api,
     cuda_graphs,
     data_parallel,
@@ -29,12 +31,14 @@ from vramcast.virtual.torch_patches import (
     inplace,
     leaves,
     libraries,
+    missing_weights,
     tensors,
+    threads,
     torchscript,
     training,
     triton_library,
 )
-from vramcast.virtual.torch_patches.collectives import World
+from vramcast.virtual.world import World
 
 GPUS_PER_NODE = 8
 _active: list[VirtualGpu] = []
@@ -54,8 +58,10 @@ class VirtualGpu(GpuState):
         rank: int | None = None,
         world_size: int = 1,
         protect: bool = False,
+        lifts_limit: Lifting = Lifting.NEVER,
     ) -> None:
         super().__init__(card, count=count, cuda_kernels=cuda_kernels, steps=steps)
+        self.lifts_limit = lifts_limit
         self._empty_weights = empty_weights
         self._rank, self._world_size = rank, world_size
         self._protect = protect
@@ -89,6 +95,8 @@ class VirtualGpu(GpuState):
         libraries.install_safetensors(self, patches)
         if self._empty_weights:
             libraries.install_empty_weights(self, patches)
+            missing_weights.install(self, patches)
+        absent_packages.install(self)
         triton_library.install(self, patches)
         libraries.forget_devices()
         self.exit.enter_context(self._processes(patches))
@@ -97,6 +105,7 @@ class VirtualGpu(GpuState):
         unknown_values.install(self.mode)
         gradients.install(self)
         self.exit.enter_context(self.mode)
+        threads.install(self, patches)
 
     def _processes(self, patches: Patches) -> AbstractContextManager[None]:
         if self._rank is None:
@@ -128,6 +137,7 @@ def virtual_gpu(
     empty_weights: bool = False,
     rank: int | None = None,
     protect: bool = True,
+    lifts_limit: Lifting = Lifting.NEVER,
 ) -> VirtualGpu:
     """Virtual cards by catalog name or size: `with virtual_gpu("a100-80gb", count=2) as gpu: ...`.
 
@@ -138,6 +148,9 @@ def virtual_gpu(
     refused. Libraries that write files in C or Rust without asking Python are redirected where they are known: torch,
     safetensors, tokenizers, pyarrow, sqlite3, h5py. `vramcast trace` has the kernel's protection, which covers all.
     `protect=False` leaves files alone to what is run.
+
+    A card that is too small raises torch.OutOfMemoryError. `lifts_limit` lets the run go on without the limit instead,
+    to say what it needs: `gpu.out_of_memory` then has the request that failed first.
     """
     if kernels not in ("cuda", "cpu"):
         raise InputError(f"kernels {kernels!r} is neither cuda nor cpu.")
@@ -155,6 +168,7 @@ def virtual_gpu(
         rank=rank,
         world_size=count,
         protect=protect,
+        lifts_limit=lifts_limit,
     )
 
 

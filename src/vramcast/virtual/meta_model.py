@@ -5,47 +5,21 @@ Only classes that ship with transformers are built; code that comes with a check
 
 from __future__ import annotations
 
-from typing import Any
-
-from vramcast.errors import UnsupportedError
-from vramcast.models.families import MODULE_OF
 from vramcast.models.read.config import Config
 from vramcast.models.read.module import module_params
 from vramcast.models.record.tape import Param
+from vramcast.virtual.jobs.classes import built_config, cannot_build, model_class
 
 
 def build_params(config: Config) -> tuple[Param, ...]:
-    """The parameter table of the class that the config names, or of its bare model."""
+    """The parameter table of the class that the config names, or of one that transformers has for its model type."""
     import torch
-    import transformers
 
-    if config.model_type not in transformers.models.auto.configuration_auto.CONFIG_MAPPING:
-        raise UnsupportedError(
-            f"{config.where}: model_type {config.model_type!r} is known neither here nor to transformers "
-            f"{transformers.__version__}. Known here: {', '.join(sorted(MODULE_OF))}. Give --params for its states."
-        )
-    keys = {
-        key: value
-        for key, value in config.data.items()
-        if key not in ("model_type", "auto_map", "torch_dtype")
-    }
+    built = built_config(config)
+    kind = model_class(config, built)
     try:
-        built = transformers.AutoConfig.for_model(config.model_type, **keys)
         with torch.device("meta"):
-            model = _model_class(transformers, config)._from_config(built)
-    except (
-        Exception
-    ) as error:  # a stranger's config in someone else's constructor: anything may rise
-        raise UnsupportedError(
-            f"{config.where}: transformers cannot build it ({_line(error)})"
-        ) from error
+            model = kind._from_config(built)
+    except Exception as error:  # a stranger's config in a library's constructor: anything may rise
+        raise cannot_build(config, error) from error
     return tuple(module_params(model))
-
-
-def _model_class(transformers: Any, config: Config) -> Any:
-    named = getattr(transformers, config.architecture, None) if config.architecture else None
-    return named if hasattr(named, "_from_config") else transformers.AutoModel
-
-
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -8,7 +8,8 @@ are one entry. Does not know single ops, nor what a job would take without runni
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from vramcast.allocator import OomMoment
 from vramcast.catalog.gpus import Gpu
 from vramcast.ledger import (
     BACKWARD,
+    LOAD,
     LOSS,
     NEXT_BACKWARD,
     NEXT_LOSS,
@@ -28,7 +30,8 @@ from vramcast.ledger import (
     Origin,
 )
 from vramcast.virtual.accounting.meter import Meter, Peak
-from vramcast.virtual.accounting.source_lines import format_line
+from vramcast.virtual.accounting.module_path import without_wrapper
+from vramcast.virtual.accounting.source_lines import format_lines
 from vramcast.virtual.accounting.storages import (
     ADOPTED,
     FROM_HOST,
@@ -42,6 +45,7 @@ from vramcast.virtual.accounting.storages import (
 from vramcast.virtual.kernels import convolution
 
 _OUTPUT_HEADS = (".lm_head", ".embed_out", ".output_projection")
+_SMALLEST_VOCABULARY = 1000  # below it, a width may be the same number by chance
 _LOSS_OPS = ("log_softmax", "nll_loss", "cross_entropy")
 
 
@@ -49,11 +53,15 @@ _LOSS_OPS = ("log_softmax", "nll_loss", "cross_entropy")
 class Shortage:
     """The request that failed, and the records that were allocated then."""
 
+    message: str  # torch's
+    line: str  # the user's line that asked
+    steps: int  # done by then
     phase: str
     place: str
     request: Record
     moment: OomMoment
     alive: tuple[Record, ...]
+    was_lifted: bool  # the limit, so that the script never saw the error
 
 
 class Line(NamedTuple):
@@ -74,12 +82,15 @@ class Bill:
         records: Mapping[int, Record],
         models: Iterable[torch.nn.Module],
         optimizers: Iterable[Any],
+        trained: Container[torch.nn.Parameter],
     ) -> None:
         self._card = card
         self._meters = meters
         self._records = records
         self._models = models
         self._optimizers = optimizers
+        self._trained = trained
+        self._vocabularies: frozenset[int] = frozenset()
         self._peaks: dict[tuple[str, str], Peak] = {}
         self._lines: dict[tuple[str, str], dict[Line, int]] = {}
         # told of every peak that is the largest of its phase so far, with the line of each storage
@@ -89,6 +100,7 @@ class Bill:
 
     def identify(self) -> None:
         """Name the storages that parameters, their gradients and the optimizers own now."""
+        self._vocabularies = _vocabularies(self._models)
         for name, parameter, category in self._parameters():
             self._name(parameter, category, name)
             if parameter.grad is not None:
@@ -100,7 +112,7 @@ class Bill:
 
     def _parameters(self) -> Iterator[tuple[str, Any, Category]]:
         models = _outermost(list(self._models))
-        yield from _model_parameters(models)
+        yield from _model_parameters(models, self._trained)
         in_models = {id(parameter) for model in models for parameter in model.parameters()}
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
@@ -136,7 +148,7 @@ class Bill:
         self._peaks[key] = replace(peak, reserved_bytes=reserved, alive=())
         self._lines[key] = lines
         if self.watch is not None:
-            self.watch(peak, tuple(_line(record, peak.phase) for record in peak.alive))
+            self.watch(peak, tuple(self.line(record, peak.phase) for record in peak.alive))
 
     def keep_shortage(self, shortage: Shortage, now: int) -> None:
         """For the phase that ran out of memory: what was allocated plus the request, so what the card lacked."""
@@ -156,9 +168,15 @@ class Bill:
     def _sum_by_line(self, records: Iterable[Record], phase: str) -> dict[Line, int]:
         lines: dict[Line, int] = {}
         for record in records:
-            line = _line(record, phase)
+            line = self.line(record, phase)
             lines[line] = lines.get(line, 0) + record.nbytes
         return lines
+
+    def line(self, record: Record, phase: str) -> Line:
+        """What a storage is at the peak of `phase`."""
+        category = record.category or _category(record, phase, self._vocabularies)
+        component = record.name or record.module or record.cause
+        return Line(category, component, format_lines(record.line, record.library_line))
 
     # -- afterwards ------------------------------------------------------------------------------------------------
 
@@ -289,14 +307,21 @@ def _outermost(models: list[torch.nn.Module]) -> list[torch.nn.Module]:
 
 def _model_parameters(
     models: list[torch.nn.Module],
+    trained: Container[torch.nn.Parameter],
 ) -> Iterator[tuple[str, torch.nn.Parameter, Category]]:
-    """A model without a trainable parameter is a companion (reference, teacher) of one that has some."""
+    """A model that is not trained is a companion (reference, teacher) of one that is.
+
+    Some frameworks leave a reference's parameters as they are; no optimizer was made for them.
+    """
     trains = [any(parameter.requires_grad for parameter in m.parameters()) for m in models]
+    optimized = [any(parameter in trained for parameter in m.parameters()) for m in models]
+    if any(optimized):
+        trains = optimized
     for model, is_trained in zip(models, trains, strict=True):
         is_companion = not is_trained and any(trains)
         category = Category.COMPANION if is_companion else Category.WEIGHTS
         for name, parameter in model.named_parameters():
-            yield name, parameter, category
+            yield without_wrapper(name), parameter, category
 
 
 def _state_tensors(values: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -307,16 +332,16 @@ def _state_tensors(values: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield str(key), value
 
 
-def _line(record: Record, phase: str) -> Line:
-    category = record.category or _category(record, phase)
-    component = record.name or record.module or record.cause
-    return Line(category, component, format_line(record.line))
-
-
-def _category(record: Record, phase: str) -> Category:
+def _category(record: Record, phase: str, vocabularies: Collection[int]) -> Category:
     """What a storage is that no parameter or optimizer owns, at the peak of `phase`."""
-    if _belongs_to_loss(record):
+    if _belongs_to_loss(record) or _is_over_vocabulary(record, vocabularies):
         return Category.LOGITS
+    if "dequantize" in record.cause:
+        return Category.COPIES
+    if (
+        "embedding_dense_backward" in record.cause
+    ):  # of a tied table, before it is added to the head's
+        return Category.GRADIENTS
     if record.phase in (BACKWARD, NEXT_BACKWARD) and not record.recomputed:
         return Category.TEMPORARY
     if record.module:
@@ -327,6 +352,24 @@ def _category(record: Record, phase: str) -> Category:
     if record.phase in (LOSS, NEXT_LOSS):  # after the model has returned, before backward
         return Category.LOGITS
     return Category.TEMPORARY
+
+
+def _vocabularies(models: Iterable[torch.nn.Module]) -> frozenset[int]:
+    """How many tokens the models know, by their embeddings."""
+    return frozenset(
+        part.num_embeddings
+        for model in models
+        for part in model.modules()
+        if isinstance(part, torch.nn.Embedding) and part.num_embeddings >= _SMALLEST_VOCABULARY
+    )
+
+
+def _is_over_vocabulary(record: Record, vocabularies: Collection[int]) -> bool:
+    """Logits, whatever was made of them, and their gradients: floating-point numbers with one for every token."""
+    if len(record.shape) < 2 or record.shape[-1] not in vocabularies or record.dtype is None:
+        return False
+    is_many = math.prod(record.shape[:-1]) > 1
+    return is_many and record.dtype.is_floating_point and record.phase != LOAD
 
 
 def _belongs_to_loss(record: Record) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from vramcast.allocator import DEFAULT_POOL, Allocator, AllocatorSettings, Block
+from vramcast.allocator import DEFAULT_POOL, Allocator, AllocatorSettings, Block, SimulatedDriver
 from vramcast.catalog.gpus import Gpu
 from vramcast.errors import UnsupportedError
 
@@ -17,8 +17,9 @@ class CardMemory:
 
     def __init__(self, card: Gpu, index: int, settings: AllocatorSettings) -> None:
         context_bytes = card.context_bytes or 0
+        self._driver = SimulatedDriver(card.capacity_bytes(), context_bytes)
         self.allocator = Allocator(
-            card.capacity_bytes(), settings, index, context_bytes=context_bytes
+            None, settings, index, context_bytes=context_bytes, driver=self._driver
         )
         self.stream = 0
         self.pool = DEFAULT_POOL  # another one while a CUDA graph is captured
@@ -36,6 +37,11 @@ class CardMemory:
             return None, 0
         block = self.allocator.malloc(nbytes, self.stream, self.pool)
         return block, block.size
+
+    def lift_limit(self) -> None:
+        """From now on the card is as large as it has to be."""
+        self._driver.capacity_bytes = None
+        self.allocator.set_fraction(1.0)
 
     def free(self, block: object) -> None:
         if isinstance(block, Block):

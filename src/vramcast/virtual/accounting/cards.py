@@ -8,14 +8,17 @@ timeline and notes about what was assumed. Knows nothing about kernels, and patc
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.utils import _device
+from torch.utils.weak import WeakIdKeyDictionary
 
 from vramcast.allocator import OutOfMemory
 from vramcast.catalog.gpus import Gpu
-from vramcast.ledger import Ledger
+from vramcast.ledger import Ledger, Word
 from vramcast.virtual.accounting.bill import Bill, Shortage
 from vramcast.virtual.accounting.card import (
     DEFAULT_CAPABILITY,
@@ -23,10 +26,12 @@ from vramcast.virtual.accounting.card import (
     allocator_settings,
     check_card,
 )
+from vramcast.virtual.accounting.handlers import somebody_catches
+from vramcast.virtual.accounting.history import History
 from vramcast.virtual.accounting.meter import HostMemory, Meter, PinnedMemory, Point
 from vramcast.virtual.accounting.module_path import ModulePath
 from vramcast.virtual.accounting.phases import Phases
-from vramcast.virtual.accounting.source_lines import source_line
+from vramcast.virtual.accounting.source_lines import format_line, source_line, source_lines
 from vramcast.virtual.accounting.storages import (
     ADOPTED,
     HOST_PLACE,
@@ -42,6 +47,14 @@ from vramcast.virtual.accounting.storages import (
 )
 
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
+
+
+class Lifting(Word):
+    """When a card that is too small becomes as large as it has to be, so that the run can say what it needs."""
+
+    NEVER = "never"
+    UNCAUGHT = "where nobody catches the error"
+    ALWAYS = "always"
 
 
 class Cards:
@@ -67,13 +80,32 @@ class Cards:
         self.path = ModulePath(self.phases)
         # In the order of their first step: a WeakSet's order would differ from run to run.
         self.optimizers: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
-        self.bill = Bill(card, self.meters, self.storages.records, self.path.roots, self.optimizers)
+        self.trained = (
+            WeakIdKeyDictionary()
+        )  # parameters that an optimizer was made for  # parameters that an optimizer was made for
+        self.bill = Bill(
+            card,
+            self.meters,
+            self.storages.records,
+            self.path.roots,
+            self.optimizers,
+            self.trained,
+        )
         self.current_index = 0  # of torch.cuda.current_device()
         self.clock = 0  # counts allocations, frees and ends of phases
         self.cause = ""  # the op that makes what is allocated next
         self.last_place = self.places[0]  # of the latest allocation that was not on the host
         self.notes: dict[str, int] = {}  # what was assumed or stood in for, and how often
-        self.out_of_memory: Shortage | None = None
+        self.out_of_memory: Shortage | None = None  # the latest, or the one that lifted the limit
+        self.lifts_limit = Lifting.NEVER
+        self.forked: Any = (
+            None  # in a forked process: a byte that tells its parent that it used a card
+        )
+        self.lost: list[str] = []  # work of the script that was not followed
+        self.is_uncounted = False  # what is allocated now is not the script's memory
+        self.attributed: Any = (
+            None  # module and source lines of what is allocated next, if known better
+        )
 
     # -- places ----------------------------------------------------------------------------------------------------
 
@@ -163,39 +195,69 @@ class Cards:
 
     # -- allocations and frees -------------------------------------------------------------------------------------
 
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Ops run as they would, and what they allocate is counted nowhere."""
+        before = self.is_uncounted
+        self.is_uncounted = True
+        try:
+            with self.phases.paused():
+                yield
+        finally:
+            self.is_uncounted = before
+
     def record_allocation(self, record: Record, requested_bytes: int) -> None:
+        if self.is_uncounted:
+            record.is_uncounted = True
+            return
         self.clock += 1
         record.cause = self.cause
         record.phase = self.phases.current
-        record.module = self.path.current()
-        record.line = source_line()
+        if self.attributed is None:
+            record.module = self.path.current()
+            record.line, record.library_line = source_lines()
+        else:
+            record.module, (record.line, record.library_line) = self.attributed
         record.recomputed = bool(self.path.stack)
         place = record.place
         if place != HOST_PLACE:
             self.last_place = place
+            if self.forked is not None:
+                self.forked[0] = 1
         try:
             self.meter_of(record).allocate(record, requested_bytes, self.clock, record.phase)
         except OutOfMemory as error:
-            raise self.out_of_memory_error(record, requested_bytes, error) from None
+            self.run_out(record, requested_bytes, error)
+            self.meter_of(record).allocate(record, requested_bytes, self.clock, record.phase)
 
-    def out_of_memory_error(
-        self, record: Record, requested_bytes: int, error: OutOfMemory
-    ) -> torch.OutOfMemoryError:
-        """The error that the script gets; what was allocated is kept for the report."""
+    def run_out(self, record: Record, requested_bytes: int, error: OutOfMemory) -> None:
+        """The card is too small. Raises torch's error, or lifts the limit; what is allocated is kept."""
+        is_lifted = self.lifts_limit == Lifting.ALWAYS or (
+            self.lifts_limit == Lifting.UNCAUGHT and not somebody_catches()
+        )
         self.bill.identify()
         meter = self.meters[record.place]
         allocator = self.memory_at(record.place).allocator
         record.nbytes = allocator.rounded(requested_bytes)
         self.out_of_memory = Shortage(
+            message=str(error),
+            line=format_line(source_line()),
+            steps=self.phases.steps,
+            was_lifted=is_lifted,
             phase=self.phases.current,
             place=record.place,
             request=record,
             moment=error.moment,
             alive=tuple(meter.live.values()),
         )
-        return torch.OutOfMemoryError(str(error))
+        if not is_lifted:
+            raise torch.OutOfMemoryError(str(error)) from None
+        for memory in self.memories:
+            memory.lift_limit()
 
     def record_free(self, record: Record) -> None:
+        if record.is_uncounted:
+            return
         self.clock += 1
         self.meter_of(record).free(record, self.clock, self.phases.current)
 
@@ -210,6 +272,16 @@ class Cards:
         """Work on all streams is done: blocks that waited for another stream become free."""
         for memory in self.memories:
             memory.allocator.complete_pending()
+
+    def keep_history(self, *, with_frames: bool = True) -> None:
+        """From now on every allocation and free on the cards is remembered, one by one."""
+        for place in self.places:
+            if self.meters[place].history is None:
+                self.meters[place].history = History(with_frames=with_frames)
+
+    def drop_history(self) -> None:
+        for place in self.places:
+            self.meters[place].history = None
 
     # -- answers ---------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from vramcast.units import round_up
+from vramcast.virtual.accounting.history import History
 from vramcast.virtual.accounting.storages import Record
 
 TIMELINE_POINTS = 4096
@@ -124,6 +125,7 @@ class Meter:
         # by phase: the most that was allocated if kernels of unknown workspace took all they may
         self.possible_bytes: dict[str, int] = {}
         self.largest_workspace_bytes = 0  # that one kernel may have taken
+        self.history: History | None = None  # of every event, if somebody wants it
         self._freed: list[Record] = []  # in the current phase
         self._stride = 1  # events per point of the timeline
         self._start_phase(0)
@@ -131,12 +133,16 @@ class Meter:
     def allocate(self, record: Record, requested_bytes: int, event: int, phase: str) -> None:
         record.block, record.nbytes = self.memory.malloc(requested_bytes)
         record.allocated_at = event
+        if self.history is not None:
+            self.history.add(record.block, requested_bytes, record, phase)
         self.live[id(record)] = record
         self._update_peaks(event, phase)
 
     def free(self, record: Record, event: int, phase: str) -> None:
         if self.live.pop(id(record), None) is None:
             return
+        if self.history is not None:
+            self.history.remove(record.block)
         self.memory.free(record.block)
         record.freed_at = event
         self._freed.append(record)
@@ -147,7 +153,10 @@ class Meter:
         blocks: list[object] = []
         try:
             for size in sizes:
-                blocks.append(self.memory.malloc(size)[0])
+                block = self.memory.malloc(size)[0]
+                blocks.append(block)
+                if self.history is not None:
+                    self.history.add(block, size, None, phase)
                 self._update_peaks(event, phase)
         except BaseException:
             self.free_temporaries(blocks)
@@ -156,6 +165,8 @@ class Meter:
 
     def free_temporaries(self, blocks: Iterable[object]) -> None:
         for block in blocks:
+            if self.history is not None:
+                self.history.remove(block)
             self.memory.free(block)
 
     def note_possible_workspace(self, nbytes: int, phase: str) -> None:

@@ -6,6 +6,7 @@ and the beginning and end of forward for `phases`. Does not know modules that ar
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import Any
 
@@ -17,6 +18,19 @@ from vramcast.virtual.accounting.phases import Phases
 _MAX_REMEMBERED = 1 << 20  # autograd nodes; beyond, the oldest half is dropped
 
 
+class _Stack(threading.local):
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+
+COMPILED = "_orig_mod"  # where torch.compile's wrapper keeps the module
+
+
+def without_wrapper(path: str) -> str:
+    """The name of a module or weight as it was before torch.compile wrapped its model."""
+    return path.removeprefix(COMPILED).removeprefix(".").replace(f".{COMPILED}", "")
+
+
 class ModulePath:
     """The stack of running modules, and the models they belong to."""
 
@@ -26,16 +40,22 @@ class ModulePath:
         self._module_of_node: dict[int, str] = {}  # by the sequence number of the autograd node
         # The models, in the order of their first call: a WeakSet's order would differ from run to run.
         self.roots: weakref.WeakKeyDictionary[torch.nn.Module, None] = weakref.WeakKeyDictionary()
-        self.stack: list[str] = []
+        self._of_thread = _Stack()
+
+    @property
+    def stack(self) -> list[str]:
+        """The modules that run in this thread, outermost first."""
+        return self._of_thread.names
 
     def install(self, patches: Patches) -> None:
         path = self
         original = torch.nn.Module.__call__
 
-        def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            path.enter(module)
+        def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            """Torch's profiler reads the local `self` of whatever is Module.__call__."""
+            path.enter(self)
             try:
-                return original(module, *args, **kwargs)
+                return original(self, *args, **kwargs)
             finally:
                 path.leave()
 
@@ -43,29 +63,30 @@ class ModulePath:
 
     def enter(self, module: torch.nn.Module) -> None:
         name = self._names.get(module)
-        outermost = not self.stack
+        stack = self.stack
+        outermost = not stack
         if name is None or (outermost and module not in self.roots):
             name = self._name_root(module) if outermost else self._name_stranger(module)
         if outermost:
             self._begin_forward(module)
-        self.stack.append(name)
+        stack.append(name)
 
     def leave(self) -> None:
-        self.stack.pop()
-        if not self.stack:
+        stack = self.stack
+        stack.pop()
+        if not stack:
             self._phases.end_forward()
 
     def current(self) -> str:
         """The module that runs, or that ran when the backward node now running was made."""
         node = torch._C._current_autograd_node()
-        if node is not None and not self.stack:
-            return self._module_of_node.get(node._sequence_nr(), "")
-        if not self.stack:
-            return ""
+        stack = self.stack
+        if not stack:
+            return "" if node is None else self._module_of_node.get(node._sequence_nr(), "")
         if torch.is_grad_enabled():
             # The node of this op exists already: autograd makes it before it calls the kernel.
             self._remember(torch.autograd._get_sequence_nr() - 1)
-        return self.stack[-1]
+        return stack[-1]
 
     def _remember(self, node_number: int) -> None:
         self._module_of_node[node_number] = self.stack[-1]
@@ -82,10 +103,11 @@ class ModulePath:
         """A module that no other one called: a model. The second one of a class is called "GPT#2"."""
         self.roots[module] = None
         same_class = sum(type(root) is type(module) for root in self.roots)
-        root = type(module).__name__
+        root = type(getattr(module, COMPILED, module)).__name__
         if same_class > 1:
             root = f"{root}#{same_class}"
         for path, child in module.named_modules():
+            path = without_wrapper(path)
             self._names[child] = f"{root}.{path}" if path else root
         return root
 

@@ -21,7 +21,8 @@ A forward without gradients of a model that never trains, such as a frozen refer
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from vramcast.ledger import (
     BACKWARD,
@@ -51,6 +52,20 @@ class Phases:
         self._running_backwards = 0
         self.current = LOAD
         self.steps = 0  # of the optimizer that stepped most: a script may own several
+        self.awaits_step = False  # a backward is done, and no optimizer has stepped since
+        self._wrote_weights = False  # the script itself, while a step was awaited
+        self.after_own_step: Callable[[], None] = lambda: None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is called until this ends is no part of the loop."""
+        before = vars(self).copy()
+        self._on_phase_end = lambda phase: None
+        self.after_own_step = lambda: None
+        try:
+            yield
+        finally:
+            vars(self).update(before)
 
     def enter(self, phase: str) -> None:
         name = _AFTER_FIRST_STEP.get(phase, phase) if self.steps else phase
@@ -61,6 +76,7 @@ class Phases:
     def begin_forward(self, *, with_gradients: bool, trainable: bool) -> None:
         if self._is_in(BACKWARD) and self._running_backwards:
             return  # checkpointing runs the forward again inside backward
+        self._end_own_step()
         if with_gradients:
             self.enter(FORWARD)
         elif trainable:
@@ -73,6 +89,8 @@ class Phases:
             self.enter(LOSS)
 
     def begin_backward(self) -> None:
+        if not self._running_backwards:
+            self._end_own_step()
         self.enter(BACKWARD)
         self._running_backwards += 1
 
@@ -80,6 +98,16 @@ class Phases:
         self._running_backwards -= 1
         if not self._running_backwards:
             self.enter(STEP)
+            self.awaits_step = True
+
+    def note_written_weight(self) -> None:
+        """The script wrote into a weight itself: `p.data.add_(p.grad, alpha=-lr)` is a step without an optimizer."""
+        self._wrote_weights = True
+
+    def _end_own_step(self) -> None:
+        if self._wrote_weights:
+            self.end_step(self)
+            self.after_own_step()
 
     def begin_step(self) -> None:
         self.enter(STEP)
@@ -88,6 +116,7 @@ class Phases:
         self._on_phase_end(self.current)
         self._steps_of[optimizer] = self._steps_of.get(optimizer, 0) + 1
         self.steps = max(self.steps, self._steps_of[optimizer])
+        self.awaits_step = self._wrote_weights = False
         self.current = NEXT_FORWARD
 
     def _is_in(self, phase: str) -> bool:

@@ -92,7 +92,9 @@ class Record:
         "cause",
         "dtype",
         "freed_at",
+        "is_uncounted",
         "known",
+        "library_line",
         "line",
         "module",
         "name",
@@ -107,6 +109,7 @@ class Record:
     def __init__(self, place: str, nbytes: int, known: bool) -> None:
         self.place = place
         self.pinned = False  # page-locked memory of the host
+        self.is_uncounted = False  # nobody's memory: a compiled function is being written down
         self.nbytes = nbytes  # as the allocator counts it, so after rounding
         self.known = known  # the values in the backing storage are the true ones
         self.block: Any = None
@@ -118,6 +121,7 @@ class Record:
         self.shape: tuple[int, ...] = ()
         self.module = ""
         self.line: Line = None
+        self.library_line: Line = None
         self.phase = ""
         self.recomputed = False  # made while a module runs: in backward, by a checkpointed forward
         self.name = ""  # of the parameter it belongs to

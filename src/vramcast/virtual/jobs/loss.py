@@ -41,6 +41,7 @@ def fuse_loss(model: Any) -> None:
             f"loss fused cannot be traced from a job for {type(model).__name__}: it has no head"
         )
     head.forward = lambda hidden: hidden
+    model.vramcast_forward = forward  # whose parameters say what a batch holds
 
     def fused(labels: Tensor, **batch: Any) -> Any:
         from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -65,7 +66,7 @@ def tile_loss(model: Any) -> None:
     from trl.trainer.utils import add_fused_lm_head
 
     add_fused_lm_head(model, outputs=("log_probs", "entropy", "is_top1"))
-    forward = model.forward
+    forward = model.vramcast_forward = model.forward
     model.forward = lambda **batch: forward(**batch, fused_lm_head=True)
 
 

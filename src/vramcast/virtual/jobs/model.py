@@ -18,10 +18,14 @@ from torch.utils import checkpoint
 
 from vramcast.errors import UnsupportedError
 from vramcast.job import Job
+from vramcast.models.families import MODULE_OF
 from vramcast.models.read.config import Config
+from vramcast.models.read.expansion import added_layers
+from vramcast.setup import resolve
+from vramcast.virtual.jobs.adapters import adapted_model
+from vramcast.virtual.jobs.classes import built_config, cannot_build, model_class
 from vramcast.virtual.jobs.loss import fuse_loss, tile_loss
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # 0.50 dequantises inside the kernel of its product, where no tensor shows what it takes.
 BITSANDBYTES = "bitsandbytes>=0.46,<0.50"
 KEPT_PRODUCTS = (
@@ -32,17 +36,19 @@ KEPT_PRODUCTS = (
 
 
 def bare_model(config: Config, job: Job, dtype: torch.dtype) -> Any:
-    import transformers
-
-    data = dict(config.data)
-    names = data.get("architectures") or ["AutoModelForCausalLM"]
-    own = transformers.AutoConfig.for_model(data.pop("model_type"), **data)
-    own._attn_implementation = job.attention
-    kind = getattr(transformers, names[0])
+    own = built_config(config)
+    kind = model_class(config, own)
+    # Left alone, transformers takes sdpa for every part that has it.
+    if job.attention != "sdpa" or (config.model_type in MODULE_OF and kind._supports_sdpa):
+        own._attn_implementation = job.attention
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         return _with_fp32_parts(kind(own), dtype)
+    except Exception as error:
+        if config.model_type in MODULE_OF:
+            raise
+        raise cannot_build(config, error) from error
     finally:
         torch.set_default_dtype(before)
 
@@ -74,32 +80,24 @@ def trained_model(config: Config, job: Job, dtype: torch.dtype, compute: torch.d
             for pattern in job.freeze
         ):
             parameter.requires_grad_(False)
+    if job.expand_blocks is not None:
+        _train_added(model, added_layers(config, job.expand_blocks))
     if job.quantize != "none":
         model = _in_4_bit(model, job, compute)
     if job.checkpointing != "none":
         _checkpoint(model, job)
-    if job.lora_rank is not None:
-        model = _adapted(model, job)
+    if job.has_adapters:
+        model = adapted_model(model, job)
     model = model.train()
     model.vramcast_blocks = blocks
     return model
 
 
-def _adapted(model: Any, job: Job) -> Any:
-    import peft
-
-    targets = "all-linear" if job.lora_targets == ("all-linear",) else list(job.lora_targets)
-    adapted = peft.get_peft_model(
-        model,
-        peft.LoraConfig(r=job.lora_rank, target_modules=targets, lora_dropout=job.lora_dropout),
-    )
-    if job.checkpointing != "none":
-        adapted.enable_input_require_grads()
-    if job.lora_dtype is not None:
-        for parameter in adapted.parameters():
-            if parameter.requires_grad:
-                parameter.data = parameter.data.to(DTYPES[job.lora_dtype])
-    return adapted
+def _train_added(model: Any, numbers: frozenset[int]) -> None:
+    """Of LLaMA-Pro's blocks those that were added."""
+    for name, parameter in model.named_parameters():
+        number = next((int(part) for part in name.split(".") if part.isdecimal()), None)
+        parameter.requires_grad_(number in numbers)
 
 
 # ---- 4-bit weights
@@ -140,7 +138,7 @@ def _in_4_bit(model: Any, job: Job, compute: torch.dtype) -> Any:
         ):
             setattr(model.get_submodule(parent), child, _packed(library, module, job, compute))
     model.requires_grad_(False)
-    raises = job.strategy != "fsdp2" and job.lora_dtype in (None, "fp32")
+    raises = job.strategy != "fsdp2" and resolve(job).adapter.is_raised
     for parameter in model.parameters() if raises else ():
         if not isinstance(parameter, library.nn.Params4bit):
             parameter.data = parameter.data.float()
@@ -165,7 +163,7 @@ def _packed(library: Any, linear: Any, job: Job, compute: torch.dtype) -> Any:
     made = library.nn.Linear4bit(
         ins, outs, bias=linear.bias is not None, compute_dtype=compute, **how
     )
-    made.weight = library.nn.Params4bit(weight.to(compute), requires_grad=False, module=made, **how)
+    made.weight = library.nn.Params4bit(weight, requires_grad=False, module=made, **how)
     made.bias = linear.bias
     return made
 
@@ -186,7 +184,8 @@ def pack_on_host(model: Any, device: torch.device) -> None:
 def _checkpoint(model: Any, job: Job) -> None:
     model.config.use_cache = False
     if job.checkpointing == "full":
-        model.gradient_checkpointing_enable({"use_reentrant": bool(job.reentrant)})
+        reentrant = resolve(job).checkpointing.is_reentrant
+        model.gradient_checkpointing_enable({"use_reentrant": reentrant})
     elif job.checkpointing == "selective":
         kept = functools.partial(
             checkpoint.create_selective_checkpoint_contexts, list(KEPT_PRODUCTS)

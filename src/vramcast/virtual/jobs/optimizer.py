@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from vramcast.job import Job
+from vramcast.setup import resolve
 from vramcast.virtual.jobs.model import bitsandbytes
 
 TORCH: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -26,13 +27,22 @@ BITSANDBYTES = {
     "adamw-8bit": "AdamW8bit",
     "paged-adamw": "PagedAdamW",
     "paged-adamw-8bit": "PagedAdamW8bit",
+    "lion-8bit": "Lion8bit",
+    "paged-lion": "PagedLion",
+    "paged-lion-8bit": "PagedLion8bit",
+    "ademamix": "AdEMAMix",
+    "ademamix-8bit": "AdEMAMix8bit",
+    "paged-ademamix": "PagedAdEMAMix",
+    "paged-ademamix-8bit": "PagedAdEMAMix8bit",
 }
+BLOCK_WISE = ("adamw-8bit", "paged-adamw-8bit")  # those that can also do without blocks
 KNOWN = (*TORCH, *BITSANDBYTES)
 
 
 def optimizer_of(
     params: list[Any], job: Job, how: str, embeddings: list[Any]
 ) -> torch.optim.Optimizer:
+    assert job.optimizer is not None, "the job is complete"
     if job.optimizer in BITSANDBYTES:
         return _of_bitsandbytes(params, job, embeddings)
     if job.optimizer == "adafactor":
@@ -44,11 +54,12 @@ def optimizer_of(
 
 def _of_bitsandbytes(params: list[Any], job: Job, embeddings: list[Any]) -> torch.optim.Optimizer:
     library = bitsandbytes()
+    assert job.optimizer is not None, "the job is complete"
     optimizer: torch.optim.Optimizer = getattr(library.optim, BITSANDBYTES[job.optimizer])(
-        params, lr=1e-5, **({} if job.optimizer == "paged-adamw" else {"block_wise": True})
+        params, lr=1e-5, **({"block_wise": True} if job.optimizer in BLOCK_WISE else {})
     )
     optimizer.mng.initialize()  # one for the whole process: what an earlier job said goes
-    if job.framework in ("hf", "trl"):  # the Trainer keeps embeddings at 32 bit
+    if resolve(job).versions.framework in ("hf", "trl"):  # the Trainer keeps embeddings at 32 bit
         optimizer.mng.override_config(embeddings, key_value_dict={"optim_bits": 32})
         optimizer.mng.register_parameters(optimizer.param_groups)
     return optimizer

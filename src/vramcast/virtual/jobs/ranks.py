@@ -38,6 +38,7 @@ from torch.distributed.tensor.parallel import (
 
 from vramcast.errors import UnsupportedError
 from vramcast.job import Job
+from vramcast.setup import resolve
 from vramcast.virtual.jobs.model import pack_on_host
 
 STYLES = {
@@ -97,8 +98,23 @@ def _sharded(
             fully_shard(module, **shared, reshard_after_forward=job.reshard)
     if tensor is not None:
         tensor.divide(model)
+    if resolve(job).versions.carves_ends:
+        _carve_ends(model, shared)
     fully_shard(model, **shared)
     return model
+
+
+def _carve_ends(model: Any, shared: dict[str, Any]) -> None:
+    """Units that accelerate makes of an untied embedding, and of last norm and head, which stay gathered."""
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if head is not None and head.weight is embedding.weight:
+        return
+    fully_shard(embedding, **shared)
+    base = getattr(model, model.base_model_prefix)
+    norms = [module for module in base.children() if "Norm" in type(module).__name__]
+    tail = [module for module in (*norms[-1:], head) if module is not None]
+    if tail:
+        fully_shard(tail, **shared, reshard_after_forward=False)
 
 
 def _flattened(
@@ -120,7 +136,7 @@ def _flattened(
 
 def reducing(model: Any, job: Job, *, last: bool) -> contextlib.AbstractContextManager[None]:
     """Trainers put the reduction of gradients off to the last micro-batch (accelerate's and Lightning's no_sync)."""
-    if job.framework == "plain" or job.accumulate == 1 or job.gpus == 1:
+    if resolve(job).versions.framework == "plain" or job.accumulate == 1 or job.gpus == 1:
         return contextlib.nullcontext()
     if job.strategy == "fsdp2":
         model.set_requires_gradient_sync(last)

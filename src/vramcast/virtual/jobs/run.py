@@ -12,19 +12,21 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from vramcast.errors import UnsupportedError
 from vramcast.job import Job
 from vramcast.models.read.config import Config
-from vramcast.setup import complete
+from vramcast.setup import complete, resolve
+from vramcast.virtual.accounting.cards import Lifting
 from vramcast.virtual.gpu import VirtualGpu, virtual_gpu
 from vramcast.virtual.jobs import edit as job_edit
 from vramcast.virtual.jobs import ranks as job_ranks
+from vramcast.virtual.jobs.adapters import DTYPES
 from vramcast.virtual.jobs.loss import chunked_loss
-from vramcast.virtual.jobs.model import DTYPES, bitsandbytes, frozen_model, trained_model
+from vramcast.virtual.jobs.model import bitsandbytes, frozen_model, trained_model
 from vramcast.virtual.jobs.optimizer import BITSANDBYTES, KNOWN, optimizer_of, stepping
 
 STEPS = 2
@@ -48,6 +50,7 @@ IN_EDITING = {
     "gpus": (1,),
     "precision": ("fp32", "bf16-true", "fp16-true"),
 }
+WRAPPING = ("hf", "accelerate", "lightning")
 ON_MANY_GPUS = {
     "reference": ("none", "precomputed"),
     "precision": ("fp32", "bf16-true", "fp16-true", "bf16-mixed", "bf16-autocast"),
@@ -75,6 +78,17 @@ SHARDED: dict[str, dict[str, tuple[Any, ...]]] = {
 }
 
 
+class Feed(Protocol):
+    """Where batches come from and what is made of outputs, for models that take other things than tokens."""
+
+    def meet(self, model: Any) -> None:
+        """The model as it is trained, before it goes to the card."""
+
+    def batch(self, device: torch.device) -> dict[str, Any]: ...
+
+    def loss(self, outputs: Any) -> torch.Tensor: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
     """What the job leaves to its framework and versions, decided."""
@@ -84,28 +98,41 @@ class Loop:
     implementation: str  # of the optimizer's step
     keeps_outputs: bool
     zeroes_first: bool  # gradients go before forward
+    zeroes_in_place: bool = False  # set_to_none=False: they stay, filled with zeros
 
 
-def trace_job(job: Job, loop: Loop, config: Config, gpu: str) -> VirtualGpu:
-    """Two steps; `out_of_memory` of the answer says whether the card refused one."""
+def trace_job(
+    job: Job,
+    loop: Loop,
+    config: Config,
+    gpu: str,
+    *,
+    feed: Feed | None = None,
+    lifts_limit: Lifting = Lifting.NEVER,
+    keeps_sizes: bool = False,
+) -> VirtualGpu:
+    """Two steps; `out_of_memory` of the answer says whether the card refused one. `feed`: batches of another kind than
+    tokens with labels. `keeps_sizes`: every allocation is kept, to be played again with other sizes."""
     job = complete(job)
-    _refuse_what_has_no_loop(job)
+    refuse_what_has_no_loop(job)
     count = job.gpus if job.sub_device is None else 1 + job_edit.number_of(job.sub_device)
     rank = 0 if job.gpus > 1 else None
     with (
         _environment(job),
-        virtual_gpu(gpu, count=count, rank=rank, protect=False) as traced,
+        virtual_gpu(gpu, count=count, rank=rank, protect=False, lifts_limit=lifts_limit) as traced,
         contextlib.ExitStack() as stack,
     ):
         stack.enter_context(contextlib.suppress(torch.OutOfMemoryError))
+        if keeps_sizes:
+            traced.keep_history(with_frames=False)
         if job.edit:
             job_edit.EditRun(job, config, DTYPES[loop.weights], loop.implementation).steps(STEPS)
         else:
-            _Run(job, loop, config).steps()
+            _Run(job, loop, config, feed).steps()
     return traced
 
 
-def _refuse_what_has_no_loop(job: Job) -> None:
+def refuse_what_has_no_loop(job: Job) -> None:
     """Raise an error that names the first setting that the loops here do not carry out."""
     _check(job, PLAIN, "cannot be traced from a job")
     if job.edit:
@@ -157,19 +184,22 @@ def _environment(job: Job) -> Iterator[None]:
 
 def _import_bitsandbytes(job: Job) -> None:
     """Outside the virtual GPU, where it does not look for CUDA's libraries. PEFT imports it wherever it is."""
-    adapters = job.lora_rank is not None and find_spec("bitsandbytes") is not None
+    adapters = job.has_adapters and find_spec("bitsandbytes") is not None
     if adapters or job.quantize != "none" or job.optimizer in BITSANDBYTES:
         bitsandbytes()
 
 
 class _Run:
-    def __init__(self, job: Job, loop: Loop, config: Config) -> None:
-        self.job, self.loop = job, loop
+    def __init__(self, job: Job, loop: Loop, config: Config, feed: Feed | None) -> None:
+        self.job, self.loop, self.feed = job, loop, feed
+        self.framework = resolve(job).versions.framework
         self.compute = DTYPES[loop.autocast or loop.weights]
         self.device = job_ranks.join() if job.gpus > 1 else torch.device("cuda")
         model = trained_model(config, job, DTYPES[loop.weights], self.compute)
+        if feed is not None:
+            feed.meet(model)
         self.config = model.config
-        if job.framework == "hf":
+        if self.framework == "hf":
             self.config.use_cache = (
                 False  # transformers/trainer.py: as its arguments say, whose default is False
             )
@@ -192,8 +222,9 @@ class _Run:
 
     @property
     def autocasts(self) -> bool:
-        """FSDP casts by its own policy; libraries wrap forward in autocast all the same."""
-        wrapped = self.job.framework in ("hf", "accelerate", "lightning") and self.job.tp == 1
+        """FSDP casts by its own policy; libraries wrap forward in autocast all the same, accelerate not with FSDP2."""
+        libraries = ("lightning",) if self.job.strategy == "fsdp2" else WRAPPING
+        wrapped = self.framework in libraries and self.job.tp == 1
         return self.loop.autocast is not None and (wrapped or not self.sharded)
 
     def _reference(self, config: Config) -> Any:
@@ -230,7 +261,7 @@ class _Run:
 
     def _zero(self) -> None:
         for optimizer in self.optimizers:
-            optimizer.zero_grad()
+            optimizer.zero_grad(set_to_none=not self.loop.zeroes_in_place)
 
     def _pass(self, *, zeroes: bool) -> None:
         """`zeroes`: the last step's gradients go when forward has returned."""
@@ -254,13 +285,15 @@ class _Run:
     def _called(self, batch: dict[str, torch.Tensor]) -> Any:
         """accelerate hands what a model under autocast returns on in fp32 (utils/operations.py)."""
         outputs = self.model(**batch)
-        if not self.autocasts or self.job.framework not in ("hf", "accelerate"):
+        if not self.autocasts or self.framework not in ("hf", "accelerate"):
             return outputs
         from accelerate.utils import convert_to_fp32
 
         return convert_to_fp32(outputs)
 
     def _loss(self, outputs: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        if self.feed is not None:
+            return self.feed.loss(outputs)
         loss: torch.Tensor | None = getattr(outputs, "loss", None)
         targets = batch.get("decoder_input_ids", batch["input_ids"])
         return chunked_loss(outputs.logits, targets) if loss is None else loss
@@ -280,6 +313,8 @@ class _Run:
             self.model(**given)
 
     def _batch(self) -> dict[str, torch.Tensor]:
+        if self.feed is not None:
+            return self.feed.batch(self.device)
         job = self.job
         assert job.seq is not None
         vocabulary = min(int(self.config.vocab_size), 1000)
@@ -290,4 +325,12 @@ class _Run:
                 self.device
             )
             return {**batch, "decoder_input_ids" if job.loss == "chunked" else "labels": labels}
-        return batch if job.loss == "chunked" else {**batch, "labels": ids.clone()}
+        if job.loss == "chunked":
+            return batch
+        return {**batch, "labels": ids[:, 0].clone() if self.is_classifier else ids.clone()}
+
+    @property
+    def is_classifier(self) -> bool:
+        """One class for each row, instead of one word for each token."""
+        base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        return type(base).__name__.endswith("ForSequenceClassification")

@@ -31,6 +31,11 @@ _LEVEL_SET = torch._C.DispatchKeySet(_LEVEL)
 _HALF = (torch.float16, torch.bfloat16)
 
 
+def enter_thread() -> None:
+    """The level is one of each thread's own."""
+    torch._C._dispatch_tls_set_dispatch_key_included(_LEVEL, True)
+
+
 class Autocast:
     """As a context: our kernels are registered, and gone afterwards."""
 
@@ -52,7 +57,7 @@ class Autocast:
             warnings.simplefilter("ignore")
             for name, kernel in self._kernels():
                 self._library.impl(name, kernel, "AutocastCUDA", allow_override=True)
-        torch._C._dispatch_tls_set_dispatch_key_included(_LEVEL, True)
+        enter_thread()
         return self
 
     def _kernels(self) -> Iterator[tuple[str, Any]]:

@@ -117,16 +117,16 @@ class Kernels:
         return [] if sizes_of is None else self._allocate(func, sizes_of(args), place)
 
     def _allocate(self, func: Any, sizes: list[int], place: str) -> list[object]:
-        cards = self._cards
+        cards, meter = self._cards, self._cards.meters[place]
+        if cards.is_uncounted:
+            return []
         try:
-            return cards.meters[place].allocate_temporaries(
-                sizes, cards.clock, cards.phases.current
-            )
+            return meter.allocate_temporaries(sizes, cards.clock, cards.phases.current)
         except OutOfMemory as error:
             record = Record(place, 0, known=False)
             record.cause, record.category = func._schema.name, Category.TEMPORARY
-            asked_bytes = error.moment.requested_bytes
-            raise cards.out_of_memory_error(record, asked_bytes, error) from None
+            cards.run_out(record, error.moment.requested_bytes, error)
+        return meter.allocate_temporaries(sizes, cards.clock, cards.phases.current)
 
     def free_temporaries(self, blocks: list[object], place: str) -> None:
         self._cards.meters[place].free_temporaries(blocks)
@@ -143,7 +143,7 @@ class Kernels:
 
     def note_workspace(self, func: Any, args: tuple[Any, ...], result: Any, place: str) -> None:
         """After a convolution: keep what its workspace may have added for the report."""
-        if not self._cuda or func not in convolution.SHAPES:
+        if not self._cuda or func not in convolution.SHAPES or self._cards.is_uncounted:
             return
         cards = self._cards
         limit_bytes = convolution.workspace_limit_bytes(func, args, result)
@@ -154,6 +154,8 @@ class Kernels:
     def _ensure_cublas_workspace(self, place: str) -> None:
         """cuBLAS takes one per handle and stream, for good; the backward thread has a handle of its own."""
         cards = self._cards
+        if cards.is_uncounted:
+            return
         stream = cards.memory_at(place).stream
         in_backward = torch._C._current_autograd_node() is not None
         key = (place, stream, in_backward)
@@ -208,7 +210,8 @@ def rms_norm(cards: Cards) -> Any:
         weight: torch.Tensor | None = None,
         eps: float | None = None,
     ) -> Any:
-        if weight is not None and weight.dtype != x.dtype:
+        in_a_graph = cards.is_uncounted  # of a compiled function: Inductor fuses by itself
+        if in_a_graph or (weight is not None and weight.dtype != x.dtype):
             return aten.rms_norm.default.decompose(x, shape, weight, eps)
         if type(x) is not torch.Tensor:
             return aten._fused_rms_norm(x, shape, weight, eps)[0]  # a DTensor has its own way

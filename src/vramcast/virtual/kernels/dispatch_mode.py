@@ -18,7 +18,9 @@ kernels differ from torch's shape functions (`cuda_kernels`), nor ops whose answ
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import RLock, get_ident
 from types import FrameType
 from typing import Any
 
@@ -53,6 +55,7 @@ _CPU = torch.device("cpu")
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
 _Generator = torch.Generator
 _get_mode, _FAKE = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
+_PROXY = torch._C._TorchDispatchModeKey.PROXY
 _numel = torch._C.TensorBase.numel
 
 
@@ -66,8 +69,9 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
         self.records = cards.storages.records
         self.target: str | None = None  # the place a transfer or a factory was asked for
         self.specials: dict[Any, Special] = {}
-        self.busy = False  # a kernel runs: tensors tell their true, meta device
-        self.asleep = False  # somebody else's FakeTensorMode works out shapes: nothing is counted
+        self.asleep = 0  # the thread in which somebody else's FakeTensorMode works out shapes: nothing is counted
+        self._lock = RLock()  # of the one thread that is in here
+        self._busy_thread = 0
         self.shapes = Shapes(self.records)
         self._kernels = kernels
         self._ops: dict[Any, Op] = {}
@@ -77,17 +81,46 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
         return False  # the wrapper that hides a mode from dynamo costs more than most ops here
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.asleep or _get_mode(_FAKE) is not None:
+        if (self.asleep and self.asleep == get_ident()) or _get_mode(_FAKE) is not None:
             return func(*args, **(kwargs or {}))
         if types and any(kind.__torch_dispatch__ is not _NO_DISPATCH for kind in types):
             return NotImplemented  # a tensor subclass with ops of its own unwraps itself first
-        if self.busy:
+        if self.cards.is_uncounted and _get_mode(_PROXY) is not None:
+            return self._write_down(func, types, args, kwargs or {})
+        thread = get_ident()
+        if self._busy_thread == thread:
             return self.dispatch(func, args, kwargs or {})
-        self.busy = True
+        with self._lock:
+            self._busy_thread = thread
+            try:
+                return self.dispatch(func, args, kwargs or {})
+            finally:
+                self._busy_thread = 0
+
+    def _write_down(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """A tracer sees the op before this mode does, although torch puts tracers below all other modes."""
+        tracer = torch._C._unset_dispatch_mode(_PROXY)
         try:
-            return self.dispatch(func, args, kwargs or {})
+            with self:
+                return tracer.__torch_dispatch__(func, types, args, kwargs)
         finally:
-            self.busy = False
+            torch._C._set_dispatch_mode(tracer)
+
+    @property
+    def busy(self) -> bool:
+        """True while a kernel runs in this thread: its tensors tell their true, meta device."""
+        return self._busy_thread == get_ident()
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """What this thread does is not the script's memory: somebody else's fake tensors work out shapes."""
+        with self._lock:
+            before = self.asleep, self._busy_thread
+            self.asleep = self._busy_thread = get_ident()
+            try:
+                yield
+            finally:
+                self.asleep, self._busy_thread = before
 
     def dispatch(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         special = self.specials.get(func)
@@ -110,12 +143,12 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
 
     def _decompose(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Take a composite op apart: inference mode skips the level of torch's dispatcher that does it."""
-        self.busy = False
+        self._busy_thread = 0
         try:
             with self:
                 return func.decompose(*args, **kwargs)
         finally:
-            self.busy = True
+            self._busy_thread = get_ident()
 
     def _view(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
@@ -186,7 +219,8 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
             place, kwargs = self._redirect(place, kwargs, any_real)
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": None}
-        if not any_real:
+        is_arithmetic = not inputs and place == HOST_PLACE  # of plain numbers: torch.div(7, 2, …)
+        if not any_real and not is_arithmetic:
             return self._run_without_values(func, op, args, kwargs, place)
         if not any_unknown and self._stays_small(func, args, kwargs, inputs, place):
             return self._run_with_values(func, op, args, kwargs, place)

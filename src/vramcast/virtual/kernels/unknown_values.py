@@ -51,8 +51,11 @@ def install(mode: VirtualMode) -> None:
     specials[aten.histc.default] = lambda func, args, kwargs: _histc(mode, func, args, kwargs)
     specials[aten.isnan.default] = _all_finite(mode, False)
     specials[aten.isinf.default] = _all_finite(mode, False)
+    # Unknown whole numbers are taken to differ from a constant: no token is padding, no picture is empty.
     specials[aten.ne.Scalar] = _all_finite(
-        mode, True, lambda args: args[1] in (math.inf, -math.inf)
+        mode,
+        True,
+        lambda args: args[1] in (math.inf, -math.inf) or not args[0].is_floating_point(),
     )
     specials[aten.eq.Tensor] = _all_finite(mode, True, lambda args: args[0] is args[1])
 

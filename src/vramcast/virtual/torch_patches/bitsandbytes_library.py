@@ -7,6 +7,7 @@ none of this.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from importlib import metadata
@@ -27,7 +28,15 @@ class NoKernels:
         return lambda *args: 0
 
 
+def _is_no_load_error(record: logging.LogRecord) -> bool:
+    """It says at length that it finds no CUDA library; none is needed here."""
+    return "library load error" not in record.getMessage()
+
+
 def install(gpu: GpuState) -> None:
+    logger = logging.getLogger("bitsandbytes.cextension")
+    logger.addFilter(_is_no_load_error)
+    gpu.exit.callback(logger.removeFilter, _is_no_load_error)
     """For scripts that import it while the virtual GPU lasts; what they imported is forgotten at its end."""
     if PACKAGE in sys.modules or not _is_old():
         return

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +21,13 @@ from torch.distributed import device_mesh, distributed_c10d
 from vramcast.ledger import SAVE
 from vramcast.patches import Patches
 from vramcast.virtual.state import GpuState
+from vramcast.virtual.world import World
 
 _OWN = "objects of other ranks are unknown: this rank's own stand for them"
 _THEIRS = "objects that only another rank has are unknown: they stay as the script made them"
 _NOT_WRITTEN = (
     "torch.distributed.checkpoint wrote and read no weights: virtual tensors have no values"
 )
-
-
-@dataclass(slots=True, kw_only=True)
-class World:
-    """Which rank this is, of how many. Mutable: unless `fixed`, a script says so when it makes its process group."""
-
-    rank: int = 0
-    size: int = 1
-    fixed: bool = False
-
-    def update(self, rank: int, size: int) -> None:
-        """Numbers below 0 are not given: the environment has them, or there is one process."""
-        if not self.fixed:
-            self.size = size if size > 0 else int(os.environ.get("WORLD_SIZE", 1))
-            self.rank = rank if rank >= 0 else int(os.environ.get("RANK", 0))
 
 
 def install(gpu: GpuState, world: World, patches: Patches) -> None:
@@ -53,7 +38,7 @@ def install(gpu: GpuState, world: World, patches: Patches) -> None:
             gpu.mode.specials[op] = lambda func, args, kwargs: args[0]
     # A group's own method, `group.monitored_barrier()`, is an op, and the fake backend has none.
     gpu.mode.specials[torch.ops.c10d.monitored_barrier_.default] = lambda func, args, kwargs: None
-    for name, function in {**_groups(world), **_objects(gpu, world)}.items():
+    for name, function in {**_groups(gpu, world), **_objects(gpu, world)}.items():
         for owner in (dist, distributed_c10d, device_mesh):
             if hasattr(owner, name):
                 patches.set(owner, name, function)
@@ -61,7 +46,7 @@ def install(gpu: GpuState, world: World, patches: Patches) -> None:
         patches.set(dcp, name, _without_weights(gpu, writes="save" in name))
 
 
-def _groups(world: World) -> dict[str, Callable[..., Any]]:
+def _groups(gpu: GpuState, world: World) -> dict[str, Callable[..., Any]]:
     """Every group is a fake one, whatever backend and options it was asked for with."""
     import torch.testing._internal.distributed.fake_pg  # noqa: F401  # registers the backend "fake"
 
@@ -77,6 +62,7 @@ def _groups(world: World) -> dict[str, Callable[..., Any]]:
         **kwargs: Any,
     ) -> None:
         world.update(rank, world_size)
+        gpu.made_process_group = True
         true_init("fake", store=dist.HashStore(), rank=world.rank, world_size=world.size)
 
     def new_group(

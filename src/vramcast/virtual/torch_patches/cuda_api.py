@@ -43,9 +43,20 @@ def install(gpu: GpuState, patches: Patches) -> None:
     patches.set(
         torch.cuda, "default_generators", tuple(torch.Generator() for _ in range(gpu.count))
     )
-    patches.set(torch.cuda.memory, "_record_memory_history", lambda *args, **kwargs: None)
+    patches.set(torch.cuda.memory, "_record_memory_history", _record_memory_history(gpu))
     patches.set(torch.cuda.memory, "is_initialized", lambda: True)
     patches.set(torch.cuda.memory, "mem_get_info", torch.cuda.mem_get_info)
+
+
+def _record_memory_history(gpu: GpuState) -> Any:
+    def record(enabled: Any = "all", *args: Any, **kwargs: Any) -> None:
+        """`enabled=None` ends it, as does False of older torch."""
+        if enabled:
+            gpu.keep_history()
+        else:
+            gpu.drop_history()
+
+    return record
 
 
 _RANDOM = (

@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.rpc
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.tensor import _op_schema, _random
+from torch.distributed.tensor import _dispatch, _op_schema, _random
 from torch.distributed.tensor._redistribute import clear_redistribute_planner_cache
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
@@ -26,40 +27,50 @@ from vramcast.ledger import Category
 from vramcast.patches import Patches
 from vramcast.virtual.state import GpuState
 from vramcast.virtual.torch_patches import collectives
+from vramcast.virtual.world import World
 
 
 @contextmanager
 def as_rank(gpu: GpuState, rank: int, world_size: int, patches: Patches) -> Iterator[None]:
-    local_size = gpu.count
     before = dict(os.environ)
-    os.environ.update(
-        RANK=str(rank),
-        WORLD_SIZE=str(world_size),
-        LOCAL_RANK=str(rank % local_size),
-        LOCAL_WORLD_SIZE=str(local_size),
-        GROUP_RANK=str(rank // local_size),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT="29500",
-        TORCHELASTIC_RUN_ID="none",
-    )
+    os.environ.update(rank_environment(rank, world_size, gpu.count))
     try:
-        with process_groups(
-            gpu, collectives.World(rank=rank, size=world_size, fixed=True), patches
-        ):
+        with process_groups(gpu, World(rank=rank, size=world_size, fixed=True), patches):
             yield
     finally:
         os.environ.clear()
         os.environ.update(before)
 
 
+def rank_environment(rank: int, world_size: int, local_size: int) -> dict[str, str]:
+    """What torchrun tells a process by its environment."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": str(rank % local_size),
+        "LOCAL_WORLD_SIZE": str(local_size),
+        "GROUP_RANK": str(rank // local_size),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RUN_ID": "none",
+    }
+
+
 @contextmanager
-def process_groups(gpu: GpuState, world: collectives.World, patches: Patches) -> Iterator[None]:
+def process_groups(gpu: GpuState, world: World, patches: Patches) -> Iterator[None]:
+    gpu.world = world
     collectives.install(gpu, world, patches)
     patches.set(torch._C, "_get_accelerator", lambda check=None: torch.device("cuda"))
     patches.set(_op_schema, "_rebuild_tensor_from_dtensor_meta", _shape_only)
     _install_data_parallel(gpu, patches)
+    patches.set(_dispatch, "run_dtensor_rng_op", _run_random_op)
     for owner in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
         patches.set(owner, "spawn", _first_process(gpu, world))
+        patches.set(owner, "start_processes", _first_process(gpu, world))
+    if dist.rpc.is_available():
+        patches.set(dist.rpc, "init_rpc", _refuse_remote_calls)
     _forget_other_ranks()
     try:
         yield
@@ -68,7 +79,15 @@ def process_groups(gpu: GpuState, world: collectives.World, patches: Patches) ->
             dist.destroy_process_group()
 
 
-def _first_process(gpu: GpuState, world: collectives.World) -> Callable[..., Any]:
+def _refuse_remote_calls(name: str, *args: Any, **kwargs: Any) -> None:
+    """It would wait for the others for ever."""
+    raise RuntimeError(
+        f"torch.distributed.rpc: {name!r} waits for other processes that work for it, and a trace has one process. "
+        "Trace the part that trains as a script of its own."
+    )
+
+
+def _first_process(gpu: GpuState, world: World) -> Callable[..., Any]:
     """`mp.spawn(main, args, nprocs=8)`: one of the processes it would start is run, in this one."""
 
     def spawn(
@@ -79,7 +98,9 @@ def _first_process(gpu: GpuState, world: collectives.World) -> Callable[..., Any
             f"torch.multiprocessing.spawn: process {index} of {nprocs} was run, the others were left out"
         )
         fn(index, *args)
-        return None if join else SimpleNamespace(join=lambda *args, **kwargs: True, processes=[])
+        if join:
+            return None
+        return SimpleNamespace(join=lambda *args, **kwargs: True, processes=[], pids=list)
 
     return spawn
 
@@ -90,6 +111,11 @@ def _forget_other_ranks() -> None:
     _clear_sharding_prop_cache()
     clear_redistribute_planner_cache()
     _random._rng_tracker = None
+
+
+def _run_random_op(start: int, end: int, op: Any, *args: Any, **kwargs: Any) -> Any:
+    """The op alone: what its generator is moved on by leaves no trace in memory."""
+    return op(*args, **kwargs)
 
 
 def _shape_only(spec: Any) -> torch.Tensor:

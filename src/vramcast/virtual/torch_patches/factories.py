@@ -52,7 +52,7 @@ _FACTORIES = (
     "zeros",
     "zeros_like",
 )
-_FACTORY_METHODS = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros")
+_FACTORY_METHODS = ("new_empty", "new_full", "new_ones", "new_zeros")
 
 
 def _on_numbered_device(factory: Any) -> Any:
@@ -127,27 +127,88 @@ def _legacy_class(name: str, kind: torch.dtype) -> type:
             return torch.tensor(args[0], dtype=kind, device="cuda")
         return torch.empty(*(args or (0,)), dtype=kind, device="cuda")
 
-    return type(name, (), {"__new__": new})
+    return _LegacyType(name, (), {"__new__": new, "__module__": "torch.cuda", "kind": kind})
+
+
+class _LegacyType(type):
+    """`isinstance(x, torch.cuda.FloatTensor)` asks where x is and of what dtype."""
+
+    kind: torch.dtype
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, torch.Tensor) and value.is_cuda and value.dtype == cls.kind
+
+
+def _type_name(kind: Any) -> str:
+    """`torch.FloatTensor` and `torch.cuda.FloatTensor`, said as a class or by name."""
+    if isinstance(kind, str):
+        return kind
+    return f"{getattr(kind, '__module__', '')}.{getattr(kind, '__name__', '')}"
 
 
 def _install_types(gpu: GpuState, patches: Patches) -> None:
     true_type = torch.Tensor.type
 
     def type_(tensor: torch.Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
-        name = dtype if isinstance(dtype, str) else f"torch.cuda.{getattr(dtype, '__name__', '')}"
+        name = _type_name(dtype)
         if name in LEGACY:
             return tensor.to("cuda", LEGACY[name])
+        if name.replace("torch.", "torch.cuda.", 1) in LEGACY:
+            return tensor.to("cpu", LEGACY[name.replace("torch.", "torch.cuda.", 1)])
         if dtype is not None:
             return true_type(tensor, dtype)
         if tensor.is_cuda and not gpu.mode.busy:
             return next(legacy for legacy, kind in LEGACY.items() if kind == tensor.dtype)
         return true_type(tensor)
 
+    def type_as(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return tensor.to(other.device, other.dtype)
+
+    def set_default_tensor_type(kind: Any) -> None:
+        """`torch.cuda.FloatTensor` is two defaults: a dtype, and the card."""
+        name = _type_name(kind)
+        if name in LEGACY:
+            torch.set_default_dtype(LEGACY[name])
+            torch.set_default_device("cuda")
+        else:
+            torch.set_default_device(None)
+            true_default(kind)
+
+    true_default = torch.set_default_tensor_type
+    default_dtype, default_device = torch.get_default_dtype(), torch._GLOBAL_DEVICE_CONTEXT
+    had_device = getattr(default_device, "device_context", None) is not None
+
+    def reset() -> None:
+        torch.set_default_dtype(default_dtype)
+        if not had_device:
+            torch.set_default_device(None)
+
+    gpu.exit.callback(reset)
+    patches.set(torch, "set_default_tensor_type", set_default_tensor_type)
+    patches.set(torch.Tensor, "type_as", type_as)
+    patches.set(torch.Tensor, "new_tensor", _new_tensor(gpu, torch.Tensor.new_tensor))
     patches.set(torch.Tensor, "type", type_)
     patches.set(torch.Tensor, "new", _new_like)
     for path, kind in LEGACY.items():
         name = path.rpartition(".")[2]
         patches.set(torch.cuda, name, _legacy_class(name, kind))
+
+
+def _new_tensor(gpu: GpuState, true_method: Any) -> Any:
+    """`x.new_tensor([1, 2])`: made on the host, then copied to where x is."""
+
+    def new_tensor(
+        tensor: torch.Tensor, data: Any, dtype: Any = None, device: Any = None, **options: Any
+    ) -> Any:
+        if gpu.mode.busy or (device is None and not tensor.is_cuda):
+            return true_method(tensor, data, dtype=dtype, device=device, **options)
+        place = tensor.device if device is None else device
+        kind = tensor.dtype if dtype is None else dtype
+        if isinstance(data, torch.Tensor):
+            return data.detach().to(place, kind, copy=True)
+        return torch.tensor(data, dtype=kind, device=place, **options)
+
+    return new_tensor
 
 
 def _new_like(tensor: torch.Tensor, *args: Any, device: Any = None) -> torch.Tensor:

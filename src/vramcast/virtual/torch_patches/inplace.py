@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from vramcast.ledger import Category
 from vramcast.patches import Patches
 from vramcast.virtual.accounting.storages import is_meta, storage_of
 from vramcast.virtual.kernels.op_schemas import tensors_in
@@ -56,9 +57,20 @@ def _dropping_values(gpu: GpuState, method: Any) -> Any:
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not is_meta(tensor) and not gpu.mode.busy and _takes_a_gradient(tensor, args, kwargs):
             make_unknown(gpu, tensor)
+        if gpu.phases.awaits_step and not gpu.mode.busy and _is_weight(gpu, tensor):
+            gpu.phases.note_written_weight()
         return method(tensor, *args, **kwargs)
 
     return call
+
+
+def _is_weight(gpu: GpuState, tensor: torch.Tensor) -> bool:
+    if type(tensor) is torch.nn.Parameter:
+        return bool(tensor.requires_grad)
+    if not is_meta(tensor) or type(tensor) is not torch.Tensor:
+        return False
+    record = gpu.storages.find(tensor)
+    return record is not None and record.category == Category.WEIGHTS
 
 
 def _takes_a_gradient(tensor: torch.Tensor, args: Any, kwargs: Any) -> bool:

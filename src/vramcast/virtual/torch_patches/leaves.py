@@ -83,6 +83,11 @@ def _install_leaves(gpu: GpuState, patches: Patches) -> None:
     def set_requires_grad(tensor: torch.Tensor, value: bool) -> None:
         tensor.requires_grad_(value)
 
+    def set_grad(tensor: torch.Tensor, value: Any) -> None:
+        true_grad.__set__(tensor, given_gradient(gpu, value) if is_meta(tensor) else value)
+
+    true_grad = _TensorBase.grad
+    patches.set(torch.Tensor, "grad", property(true_grad.__get__, set_grad, true_grad.__delete__))
     patches.set(torch.Tensor, "requires_grad_", requires_grad_)
     patches.set(torch.Tensor, "requires_grad", property(true_property.__get__, set_requires_grad))
     for name in FACTORIES:

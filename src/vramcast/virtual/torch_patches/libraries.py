@@ -96,10 +96,10 @@ def _safetensors_header(
 
 def install_empty_weights(gpu: GpuState, patches: Patches) -> None:
     """`from_pretrained` with a config and no weights: a model of the right shape and dtype."""
-    from transformers import AutoConfig, GenerationConfig, PreTrainedModel
+    from transformers import GenerationConfig, PreTrainedModel
 
     def from_pretrained(cls: Any, path: Any = None, *args: Any, **kwargs: Any) -> Any:
-        config = kwargs.get("config") or AutoConfig.from_pretrained(path)
+        config = _config(cls, path, kwargs)
         dtype = _loaded_dtype(config, kwargs.get("dtype") or kwargs.get("torch_dtype"))
         gpu.note(f"{cls.__name__}.from_pretrained({str(path)!r}): empty weights in {dtype}")
         options = {"dtype" if _transformers_version() >= DTYPE_FROM else "torch_dtype": dtype}
@@ -114,6 +114,32 @@ def install_empty_weights(gpu: GpuState, patches: Patches) -> None:
         return _place(model, kwargs.get("device_map"), quantization, dtype).eval()
 
     patches.set(PreTrainedModel, "from_pretrained", classmethod(from_pretrained))
+
+
+_NOT_FOR_THE_CONFIG = (
+    "attn_implementation",
+    "config",
+    "device_map",
+    "dtype",
+    "low_cpu_mem_usage",
+    "quantization_config",
+    "torch_dtype",
+)
+
+
+def _config(cls: Any, path: Any, options: dict[str, Any]) -> Any:
+    """As from_pretrained finds it: where it was told to look, with the settings that it was told (`num_labels=3`)."""
+    from transformers import AutoConfig, PretrainedConfig
+
+    given = options.get("config")
+    if isinstance(given, PretrainedConfig):
+        given.name_or_path = str(path or given.name_or_path)
+        return given
+    settings = {key: value for key, value in options.items() if key not in _NOT_FOR_THE_CONFIG}
+    reader = getattr(cls, "config_class", None) or AutoConfig
+    config = reader.from_pretrained(given or path, return_unused_kwargs=True, **settings)[0]
+    config.name_or_path = str(path)  # trainers find the tokenizer by it
+    return config
 
 
 def _loaded_dtype(config: Any, asked: Any) -> torch.dtype:

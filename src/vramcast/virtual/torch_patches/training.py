@@ -16,11 +16,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import optimizer as optimizers
 
 from vramcast.patches import Patches
+from vramcast.virtual.compiled.graphs import refuse_inside_a_graph
 from vramcast.virtual.kernels import attention
 from vramcast.virtual.state import GpuState
 from vramcast.virtual.torch_patches import (
     bitsandbytes_library,
     checkpoints,
+    compiling,
     leaves,
     paged_memory,
     torchscript,
@@ -31,6 +33,9 @@ class StepsDone(BaseException):
     """Raised inside the script after the last step asked for; not an Exception, so that scripts do not catch it."""
 
 
+STEPS_WITHOUT_LIMIT = 2  # once a card proved too small: the first one makes the optimizer's states
+
+
 def install(gpu: GpuState, patches: Patches) -> None:
     _install_backward(gpu, patches)
     _install_optimizers(gpu, patches)
@@ -39,12 +44,10 @@ def install(gpu: GpuState, patches: Patches) -> None:
     _install_fake_mode(gpu, patches)
     _install_losses(gpu, patches)
     bitsandbytes_library.install(gpu)
+    _install_profiler(gpu, patches)
     patches.set(flex_module, "flex_attention", _flex(gpu))
-    patches.set(torch, "compile", _uncompiled(gpu))
+    compiling.install(gpu, patches)
     patches.set(torch.backends.mha, "get_fastpath_enabled", lambda: _no_fast_path(gpu))
-    patches.set(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
-    patches.set(torch._dynamo, "reset", lambda: None)
-    patches.set(torch.nn.Module, "compile", lambda module, *args, **kwargs: gpu.note(_COMPILE_NOTE))
 
 
 def _flex(gpu: GpuState) -> Any:
@@ -66,15 +69,6 @@ def _no_fast_path(gpu: GpuState) -> bool:
 _FAST_PATH_NOTE = (
     "nn.TransformerEncoder's fast path of evaluation is left out: its layers are counted op by op"
 )
-_COMPILE_NOTE = "torch.compile is ignored: the eager ops are counted"
-
-
-def _uncompiled(gpu: GpuState) -> Any:
-    def compile(model: Any = None, **kwargs: Any) -> Any:
-        gpu.note(_COMPILE_NOTE)
-        return model if model is not None else lambda function: function
-
-    return compile
 
 
 def _install_backward(gpu: GpuState, patches: Patches) -> None:
@@ -82,6 +76,7 @@ def _install_backward(gpu: GpuState, patches: Patches) -> None:
 
     def run_backward(outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
         """Gradients given by the script drop their values: autograd wants them on the output's true device."""
+        refuse_inside_a_graph(gpu, "backward()")
         gradients = tuple(leaves.given_gradient(gpu, gradient) for gradient in gradients)
         gpu.phases.begin_backward()
         try:
@@ -106,17 +101,45 @@ def _install_losses(gpu: GpuState, patches: Patches) -> None:
     patches.set(torch, "ctc_loss", ctc_loss)
 
 
+def _install_profiler(gpu: GpuState, patches: Patches) -> None:
+    """A profiler of CUDA's activities would ask the driver for each; here it sees those of the CPU."""
+    kind = torch.autograd.profiler.profile
+    true_init = kind.__init__
+
+    def init(profiler: Any, *args: Any, **options: Any) -> None:
+        if options.get("use_device") is not None or options.pop("use_cuda", False):
+            options.update(use_device=None, use_cpu=True)
+            gpu.note_once("torch.profiler: there are no CUDA activities to record")
+        true_init(profiler, *args, **options)
+
+    patches.set(kind, "__init__", init)
+
+
 def _install_optimizers(gpu: GpuState, patches: Patches) -> None:
     def begin(optimizer: Any, args: Any, kwargs: Any) -> None:
+        refuse_inside_a_graph(gpu, "an optimizer's step")
         gpu.optimizers[optimizer] = None
         paged_memory.install_if_imported(gpu, patches)
         gpu.phases.begin_step()
 
     def end(optimizer: Any, args: Any, kwargs: Any) -> None:
         gpu.phases.end_step(optimizer)
-        if gpu.step_limit is not None and gpu.phases.steps >= gpu.step_limit:
+        if is_enough(gpu):
             raise StepsDone
 
+    def after_own_step() -> None:
+        if is_enough(gpu):
+            raise StepsDone
+
+    true_add = torch.optim.Optimizer.add_param_group
+
+    def add_param_group(optimizer: Any, group: dict[str, Any]) -> None:
+        true_add(optimizer, group)
+        for parameter in optimizer.param_groups[-1]["params"]:
+            gpu.trained[parameter] = True
+
+    patches.set(torch.optim.Optimizer, "add_param_group", add_param_group)
+    gpu.phases.after_own_step = after_own_step
     gpu.exit.callback(optimizers.register_optimizer_step_pre_hook(begin).remove)
     gpu.exit.callback(optimizers.register_optimizer_step_post_hook(end).remove)
     grouping = "_group_tensors_by_device_and_dtype"
@@ -125,6 +148,16 @@ def _install_optimizers(gpu: GpuState, patches: Patches) -> None:
     for owner in (torch.nn.utils.clip_grad, torch.amp.grad_scaler):
         if hasattr(owner, grouping):
             patches.set(owner, grouping, group_by_device_and_dtype)
+
+
+def is_enough(gpu: GpuState) -> bool:
+    """Whether as many steps were done as asked for, or as are needed to see what a card too small for them lacks."""
+    steps, missing = gpu.phases.steps, gpu.out_of_memory
+    if gpu.step_limit is not None and steps >= gpu.step_limit:
+        return True
+    return (
+        missing is not None and missing.was_lifted and steps >= missing.steps + STEPS_WITHOUT_LIMIT
+    )
 
 
 def group_by_device_and_dtype(lists: list[list[Any]], with_indices: bool = False) -> dict[Any, Any]:
@@ -147,12 +180,8 @@ def _install_fake_mode(gpu: GpuState, patches: Patches) -> None:
     dispatch = FakeTensorMode.__torch_dispatch__
 
     def dispatch_uncounted(mode: Any, *args: Any, **kwargs: Any) -> Any:
-        before = gpu.mode.asleep, gpu.mode.busy
-        gpu.mode.asleep = gpu.mode.busy = True
-        try:
+        with gpu.mode.uncounted():
             return dispatch(mode, *args, **kwargs)
-        finally:
-            gpu.mode.asleep, gpu.mode.busy = before
 
     patches.set(FakeTensorMode, "__torch_dispatch__", dispatch_uncounted)
 

@@ -13,10 +13,12 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, cast
 
+import torch
 import torch.utils._triton as torch_helpers
 
 from vramcast.patches import Patches
@@ -46,6 +48,19 @@ class Kernel:
 
     def run(self, *args: Any, **kwargs: Any) -> None:
         """Compute nothing."""
+
+
+class CudaKernel:
+    """What torch.cuda._compile_kernel gives for a kernel written in CUDA's C++: `kernel(grid, block, args)`."""
+
+    def __init__(self, launch: Callable[..., None]) -> None:
+        self._launch = launch
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        self._launch(self, *args, **kwargs)
+
+    def set_shared_memory_config(self, size: int) -> None:
+        """Shared memory is on the chip."""
 
 
 class Name:
@@ -120,6 +135,8 @@ def install(gpu: GpuState, patches: Patches) -> None:
         helper()  # it remembers its answer: torch has no compiler for this device
     launch = _launch(gpu)
     patches.set(Kernel, "run", launch)
+    if hasattr(torch.cuda, "_compile_kernel"):  # since torch 2.9
+        patches.set(torch.cuda, "_compile_kernel", lambda *args, **kwargs: CudaKernel(launch))
     if PACKAGE in sys.modules:
         _replace_launches(launch, patches)
         return
@@ -151,6 +168,22 @@ def _remove(finder: Finder) -> None:
     for name, module in list(sys.modules.items()):
         if isinstance(module, StandIn):
             del sys.modules[name]
+
+
+@contextmanager
+def hidden() -> Iterator[None]:
+    """For modules of torch that are imported meanwhile, there is no stand-in."""
+    finders = [finder for finder in sys.meta_path if isinstance(finder, Finder)]
+    modules = {name: module for name, module in sys.modules.items() if isinstance(module, StandIn)}
+    for finder in finders:
+        sys.meta_path.remove(finder)
+    for name in modules:
+        del sys.modules[name]
+    try:
+        yield
+    finally:
+        sys.meta_path[:0] = finders
+        sys.modules.update(modules)
 
 
 def _tell_trl(patches: Patches) -> None:
