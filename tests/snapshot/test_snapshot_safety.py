@@ -156,6 +156,25 @@ def test_bombs_cost_nothing(name: str, tmp_path: Path) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
 
 
+FLOODS = {
+    "blocks without end": (b"\x80\x04](", b"}", "segments and blocks"),
+    "blocks with keys without end": (b"\x80\x04](", b"}(K\x01K\x02u", "segments and blocks"),
+    "values without end": (b"\x80\x04](", b"N", "belong to nothing"),
+    "marks without end": (b"\x80\x04]", b"(", "nested"),
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_a_flood_of_small_things_ends_before_the_memory_does(name: str, tmp_path: Path) -> None:
+    start, piece, reason = FLOODS[name]
+    path = tmp_path / "flood.pickle"
+    path.write_bytes(start + piece * (16_000_000 // len(piece)))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(SnapshotError, match=reason):
+        read_snapshot(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # KiB
+
+
 def test_an_event_that_is_referred_to_twice_is_refused(tmp_path: Path) -> None:
     event = {"action": "alloc", "addr": 1024, "size": 512, "frames": []}
     path = tmp_path / "twice.pickle"

@@ -21,6 +21,10 @@ _LOOKAHEAD_BYTES = (
 )  # at least this much is in the buffer when an opcode starts, unless the file ends
 _LONGEST_TEXT = 1 << 24  # bytes of one string; torch writes names of files and functions
 _LONGEST_NUMBER = 32  # characters or bytes; torch writes 64-bit integers
+# Far beyond what torch writes; damaged or hostile files end here, before they fill the machine.
+_MOST_OPEN = 1000  # containers that are begun and not ended
+_MOST_WAITING = 1 << 20  # values that no container has taken yet
+_MOST_DICTS = 1 << 19  # that were not packed: segments and blocks
 _UNSIGNED_4 = struct.Struct("<I")
 _PACKED = object()  # stands in the memo for a dict that was packed
 
@@ -85,6 +89,7 @@ class PickleStream:
         self._buffer_start = 0  # where in the file the buffer begins
         self._refill_at = -1
         self._stack: list[Any] = []
+        self._kept_dicts = 0
         self._marks: list[int] = []  # how high the stack was at each open mark
         self._memo: list[Any] = []
         self._sparse_memo: dict[int, Any] = {}
@@ -116,6 +121,8 @@ class PickleStream:
         self._buffer = self._buffer[self._pos :] + chunk
         self._pos = 0
         self._refill_at = len(self._buffer) - _LOOKAHEAD_BYTES if chunk else len(self._buffer)
+        if len(self._stack) > _MOST_WAITING:
+            self._fail(f"has more than {_MOST_WAITING:,} values that belong to nothing")
         self._progress(self._buffer_start, self._file_bytes)
 
     def _read(self, nbytes: int) -> bytes:
@@ -190,7 +197,8 @@ class PickleStream:
             self._fail("refers to an event for a second time, which torch never writes")
         return value
 
-    def _replace_in_memo(self, building: Building, value: object) -> None:
+    def _take_place_of(self, building: Building, value: object) -> None:
+        self._kept_dicts -= 1
         if building.memo_key is not None:
             self._remember(building.memo_key, _PACKED if type(value) is Packed else value)
 
@@ -289,6 +297,8 @@ class PickleStream:
     # Containers
 
     def _op_mark(self) -> None:
+        if len(self._marks) == _MOST_OPEN:
+            self._fail(f"is nested more than {_MOST_OPEN:,} deep")
         self._marks.append(len(self._stack))
 
     def _op_empty_tuple(self) -> None:
@@ -369,16 +379,23 @@ class PickleStream:
         value = self._absorb(item)
         if value is None:
             return item
-        self._replace_in_memo(item, value)
+        self._take_place_of(item, value)
         return value
 
     def _op_empty_dict(self) -> None:
-        self._stack.append(Building())
+        self._begin_dict()
+
+    def _begin_dict(self) -> Building:
+        if self._kept_dicts == _MOST_DICTS:
+            self._fail(f"has more than {_MOST_DICTS:,} segments and blocks")
+        self._kept_dicts += 1
+        building = Building()
+        self._stack.append(building)
+        return building
 
     def _op_dict(self) -> None:
         items = self._pop_to_mark()
-        self._stack.append(Building())
-        self._stack[-1].update(zip(items[::2], items[1::2], strict=True))
+        self._begin_dict().update(zip(items[::2], items[1::2], strict=True))
 
     def _op_setitem(self) -> None:
         value, key = self._stack.pop(), self._stack.pop()
@@ -391,7 +408,7 @@ class PickleStream:
         value = self._absorb(building)
         if value is not None:
             self._stack[-1] = value
-            self._replace_in_memo(building, value)
+            self._take_place_of(building, value)
 
     # Bookkeeping
 
