@@ -202,7 +202,7 @@ LAST_MIXED_THREADS: tuple[Thread, ...] = (
     Thread(
         source="facebookresearch/fairseq#932", resolved_by="memory_efficient_fp16: no fp32 copies of the weights",
         text="_WARNING: ran out of memory with exception: CUDA out of memory. Tried to allocate 1.16 GiB (GPU 0; 10.91 GiB total capacity; 6.55 GiB already allocated; 1.05 GiB free; 1.94 GiB cached);\nSkipping batch_\n",
-        causes=("needs_more_than_the_card", "optimizer_states"),
+        causes=("activations", "model_states", "optimizer_states"),
     ),
     Thread(
         source="pygod-team/pygod#72", resolved_by="a dense matrix of all nodes by all nodes",
@@ -212,12 +212,12 @@ LAST_MIXED_THREADS: tuple[Thread, ...] = (
     Thread(
         source="pyg-team/pytorch_geometric#1113", resolved_by="batches of very large graphs",
         text=LAST_MIXED[4].text,
-        causes=("needs_more_than_the_card", "activations"),
+        causes=("activations", "model_states", "activations"),
     ),
     Thread(
         source="pyg-team/pytorch_geometric#2730", resolved_by="the maintainer: the graph in parts, not whole",
         text=LAST_MIXED[5].text,
-        causes=("needs_more_than_the_card", "activations"),
+        causes=("activations", "model_states", "activations"),
     ),
     Thread(
         source="rlworkgroup/garage#1295", resolved_by="a smaller replay buffer",
@@ -247,32 +247,32 @@ LAST_MIXED_THREADS: tuple[Thread, ...] = (
     Thread(
         source="open-mmlab/mmdetection#188", resolved_by="too many boxes in one picture: their overlaps with all anchors",
         text=LAST_MIXED[7].text,
-        causes=("needs_more_than_the_card", "one_large_tensor", "activations"),
+        causes=("many_boxes", "one_large_tensor"),
     ),
     Thread(
         source="QwenLM/Qwen3#295", resolved_by="--max_model_len 7200",
         text=" raise ValueError(\nValueError: The model's max seq len (32768) is larger than the maximum number of tokens that can be stored in KV cache (7344). Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine.\n",
-        causes=("vllm_share",),
+        causes=("vllm_share", "no_room_for_cache"),
     ),
     Thread(
         source="allenai/bilm-tf#195", resolved_by="the maintainer: a smaller batch, vocabulary or model",
         text=LAST_MIXED[25].text,
-        causes=("needs_more_than_the_card",),
+        causes=("activations", "model_states",),
     ),
     Thread(
         source="santi-pdp/segan#42", resolved_by="the maintainer: a smaller batch",
         text="ResourceExhaustedError (see above for traceback): OOM when allocating tensor with shape[100,4096,32]",
-        causes=("needs_more_than_the_card", "activations"),
+        causes=("activations", "model_states", "activations"),
     ),
     Thread(
         source="xuyige/BERT4doc-Classification#12", resolved_by="the maintainer: a smaller batch or shorter texts",
         text="OP_REQUIRES failed at cwise_ops_common.cc:70 : Resource exhausted: OOM when allocating tensor with shape[768,768].",
-        causes=("needs_more_than_the_card", "activations"),
+        causes=("activations", "model_states", "activations"),
     ),
     Thread(
         source="Purfview/whisper-standalone-win#141", resolved_by="the maintainer: the card is too small for ten beams",
         text="RuntimeError: CUDA failed with error out of memory",
-        causes=("needs_more_than_the_card", "generation_cache"),
+        causes=("input_too_large", "loading_the_model", "generation_cache"),
     ),
 )  # fmt: skip
 
@@ -281,32 +281,32 @@ GPU_THREADS: tuple[Thread, ...] = (
     Thread(
         source="649453932/Bert-Chinese-Text-Classification-Pytorch#114", resolved_by="a smaller batch",
         text="RuntimeError: CUDA out of memory. Tried to allocate 48.00 MiB (GPU 0; 6.00 GiB total capacity; 4.58 GiB already allocated; 37.63 MiB free; 51.94 MiB cached)2",
-        causes=("needs_more_than_the_card", "activations"),
+        causes=("activations", "model_states", "activations"),
     ),
     Thread(
         source="VITA-Group/EnlightenGAN#135", resolved_by="the maintainer: a smaller batch",
         text="CUDA out of memory. Tried to allocate 252.00 MiB (GPU 0; 3.81 GiB total capacity; 2.67 GiB already allocated; 247.12 MiB free; 2.70 GiB reserved in total by PyTorch)\n该怎麼解决",
-        causes=("needs_more_than_the_card", "activations"),
+        causes=("activations", "model_states", "activations"),
     ),
     Thread(
         source="xiaoyu2018/TextSum#4", resolved_by="a batch of 1",
         text="CUDA out of memory. Tried to allocate 512.00 MiB (GPU 0; 11.91 GiB total capacity; 10.84 GiB already allocated; 205.62 MiB free; 10.87 GiB reserved in total by PyTorch)",
-        causes=("needs_more_than_the_card", "activations"),
+        causes=("activations", "model_states", "activations"),
     ),
     Thread(
         source="RVC-Boss/GPT-SoVITS#1516", resolved_by="the maintainer: fewer or shorter texts at once, whose keys and values are kept",
         text='`Traceback (most recent call last):\n  File "/root/GPT-SoVITS/ttt.py", line 272, in <module>\n    pred_semantic_list, idx_list = t2s_model.model.infer_panel_batch_infer(\n  File "/root/GPT-SoVITS/GPT_SoVITS/AR/models/t2s_model.py", line 681, in infer_panel_batch_infer\n    xy_dec, k_cache, v_cache = self.t2s_transformer.decode_next_token(xy_pos, k_cache, v_cache,\n  File "/root/GPT-SoVITS/GPT_SoVITS/AR/models/t2s_model.py", line 259, in decode_next_token\n    x, k_cache[i], v_cache[i] = self.blocks[i].decode_next_token(x, k_cache[i], v_cache[i], attn_mask,\n  File "/root/GPT-SoVITS/GPT_SoVITS/AR/models/t2s_model.py", line 215, in decode_next_token\n    attn = F.linear(attn, self.out_w, self.out_b)\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 has a total capacity of 23.68 GiB of which 2.69 MiB is free. Process 951046 has 23.68 GiB memory in use. Of the allocated memory 22.52 GiB is allocated by PyTorch, and 609.17 MiB is reserved by PyTorch but unallocated.' + HINT,
-        causes=("generation_cache", "needs_more_than_the_card"),
+        causes=("generation_cache", "activations", "model_states"),
     ),
     Thread(
         source="levindabhi/cloth-segmentation#10", resolved_by="a picture of a quarter of the size",
         text="RuntimeError: CUDA out of memory. Tried to allocate 12.00 MiB (GPU 0; 6.00 GiB total capacity; 5.30 GiB already allocated; 0 bytes free; 5.32 GiB reserved in total by PyTorch)" + OLD_HINT,
-        causes=("needs_more_than_the_card", "activations", "image_tokens"),
+        causes=("activations", "model_states", "activations", "image_tokens"),
     ),
     Thread(
         source="microsoft/Bringing-Old-Photos-Back-to-Life#19", resolved_by="the picture was too large",
         text="RuntimeError: CUDA out of memory. Tried to allocate 734.00 MiB (GPU 0; 10.74 GiB total capacity; 7.82 GiB already allocated; 195.75 MiB free; 9.00 GiB reserved in total by PyTorch)",
-        causes=("needs_more_than_the_card", "activations", "image_tokens"),
+        causes=("activations", "model_states", "activations", "image_tokens"),
     ),
     Thread(
         source="CompVis/stable-diffusion#68", resolved_by="a picture of 320 instead of 1024 pixels: the scores between all its parts",
@@ -316,12 +316,12 @@ GPU_THREADS: tuple[Thread, ...] = (
     Thread(
         source="royorel/Lifespan_Age_Transformation_Synthesis#23", resolved_by="fewer pictures at once",
         text="`RuntimeError: CUDA out of memory. Tried to allocate 3.21 GiB (GPU 0; 11.17 GiB total capacity; 4.47 GiB already allocated; 2.45 GiB free; 8.26 GiB reserved in total by PyTorch)`",
-        causes=("needs_more_than_the_card", "activations", "one_large_tensor"),
+        causes=("activations", "model_states", "activations", "one_large_tensor"),
     ),
     Thread(
         source="Rudrabha/Wav2Lip#221", resolved_by="the maintainer: a smaller batch",
         text="RuntimeError: CUDA out of memory. Tried to allocate 288.00 MiB (GPU 0; 2.00 GiB total capacity; 849.59 MiB already allocated; 87.44 MiB free; 326.41 MiB cached)",
-        causes=("needs_more_than_the_card", "activations"),
+        causes=("activations", "model_states", "activations"),
     ),
     Thread(
         source="KaiyangZhou/deep-person-reid#556", resolved_by="the first card, which somebody else had filled, was left out",

@@ -9,7 +9,7 @@ MIXED_THREADS: tuple[Thread, ...] = (
     Thread(
         source="bmaltais/kohya_ss#623", resolved_by="Dreambooth had been started where adapters were meant: the whole model was trained",
         text="RuntimeError: CUDA out of memory. Tried to allocate 146.00 MiB (GPU 0; 8.00 GiB total capacity; 7.21 GiB already allocated; 0 bytes free; 7.32 GiB reserved in total by PyTorch)",
-        causes=("needs_more_than_the_card", "optimizer_states"),
+        causes=("activations", "model_states", "optimizer_states"),
     ),
     Thread(
         source="sgrvinod/a-PyTorch-Tutorial-to-Image-Captioning#57", resolved_by="torch.no_grad() around the whole of validate()",
@@ -49,27 +49,27 @@ MIXED_THREADS: tuple[Thread, ...] = (
     Thread(
         source="iperov/DeepFaceLab#683", resolved_by="the lightweight encoder",
         text="Error: OOM when allocating tensor with shape [3,3,512,2048] and type float on /job:localhost\n[[{{node training/adam/mul_73}} Mul[T=DT_float]\n",
-        causes=("needs_more_than_the_card", "optimizer_states"),
+        causes=("activations", "model_states", "optimizer_states"),
     ),
     Thread(
         source="tensorflow/tpu#385", resolved_by="a TPU with twice the memory",
         text="Status code: Resource exhausted [9x]\n  Compilation failure: Ran out of memory in memory space hbm. Used 8.38G of 8.00G hbm. Exceeded hbm capacity by 385.25M.\n",
-        causes=("needs_more_than_the_card",),
+        causes=("activations", "model_states",),
     ),
     Thread(
         source="MichalBusta/E2E-MLT#37", resolved_by="the maintainer: one GB is too little, the model takes 16",
         text="**RuntimeError: CUDA out of memory. Tried to allocate 128.00 MiB (GPU 0; 983.69 MiB total capacity; 209.53 MiB already allocated; 69.56 MiB free; 6.47 MiB cached)**\n",
-        causes=("needs_more_than_the_card",),
+        causes=("activations", "model_states",),
     ),
     Thread(
         source="zhou13/lcnn#23", resolved_by="the maintainer: 12 GB are needed, or a smaller batch",
         text='File "/home/anxing/anaconda3/envs/learning/lib/python3.8/site-packages/torch/nn/modules/conv.py", line 341, in conv2d_forward\n    return F.conv2d(input, weight, self.bias, self.stride,\nRuntimeError: CUDA out of memory. Tried to allocate 96.00 MiB (GPU 0; 5.81 GiB total capacity; 4.66 GiB already allocated; 77.50 MiB free; 4.68 GiB reserved in total by PyTorch) TensorBoard caught SIGTERM; exiting...\n',
-        causes=("needs_more_than_the_card", "activations"),
+        causes=("activations", "model_states", "activations"),
     ),
     Thread(
         source="Comfy-Org/ComfyUI#8984", resolved_by="the maintainer: a smaller model",
         text="MPS backend out of memory (MPS allocated: 15.72 GiB, other allocations: 2.41 MiB, max allowed: 18.13 GiB). Tried to allocate 5.81 GiB on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations (may cause system failure).",
-        causes=("needs_more_than_the_card", "one_large_tensor"),
+        causes=("activations", "model_states", "one_large_tensor"),
     ),
     Thread(
         source="wencolani/CrossE#2", resolved_by="13 GB were held by somebody whom nvidia-smi does not list",
@@ -84,12 +84,12 @@ MIXED_THREADS: tuple[Thread, ...] = (
     Thread(
         source="amdegroot/ssd.pytorch#33", resolved_by="a batch of 8 and no search for cuDNN's algorithms",
         text="RuntimeError: CUDNN_STATUS_ALLOC_FAILED",
-        causes=("card_full_elsewhere", "needs_more_than_the_card"),
+        causes=("card_full_elsewhere", "activations", "model_states"),
     ),
     Thread(
         source="microsoft/CNTK#220", resolved_by="a smaller batch",
         text="About to throw exception 'cuDNN failure 2: CUDNN_STATUS_ALLOC_FAILED ; GPU=0 ; hostname=PTNUWCL5099642 ; expr=finder(calgo, algoPerf)'\n",
-        causes=("card_full_elsewhere", "needs_more_than_the_card"),
+        causes=("card_full_elsewhere", "activations", "model_states"),
     ),
     Thread(
         source="Vchitect/LaVie#64", resolved_by="xformers had not been installed right: dense attention",
@@ -114,12 +114,12 @@ MIXED_THREADS: tuple[Thread, ...] = (
     Thread(
         source="dhlee347/pytorchic-bert#5", resolved_by="the maintainer: a smaller batch",
         text="h = (scores @ v).transpose(1, 2).contiguous()\nRuntimeError: CUDA error: out of memory",
-        causes=("needs_more_than_the_card", "activations", "attention_scores"),
+        causes=("activations", "model_states", "activations", "attention_scores"),
     ),
     Thread(
         source="jadore801120/attention-is-all-you-need-pytorch#103", resolved_by="fewer copies of the outputs in the loss, a smaller batch",
         text="    one_hot = one_hot * (1 - eps) + (1 - one_hot) * eps / (n_class - 1)\nRuntimeError: CUDA out of memory.",
-        causes=("logits", "activations", "needs_more_than_the_card"),
+        causes=("logits", "activations", "activations", "model_states"),
     ),
     Thread(
         source="hafs-community/HAFS#101", resolved_by="the node to itself: the job's share of host memory",
@@ -133,12 +133,12 @@ LATER_MIXED_THREADS: tuple[Thread, ...] = (
     Thread(
         source="hzxie/CityDreamer#14", resolved_by="the maintainer: smaller patches for a smaller card",
         text="torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 5.62 GiB (GPU 0; 3.63 GiB total capacity; 904.46 MiB already allocated; 1.60 GiB free; 930.00 MiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.",
-        causes=("one_tensor_larger_than_card", "needs_more_than_the_card"),
+        causes=("one_tensor_larger_than_card", "activations", "model_states"),
     ),
     Thread(
         source="mahmoodlab/Patch-GCN#28", resolved_by="pictures at half the magnification: fewer patches in a bag",
         text="RuntimeError: CUDA out of memory. Tried to allocate 2.92 GiB (GPU 0; 23.65 GiB total capacity; 19.63 GiB already allocated; 188.56 MiB free; 21.93 GiB reserved in total by PyTorch)",
-        causes=("needs_more_than_the_card", "activations"),
+        causes=("activations", "model_states", "activations"),
     ),
     Thread(
         source="open-edge-platform/anomalib#372", resolved_by="the maintainer: features of the whole training set are kept on the card",
@@ -148,12 +148,12 @@ LATER_MIXED_THREADS: tuple[Thread, ...] = (
     Thread(
         source="CSAILVision/semantic-segmentation-pytorch#151", resolved_by="the maintainer: smaller pictures",
         text="RuntimeError: CUDA out of memory. Tried to allocate 4.46 GiB (GPU 0; 7.93 GiB total capacity; 4.72 GiB already allocated; 2.41 GiB free; 11.21 MiB cached)",
-        causes=("needs_more_than_the_card", "activations", "one_large_tensor"),
+        causes=("activations", "model_states", "activations", "one_large_tensor"),
     ),
     Thread(
         source="Thvnvtos/Lung_Segmentation#7", resolved_by="the maintainer: 32 GB were used; slices instead of volumes",
         text="    logits = unet(batch)\nRuntimeError: CUDA out of memory.",
-        causes=("needs_more_than_the_card", "activations"),
+        causes=("activations", "model_states", "activations"),
     ),
     Thread(
         source="idiap/ESLAM#20", resolved_by="docker run --shm-size=32g",
@@ -163,7 +163,7 @@ LATER_MIXED_THREADS: tuple[Thread, ...] = (
     Thread(
         source="Goekdeniz-Guelmez/mlx-lm-lora#16", resolved_by="the maintainer: 16 GB are too few",
         text="libc++abi: terminating due to uncaught exception of type std::runtime_error: [METAL] Command buffer execution failed: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
-        causes=("needs_more_than_the_card",),
+        causes=("activations", "model_states",),
     ),
     Thread(
         source="google-deepmind/jax_privacy#10", resolved_by="XLA_PYTHON_CLIENT_MEM_FRACTION=0.7: libraries outside of JAX's pool had no room",
@@ -183,22 +183,22 @@ LATER_MIXED_THREADS: tuple[Thread, ...] = (
     Thread(
         source="QwenLM/Qwen3#12", resolved_by="a larger share of the card for vLLM",
         text="ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.",
-        causes=("vllm_share",),
+        causes=("vllm_share", "no_room_for_cache"),
     ),
     Thread(
         source="cswry/SeeSR#9", resolved_by="the picture's encoder works on tiles",
         text="latents_condition_image = self.vae.encode(image*2-1).latent_dist.sample()\nRuntimeError: CUDA out of memory.",
-        causes=("activations", "needs_more_than_the_card", "image_tokens"),
+        causes=("activations", "activations", "model_states", "image_tokens"),
     ),
     Thread(
         source="RVC-Project/Retrieval-based-Voice-Conversion-WebUI#915", resolved_by="a smaller batch",
         text="RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)",
-        causes=("card_full_elsewhere", "needs_more_than_the_card"),
+        causes=("card_full_elsewhere", "activations", "model_states"),
     ),
     Thread(
         source="pytorch/pytorch#16417", resolved_by="a smaller batch (one of its answers, with its own message)",
         text="RuntimeError: CUDA out of memory. Tried to allocate 54.00 MiB (GPU 0; 3.95 GiB total capacity; 2.65 GiB already allocated; 39.00 MiB free; 87.29 MiB cached)",
-        causes=("needs_more_than_the_card", "activations"),
+        causes=("activations", "model_states", "activations"),
     ),
     Thread(
         source="jchengai/planTF#28", resolved_by="fewer threads per node",
@@ -213,7 +213,7 @@ LATER_MIXED_THREADS: tuple[Thread, ...] = (
     Thread(
         source="obryanlouis/qa#5", resolved_by="a batch of 4: the card was full",
         text="UnknownError: CUDNN_STATUS_EXECUTION_FAILED Failed to set dropout descriptor",
-        causes=("card_full_elsewhere", "needs_more_than_the_card"),
+        causes=("card_full_elsewhere", "activations", "model_states"),
     ),
     Thread(
         source="ExplainableML/czsl#7", resolved_by="--cpu_eval: the scores of all pairs are evaluated in host memory",
@@ -233,7 +233,7 @@ LATER_MIXED_THREADS: tuple[Thread, ...] = (
     Thread(
         source="ylqi/Count-Anything#1", resolved_by="a smaller picture",
         text="torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 34.00 MiB (GPU 0; 3.95 GiB total capacity; 3.29 GiB already allocated; 11.38 MiB free; 3.37 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.",
-        causes=("needs_more_than_the_card", "activations", "image_tokens"),
+        causes=("activations", "model_states", "activations", "image_tokens"),
     ),
     Thread(
         source="Sentdex/OpenAssistant_API_Pythia_12B#2", resolved_by="24 GB are too few for the weights in 16 bit",

@@ -170,27 +170,27 @@ THREADS: tuple[Thread, ...] = (
     Thread(
         source="frostinassiky/gtad#30", resolved_by="half the batch",
         text="CUDA out of memory. Tried to allocate 4.00 GiB (GPU 0; 10.73 GiB total capacity; 4.41 GiB already allocated; 1.75 GiB free; 3.78 GiB cached)",
-        causes=("needs_more_than_the_card", "activations", "one_large_tensor"),
+        causes=("activations", "model_states", "activations", "one_large_tensor"),
     ),
     Thread(
         source="patrickbryant1/AFProfile#8", resolved_by="the maintainer: a larger card is needed",
         text="jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4770354232 bytes.\nBufferAssignment OOM Debugging.\nBufferAssignment stats:\n             parameter allocation:  372.76MiB\n              constant allocation:    48.5KiB\n        maybe_live_out allocation:    9.64GiB\n     preallocated temp allocation:    4.44GiB\n                 total allocation:   14.44GiB\n              total fragmentation:  680.30MiB (4.60%)",
-        causes=("needs_more_than_the_card",),
+        causes=("activations", "model_states",),
     ),
     Thread(
         source="PaddlePaddle/PGL#26", resolved_by="a batch of 128 instead of 1024",
         text="Out of memory error on GPU 0. Cannot allocate 6.933594GB memory on GPU 0, available memory is only 726.750000MB.\n\nPlease check whether there is any other process using GPU 0.\n1. If yes, please stop them, or start PaddlePaddle on another GPU.\n2. If no, please try one of the following suggestions:\n   1) Decrease the batch size of your model.\n   2) FLAGS_fraction_of_gpu_memory_to_use is 0.92 now, please set it to a higher value but less than 1.0.",
-        causes=("needs_more_than_the_card", "one_large_tensor", "one_tensor_larger_than_card"),
+        causes=("activations", "model_states", "one_large_tensor", "one_tensor_larger_than_card"),
     ),
     Thread(
         source="IndicoDataSolutions/finetune#339", resolved_by="a batch of 2 to 4 instead of 16: scores of 16 x 12 x 512 x 512",
         text="ResourceExhaustedError: OOM when allocating tensor with shape[16,12,512,512] and type float on /job:localhost/replica:0/task:0/device:GPU:2 by allocator GPU_2_bfc",
-        causes=("attention_scores", "activations", "needs_more_than_the_card"),
+        causes=("attention_scores", "activations", "activations", "model_states"),
     ),
     Thread(
         source="ikhlestov/vision_networks#25", resolved_by="a batch of 8 instead of 64",
         text="ResourceExhaustedError (see above for traceback): OOM when allocating tensor with shape[64,372,32,32] and type float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc",
-        causes=("activations", "needs_more_than_the_card"),
+        causes=("activations", "activations", "model_states"),
     ),
     Thread(
         source="flyteorg/flyte#2376", resolved_by="a higher limit on host memory",
@@ -210,7 +210,7 @@ THREADS: tuple[Thread, ...] = (
     Thread(
         source="ml-explore/mlx-examples#70", resolved_by="16 bit instead of fp32 and a smaller batch",
         text="libc++abi: terminating due to uncaught exception of type std::runtime_error: [malloc_or_wait] Unable to allocate 12 bytes.",
-        causes=("needs_more_than_the_card",),
+        causes=("activations", "model_states",),
     ),
     Thread(
         source="hiyouga/LlamaFactory#5491", resolved_by="every rank loads the whole model of 72 billion onto its card",
@@ -236,12 +236,12 @@ LATER_THREADS: tuple[Thread, ...] = (
     Thread(
         source="eps696/aphantasia#22", resolved_by="fewer samples at once",
         text="RuntimeError: CUDA out of memory. Tried to allocate 60.00 MiB (GPU 0; 6.00 GiB total capacity; 4.11 GiB already allocated; 34.82 MiB free; 4.42 GiB reserved in total by PyTorch)",
-        causes=("needs_more_than_the_card", "activations"),
+        causes=("activations", "model_states", "activations"),
     ),
     Thread(
         source="microsoft/computervision-recipes#561", resolved_by="a smaller batch or image",
         text="CUDA out of memory. Tried to allocate 36.00 MiB (GPU 0; 4.00 GiB total capacity; 2.88 GiB already allocated; 627.20 KiB free; 2.95 GiB reserved in total by PyTorch)",
-        causes=("needs_more_than_the_card", "activations"),
+        causes=("activations", "model_states", "activations"),
     ),
     Thread(
         source="zjunlp/EasyEdit#563", resolved_by="a length taken from max_position_embeddings was far too large",
@@ -276,12 +276,12 @@ LATER_THREADS: tuple[Thread, ...] = (
     Thread(
         source="chnsh/DCRNN_PyTorch#6", resolved_by="a smaller batch",
         text="`RuntimeError:CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 5.80 GiB total capacity; 4.36 GiB already allocated; 6.69 MiB free; 4.63 GiB reserved in total by PyTorch)`",
-        causes=("needs_more_than_the_card", "activations"),
+        causes=("activations", "model_states", "activations"),
     ),
     Thread(
         source="pytorch/examples#621", resolved_by="a card with more than 1 GB",
         text="RuntimeError: CUDA out of memory. Tried to allocate 26.00 MiB (GPU 0; 1024.00 MiB total capacity; 435.61 MiB already allocated; 24.17 MiB free; 26.39 MiB cached)",
-        causes=("needs_more_than_the_card",),
+        causes=("activations", "model_states",),
     ),
     Thread(
         source="Lightning-AI/pytorch-lightning#18134", resolved_by="ZeRO-3 gathers a submodule's parameters",
@@ -300,7 +300,7 @@ LAST_THREADS: tuple[Thread, ...] = (
     Thread(
         source="he-y/filter-pruning-geometric-median#20", resolved_by="a batch of 128 or less",
         text="RuntimeError: CUDA out of memory. Tried to allocate 392.00 MiB (GPU 0; 11.90 GiB total capacity; 11.34 GiB already allocated; 18.94 MiB free; 579.50 KiB cached)",
-        causes=("needs_more_than_the_card", "activations"),
+        causes=("activations", "model_states", "activations"),
     ),
     Thread(
         source="hiyouga/LlamaFactory#182", resolved_by="CUDA_VISIBLE_DEVICES had been overwritten: it ran on a card in use",
@@ -340,7 +340,7 @@ LAST_THREADS: tuple[Thread, ...] = (
     Thread(
         source="rshaojimmy/MADDoG#11", resolved_by="a larger card",
         text="RuntimeError: CUDA out of memory. Tried to allocate 2.87 GiB (GPU 0; 14.76 GiB total capacity; 8.77 GiB already allocated; 19.75 MiB free; 13.71 GiB reserved in total by PyTorch)",
-        causes=("needs_more_than_the_card", "one_large_tensor"),
+        causes=("activations", "model_states", "one_large_tensor"),
     ),
     Thread(
         source="NVIDIA-NeMo/RL#2859", resolved_by="the fp32 copy of the logits of long sequences",
@@ -355,6 +355,6 @@ LAST_THREADS: tuple[Thread, ...] = (
     Thread(
         source="sgl-project/sglang#5576", resolved_by="12 billion parameters in 16 bit on 16 GB",
         text="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 226.00 MiB. GPU 0 has a total capacity of 15.58 GiB of which 71.25 MiB is free. Including non-PyTorch memory, this process has 13.94 GiB memory in use. Of the allocated memory 13.64 GiB is allocated by PyTorch, and 67.23 MiB is reserved by PyTorch but unallocated.",
-        causes=("needs_more_than_the_card", "loading_the_model"),
+        causes=("activations", "model_states", "loading_the_model"),
     ),
 )  # fmt: skip

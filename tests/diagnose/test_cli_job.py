@@ -100,6 +100,7 @@ def test_a_job_file_is_read_and_flags_beside_it_win(
     path = tmp_path / "job.yaml"
     path.write_text(
         "model: phi-3-mini\nbatch: 2\nseq: 256\nreference: cpu\ngpu: a100-80gb\nframework: plain\n"
+        "precision: bf16-mixed\n"
     )
     assert main(["diagnose", PHI_LOG, "--job", str(path), "--reference", "same", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
@@ -292,7 +293,7 @@ def test_a_script_explains_its_own_failure_on_a_virtual_card(tmp_path: Path) -> 
     )
     assert done.returncode == 1
     assert "One tensor is larger than the card" in done.stdout
-    assert "_init_group" in done.stderr.split("What happened")[1]
+    assert "_init_group" in done.stderr.split("Answer")[1]
     first = done.stderr.split("most likely first")[1].strip().splitlines()[0]
     assert "Optimizer states" in first
     assert "Traceback" in done.stderr

@@ -11,7 +11,7 @@ import pytest
 from vramcast.diagnose import next_steps as advice
 from vramcast.diagnose.diagnosis import Diagnosis, diagnose
 from vramcast.diagnose.readers.log import read_stream, read_text
-from vramcast.diagnose.rules import hypotheses
+from vramcast.diagnose.rules import code_patterns as code_table
 from vramcast.diagnose.rules.findings import DEVICE_RULES
 from vramcast.report import diagnose_json, diagnose_text
 from vramcast.report.words import LANGUAGES, diagnose_causes
@@ -224,9 +224,11 @@ def test_every_rule_cause_and_step_has_words_in_both_languages() -> None:
         assert all(
             english and chinese and english != chinese for english, chinese in table.values()
         )
-    causes = {name for name, _, _ in hypotheses.CODE_OF_CAUSES} | set(advice.STEPS)
+    causes = {name for name, _, _ in code_table.CODE_OF_CAUSES} | set(advice.STEPS)
     assert causes == set(diagnose_causes.CAUSES)
-    assert {step for steps in advice.STEPS.values() for step in steps} == set(diagnose_causes.STEPS)
+    tables_of_steps = (advice.STEPS, advice.STEPS_OF_INFERENCE, advice.STEPS_OF_OLD_TORCH)
+    given = {step for table in tables_of_steps for steps in table.values() for step in steps}
+    assert given == set(diagnose_causes.STEPS)
 
 
 def test_every_sample_renders_in_both_languages_with_every_brace_filled() -> None:

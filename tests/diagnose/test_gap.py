@@ -40,6 +40,7 @@ COPY = 3_821_079_552 * 4
 PHI = Job(
     framework="plain", model="phi-3-mini", batch=2, seq=256, reference="same", gpu="a100-80gb"
 )
+MIXED = replace(PHI, precision=Precision.BF16_MIXED)  # fp32 weights under autocast
 LOG = (
     "torch.OutOfMemoryError: CUDA out of memory. Of the allocated memory 76.72 GiB is allocated by PyTorch, and 1.81 GiB is "
     "reserved by PyTorch but unallocated."
@@ -91,7 +92,7 @@ def test_the_one_explanation_does_not_hinge_on_how_unlikely_the_others_may_be(
 def test_only_a_fused_step_under_lightning_has_another_explanation_and_not_in_the_step() -> None:
     """A fused AdamW has no temporaries: five copies, 71.2 GiB, are survived. Lightning's gradients are still alive in the
     second forward, and autocast keeps 16-bit copies of all weights (7.1 GiB) there: more than the 78.8 GiB of the card."""
-    fused = replace(PHI, precision=Precision.BF16_MIXED, optimizer_impl="fused")
+    fused = replace(MIXED, optimizer_impl="fused")
     assert agree(price(fused), evidence(LOG)) is None
     lightning = agree(price(replace(fused, framework="lightning")), evidence(LOG))
     assert lightning is not None
@@ -202,13 +203,13 @@ def test_foreach_adam_of_torch_2_0_holds_two_lists_and_of_2_1_one() -> None:
 
 
 def test_a_job_that_explains_everything_needs_no_deviation() -> None:
-    (only,) = gap_of(PHI).explanations
+    (only,) = gap_of(MIXED).explanations
     assert only.changes == ()
     assert only.need_bytes / GIB == pytest.approx(85.4, abs=0.05)
 
 
 def test_a_reference_believed_on_the_cpu_was_on_the_gpu() -> None:
-    best = gap_of(replace(PHI, reference="cpu")).explanations[0]
+    best = gap_of(replace(MIXED, reference="cpu")).explanations[0]
     assert best.changes == ("reference_on_gpu",)
     assert best.agreement.phase == STEP
 
@@ -252,7 +253,7 @@ def test_the_traceback_decides_the_phase() -> None:
 def test_what_the_frames_prove_is_not_a_guess() -> None:
     """Fused by default, yet the traceback stands in _multi_tensor_adamw: foreach it was."""
     trace = '  File "torch/optim/adamw.py", line 606, in _multi_tensor_adamw\n    torch._foreach_sqrt(x)\n'
-    best = gap_of(replace(PHI, optimizer_impl="fused"), trace + LOG).explanations[0]
+    best = gap_of(replace(MIXED, optimizer_impl="fused"), trace + LOG).explanations[0]
     assert best.changes == ("foreach_step",)
     assert best.weight == 1
 

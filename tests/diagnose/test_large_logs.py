@@ -88,3 +88,18 @@ def test_a_failure_after_a_hundred_thousand_lines_about_memory_is_read() -> None
     assert [item.requested_bytes for item in reading.observations if item.is_failure()] == [
         2 * 2**30
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_a_failure_in_a_log_full_of_counters_is_read_wherever_it_stands(share: float) -> None:
+    """Counters use up what all readers may take together; who knows what is rare here is asked all the same."""
+    lines = b"".join(
+        b"step %d memory allocated: 12.%d GB max memory reserved: 13.00 GB\n" % (step, step % 90)
+        for step in range(600_000)
+    )
+    cut = lines.index(b"\n", round(share * len(lines)) - 200) + 1
+    reading = read_stream(io.BytesIO(lines[:cut] + OOM + b"\n" + lines[cut:]))
+    assert [item.requested_bytes for item in reading.observations if item.is_failure()] == [
+        2 * 2**30
+    ]

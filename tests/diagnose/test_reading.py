@@ -207,7 +207,7 @@ def test_whatever_torch_prints_is_read_back_however_it_is_wrapped(
     (found,) = read_text(wrapped).observations
     printed = {
         "requested_bytes": moment.segment_bytes, "capacity_bytes": moment.total_bytes, "free_bytes": moment.free_bytes,
-        "process_bytes": moment.process_bytes, "allowed_bytes": moment.allowed_bytes, "allocated_bytes": allocated,
+        "process_bytes": moment.process_bytes or None, "allowed_bytes": moment.allowed_bytes, "allocated_bytes": allocated,
         "unallocated_bytes": moment.reserved_bytes - allocated,
     }  # fmt: skip
     for name, size in printed.items():

@@ -64,3 +64,37 @@ def test_shm_is_too_small_only_if_the_device_was_full(
 )
 def test_each_reason_has_its_own_cause(text: str, cause: str) -> None:
     assert [item.name for item in diagnose(read_text(text)).hypotheses] == [cause]
+
+
+@given(st.integers(1, 2**40), st.integers(1, 2**40), st.sampled_from(PREFIXES))
+def test_a_kernels_shared_memory_is_not_the_hosts(required: int, limit: int, prefix: str) -> None:
+    text = f"{prefix}OutOfResources: out of resource: shared memory, Required: {required}, Hardware limit: {limit}."
+    assert "more_shm" not in steps(text)
+    assert steps(text) == ["smaller_blocks"]
+
+
+ROOMY = (
+    "docker run --gpus all --ipc=host trainer:latest",
+    "docker run --gpus all --shm-size=64g trainer:latest",
+    "Filesystem  Size  Used Avail Use% Mounted on\ntmpfs        63G  1.2G   62G   2% /dev/shm",
+)
+SMALL = (
+    "docker run --gpus all trainer:latest",
+    "docker run --gpus all --shm-size=1g trainer:latest",
+    "Filesystem  Size  Used Avail Use% Mounted on\nshm          64M   64M     0 100% /dev/shm",
+)
+BUS_ERROR = "RuntimeError: DataLoader worker (pid {pid}) is killed by signal: Bus error."
+GONE = "RuntimeError: DataLoader worker (pid(s) {pid}) exited unexpectedly"
+
+
+@given(st.sampled_from((*ROOMY, *SMALL)), st.sampled_from((BUS_ERROR, GONE)), st.integers(1, 10**6))
+def test_shm_that_the_text_shows_to_be_large_is_not_blamed(
+    shown: str, failure: str, pid: int
+) -> None:
+    text = f"{shown}\n{failure.format(pid=pid)}"
+    assert ("more_shm" in steps(text)) is (shown in SMALL), text
+
+
+def test_a_large_shm_that_is_full_is_blamed_all_the_same() -> None:
+    text = "docker run --ipc=host t\nRuntimeError: unable to write to file </torch_1_2>: No space left on device (28)"
+    assert steps(text)[0] == "more_shm"

@@ -21,7 +21,7 @@ KNOWN_SAMPLES = {
     "25": "one_tensor_larger_than_card", "29": "driver_or_runtime_limit", "30": "cap_by_fraction",
     "32": "driver_or_runtime_limit", "34": "driver_or_runtime_limit", "39": "card_full_elsewhere",
     "40": "card_full_elsewhere", "41": "shared_memory", "42": "host_memory", "45": "shared_memory", "46": "host_memory",
-    "48": "host_memory", "49": "vllm_share", "50": "vllm_share", "77": "all_ranks_on_one_card",
+    "48": "host_memory", "49": "vllm_share", "50": "no_room_for_cache", "77": "all_ranks_on_one_card",
 }  # fmt: skip
 
 THREADS: list[tuple[str, str, str]] = [

@@ -133,6 +133,49 @@ def test_nobody_else_is_blamed_for_a_card_that_this_process_has_to_itself(
     assert not blames_others(diagnose(read_text(text))), text
 
 
+WORDS_ABOUT_OTHERS = (
+    "There is a zombie process, I think.",
+    "ps shows python <defunct> somewhere",
+    "[0] Tesla T4 | 39'C, 0 % | 15000 / 16280 MB | (null)",
+    "kill: (4321) - No such process",
+    "RuntimeError: CUDA error: out of memory\n[0] Tesla V100 | 44'C, 0 % | 15836 / 16130 MB |\n[1] Tesla V100 | 37'C, 0 % | 0 / 16130 MB |",
+)
+
+
+@given(
+    cards(), st.sampled_from(("known", "zero", "container")), st.sampled_from(WORDS_ABOUT_OTHERS)
+)
+def test_words_about_others_count_for_nothing_where_the_numbers_refute_them(
+    card: Card, own: str, words: str
+) -> None:
+    text = f"{words}\n{message(card, own)}"
+    diagnosis = diagnose(read_text(text))
+    assert "free_the_card" not in {item.step for item in diagnosis.advice}, text
+
+
+@given(sizes, sizes, contexts)
+def test_two_processes_of_one_launch_are_not_told_to_stop_each_other(
+    first: int, second: int, context: int
+) -> None:
+    assume(abs(first - second) > 64 * MIB)
+    held = {11: first + context, 22: second + context}
+    texts = []
+    for own, other in ((11, 22), (22, 11)):
+        card = Card(
+            allocated=held[own] - context,
+            cached=0,
+            outside=context,
+            others=((other, held[other]),),
+            free=8 * MIB,
+            requested=200 * MIB,
+        )
+        texts.append(message(card, "known"))
+    diagnosis = diagnose(read_text("\n".join(texts)))
+    steps = [item.step for item in diagnosis.advice]
+    assert steps[0] == "pin_ranks"
+    assert "free_the_card" not in steps
+
+
 @given(cards())
 def test_old_messages_blame_nobody_for_a_card_that_this_process_has_to_itself(card: Card) -> None:
     text = old_message(card)

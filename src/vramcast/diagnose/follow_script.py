@@ -68,6 +68,7 @@ def follow_here(payload: dict[str, Any], session: Session) -> dict[str, Any]:
         protect=False,
     )
     ended = run_script(payload["script"], shlex.split(payload["arguments"]), gpu)
+    ended.check()
     card_bytes = gpu.card.capacity_bytes()
     if ended.out_of_memory:
         return {

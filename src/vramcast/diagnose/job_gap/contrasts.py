@@ -70,7 +70,7 @@ def _fits(need_bytes: int, priced: PricedJob, evidence: Evidence) -> bool | None
 
 
 def _trains_fp32_weights(job: Job) -> bool:
-    return has_fp32_weights(job) and job.lora_rank is None
+    return has_fp32_weights(job) and not job.has_adapters
 
 
 def _without_one_ingredient(job: Job) -> Iterator[tuple[str, Job]]:

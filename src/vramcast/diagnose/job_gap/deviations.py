@@ -140,7 +140,7 @@ def reference_on_gpu(job: Job) -> Job | None:
 )
 def second_model(job: Job) -> Job | None:
     """A copy nobody mentioned: a trainer's reference, an average, the model of an earlier notebook cell."""
-    if job.reference != "none" or job.lora_rank is not None:
+    if job.reference != "none" or job.has_adapters:
         return None
     return replace(job, reference="same")
 
@@ -340,9 +340,9 @@ def loss_not_fused(job: Job) -> Job | None:
     why="the adapters were not put in",
 )
 def trains_everything(job: Job) -> Job | None:
-    if job.lora_rank is None:
+    if not job.has_adapters:
         return None
-    return replace(job, lora_rank=None, quantize="none", dora=False)
+    return replace(job, adapter=None, lora_rank=None, quantize="none", dora=False)
 
 
 @_deviation(

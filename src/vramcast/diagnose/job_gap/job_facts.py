@@ -9,10 +9,9 @@ from vramcast.catalog.gpus import find_gpu
 from vramcast.engine import record_model
 from vramcast.errors import VramcastError
 from vramcast.job import Job
-from vramcast.models.read.model import read_model
 from vramcast.models.record.program import Program
 from vramcast.models.record.tape import F32
-from vramcast.setup import resolve
+from vramcast.setup import complete, model_of, resolve
 
 
 def has_fp32_weights(job: Job) -> bool:
@@ -25,7 +24,7 @@ def quick_peak_bytes(job: Job) -> int | None:
         return None
     if job.model is None or job.seq is None:
         return None
-    config = read_model(job.model).config
+    config = model_of(complete(job)).config
     if config is None:
         return None
     import numpy
@@ -40,7 +39,7 @@ def quick_peak_bytes(job: Job) -> int | None:
 def record_program(job: Job) -> Program | None:
     """The model as recorded for this job; None if only a number or a table of its parameters is known."""
     try:
-        config = read_model(job.model).config if job.model else None
+        config = model_of(complete(job)).config if job.model else None
         if config is None:
             return None
         gpu = find_gpu(job.gpu) if job.gpu else None

@@ -34,9 +34,9 @@ def describe_likely_job(item: Explanation) -> LikelyJob:
     return LikelyJob(
         weights=dtypes.weights.name,
         autocast=None if is_in_step or dtypes.autocast is None else dtypes.autocast.name,
-        has_adapters=job.lora_rank is not None,
+        has_adapters=job.has_adapters,
         reference=(job.reference_dtype or dtypes.weights.name) if has_reference else None,
-        optimizer=job.optimizer,
+        optimizer=setup.optimizer.name,
         optimizer_impl=setup.optimizer.implementation,
         attention=None if is_in_step else job.attention,
         batch=None if is_in_step else job.batch,

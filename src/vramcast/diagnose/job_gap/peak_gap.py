@@ -24,6 +24,7 @@ from vramcast.diagnose.rules.evidence import Evidence
 from vramcast.engine import DEVICE
 from vramcast.job import Job
 from vramcast.ledger import Level
+from vramcast.setup import complete
 
 # Cache and context seldom add more than half of the peak of allocated bytes.
 MAX_BEYOND_ALLOCATED = 1.5
@@ -32,7 +33,7 @@ MAX_BEYOND_ALLOCATED = 1.5
 def explain_peak(job: Job, seen: SeenPeak) -> Gap:
     """Raises a VramcastError if the engine cannot price the job as described."""
     check_has_layers(job)
-    job = with_released_outputs(on_card(job, seen.observation.capacity_bytes))
+    job = with_released_outputs(on_card(complete(job), seen.observation.capacity_bytes))
     prices = Prices()
     described = prices.of(job)
     explanations: tuple[Explanation, ...] = ()

@@ -15,20 +15,38 @@ from vramcast.diagnose.readers.reader import Form, Read, Reader, clause, observe
 from vramcast.diagnose.readers.stream import Passage
 
 _MASKED = re.compile(
-    r"(?P<name>CUBLAS_STATUS_ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED|CUDNN_STATUS_ALLOC_FAILED|CUDNN_STATUS_NOT_INITIALIZED"
+    r"(?P<name>CUBLAS_STATUS_ALLOC_FAILED|CUBLAS_STATUS_NOT_INITIALIZED|CUDNN_STATUS_ALLOC_FAILED"
+    r"|CUDNN_STATUS_NOT_INITIALIZED"
     r"|CUDNN_STATUS_EXECUTION_FAILED|CUDNN_STATUS_INTERNAL_ERROR(?!_)|best cudnn convolution algorithm"
-    r"|CUDNN_STATUS_INTERNAL_ERROR_(?:DEVICE|HOST)_ALLOCATION_FAILED|CUSOLVER_STATUS_ALLOC_FAILED|CUSPARSE_STATUS_ALLOC_FAILED"
-    r"|CUFFT_ALLOC_FAILED|HIPBLAS_STATUS_ALLOC_FAILED|ROCBLAS_STATUS_MEMORY_ERROR|Create cu\w+ handle failed)",
+    r"|(?:unable to find a valid|no valid) cuDNN algorithm|GET was unable to find an engine to execute "
+    r"this computation"
+    r"|CUDNN_STATUS_INTERNAL_ERROR_(?:DEVICE|HOST)_ALLOCATION_FAILED|CUSOLVER_STATUS_ALLOC_FAILED"
+    r"|CUSPARSE_STATUS_ALLOC_FAILED"
+    r"|CUFFT_ALLOC_FAILED|CURAND_STATUS_ALLOCATION_FAILED|HIPBLAS_STATUS_ALLOC_FAILED"
+    r"|ROCBLAS_STATUS_MEMORY_ERROR|Create cu\w+ handle failed)",
     re.IGNORECASE,
 )
 _RUNTIME = re.compile(
     r"(?:cuda|hip)[\w ]{0,40}?(?:error|failed)[^\n]{0,160}?out of memory|THCudaCheck FAIL[^\n]{0,300}?out of memory"
+    # Caffe compares with cudaSuccess, Paddle the other way round; Caffe's and mistral.rs's allocators name the device.
+    r"|cudaSuccess[^\n]{0,80}?out of memory|Out of memory: failed to allocate \d{1,18} bytes on device"
     r"|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|hip_?Error_?OutOfMemory|Error out of memory at line"
     # 1002 was hipErrorMemoryAllocation before HIP's errors had names.
     r"|failed to allocate [^\n]{1,60}? from device: hipError_t\(1002\)"
-    r"|cuMemCreate.{0,60}out of memory|RMM.{0,40}out_of_memory|ggml_backend_cuda.{0,80}out of memory",
+    r"|cuMem\w{3,20}.{0,60}out of memory|RMM.{0,40}out_of_memory|ggml_backend_cuda.{0,80}out of memory",
     re.IGNORECASE,
 )
+# Darknet, Caffe, Paddle, ggml, candle and vLLM's own allocator have no other words for a full card.
+_OTHER_RUNTIME = re.compile(
+    r"CUDA Error: out of memory|cudaSuccess|ggml_|cumem|DriverError|: failed to allocate \d+ bytes on "
+    r"device|cudaMalloc failed|CUDA failed with error|cuMemAlloc"
+)
+OTHER_RUNTIME = "other runtime"
+# torch up to 1.0 says no more than this when its own allocator finds the card full; later ones say that some call into
+# CUDA found it full, and how to find out which.
+BARE = "bare"
+_BARE = re.compile(r"CUDA error: out of memory\W{0,4}$")
+_LATER = re.compile(r"CUDA kernel errors might|CUDA_LAUNCH_BLOCKING|TORCH_USE_CUDA_DSA")
 _THC = re.compile(r"THCudaCheck|/THC/|cuda runtime error \(2\)")
 _PINNED = re.compile(r"HostAlloc|MallocHost|pinned memory", re.IGNORECASE)
 _ON_DEVICE = re.compile(
@@ -54,7 +72,8 @@ def device_of(text: str, name: str) -> str:
 
 
 def read_masked(passage: Passage) -> Iterator[Read]:
-    """cuBLAS and cuDNN cannot make their handles or workspaces when the card is full, and say so in their own words."""
+    """cuBLAS and cuDNN cannot make their handles or workspaces when the card is full, and say so in "
+    "their own words."""
     match = _MASKED.search(passage.text())
     if match:
         yield _failure(passage, kind="masked_oom", marks=(match["name"].upper(),))
@@ -79,6 +98,10 @@ def read_runtime(passage: Passage) -> Iterator[Read]:
     text = passage.text()
     if not _RUNTIME.search(text) or _NCCL.search(text) or _PINNED.search(text):
         return
+    if (
+        "memory. Tried to allocate" in text
+    ):  # then it is PyTorch's own message in somebody's brackets
+        return
     size = _CUDA_SIZE.search(text)
     requested = (
         (
@@ -91,7 +114,14 @@ def read_runtime(passage: Passage) -> Iterator[Read]:
     )
     # Up to torch 0.4 this is how its own allocator says that the card is full.
     kind = "torch_cuda_oom_truncated" if _THC.search(text) else "cuda_runtime_oom"
-    yield _failure(passage, kind=kind, requested_bytes=requested, place=device_of(text, "cuda"))
+    marks = (OTHER_RUNTIME,) if _OTHER_RUNTIME.search(text) else _bare(text, passage)
+    place = device_of(text, "cuda")
+    yield _failure(passage, kind=kind, requested_bytes=requested, place=place, marks=marks)
+
+
+def _bare(text: str, passage: Passage) -> tuple[str, ...]:
+    is_later = any(_LATER.search(line.raw) for line in passage.following(4))
+    return (BARE,) if _BARE.search(text) and not is_later else ()
 
 
 _METAL = re.compile(
@@ -268,7 +298,45 @@ MLX_REFUSED = Form(
     needs=("requested_bytes",),
 )
 
+ALLOCATOR_WARNING = Form(
+    kind="torch_cuda_oom_warning",
+    words=("oom on device",),
+    moment=Moment.FAILURE,
+    device=r"OOM on device (\d{1,3})",
+    span=2,
+    clauses=(
+        clause("requested_bytes", r"while trying to allocate {n}(?:\s*bytes|$)", "B"),
+        clause("requested_bytes", r"while trying to allocate {q}"),
+        clause("free_bytes", r"free: {n}", "B"),
+        clause("capacity_bytes", r"total: {n}", "B"),
+    ),
+    needs=("requested_bytes",),
+)
+_DISPATCHED = re.compile(
+    r"modules are dispatched on the CPU or the disk|You can't move a model that has some modules offloaded"
+    r"|some parameters are on the meta device because they were offloaded"
+    r"|had weights offloaded to the disk",
+    re.IGNORECASE,
+)
+
+
+def read_dispatched(passage: Passage) -> Iterator[Read]:
+    """accelerate found no room for all weights on the cards that it may use."""
+    if _DISPATCHED.search(passage.text()):
+        yield _failure(passage, kind="weights_offloaded")
+
+
 READERS = (
+    ALLOCATOR_WARNING.reader(),
+    Reader(
+        words=(
+            "dispatched on the cpu",
+            "were offloaded",
+            "weights offloaded",
+            "modules offloaded",
+        ),
+        read=read_dispatched,
+    ),
     Reader(
         words=(
             "_alloc_failed",
@@ -279,6 +347,8 @@ READERS = (
             "_execution_failed",
             "_internal_error",
             "best cudnn",
+            "cudnn algorithm",
+            "find an engine",
         ),
         read=read_masked,
     ),

@@ -18,28 +18,33 @@ from typing import BinaryIO
 from vramcast.diagnose.observation import Observation
 from vramcast.diagnose.readers import cuda_libraries as library
 from vramcast.diagnose.readers import framework_logs as logs
-from vramcast.diagnose.readers import host, torch_oom, xla
+from vramcast.diagnose.readers import host, killed, torch_oom, xla
 from vramcast.diagnose.readers import nvidia_smi as smi
 from vramcast.diagnose.readers import other_runtimes as runtimes
 from vramcast.diagnose.readers import torch_tables as tables
+from vramcast.diagnose.readers.frames import Frame, frames_of
 from vramcast.diagnose.readers.reader import Read, Reader
 from vramcast.diagnose.readers.stream import (
-    LINES_BEFORE,
     SAMPLED_CHUNKS,
+    Head,
     Line,
     Passage,
+    Readable,
     Vocabulary,
     clean,
     hits,
     without_prefix,
 )
+from vramcast.diagnose.readers.told import told_failure
 
 READERS: tuple[Reader, ...] = (
     torch_oom.READER,
+    torch_oom.NAME_READER,
     *library.READERS,
     *runtimes.READERS,
     *xla.READERS,
     *host.READERS,
+    *killed.READERS,
     *tables.READERS,
     *smi.READERS,
     *logs.READERS,
@@ -58,7 +63,7 @@ GATES = (
     "cache",
     "vram",
     "/shm/",
-    "</torch",
+    "/torch_",
     "gb_free",
     "limit:",
     "segments",
@@ -90,7 +95,61 @@ GATES = (
     "_gib",
     "_in_bytes",
     "内存",
-    *host.KILLED_ABROAD,
+    "out_of_dev",
+    "error_out_of",
+    "cl_out_of",
+    "allocation_f",
+    "reached zero",
+    "out of resource",
+    "shared data",
+    "too many resou",
+    "misaligned",
+    "no space left",
+    "quota exc",
+    "outofdevice",
+    "kernel ",
+    "memlimit",
+    "pbs: job",
+    "oom on dev",
+    "dispatched",
+    "offloaded",
+    "cudnn algo",
+    "an engine",
+    "ancdata",
+    "open files",
+    "errno ",
+    "emfile",
+    "os error",
+    "paging f",
+    "页面文件",
+    "exited unex",
+    "sighup",
+    "sigbus",
+    "sigterm",
+    "sigint",
+    "got signal",
+    "death signal",
+    "keyboardint",
+    "due to ",
+    "returncode",
+    "crashed",
+    "abruptly",
+    "oom killer",
+    "signal: ",
+    "退出",
+    "可用的",
+    "崩溃",
+    "cudasuccess",
+    "isn't enough",
+    "segmentation f",
+    "sigsegv",
+    "sigabrt",
+    "sigill",
+    "core dumped",
+    "illegal instr",
+    "段错误",
+    "段錯誤",
+    *killed.KILLED_ABROAD,
 )
 # word → the readers that asked for it, in their order.
 _ASKED = {
@@ -100,24 +159,18 @@ KEPT_PER_KIND = 32
 # A reader that has read so many observations, or been given so much text, is asked about every 64th line only.
 FLOOD_READS = 4_000
 FLOOD_CHARS = 8_000_000
-FLOOD_CHARS_TOGETHER = 24_000_000  # given to all readers: then the same holds for each of them
+# Given to all readers: then the same holds for each that is asked often.
+FLOOD_CHARS_TOGETHER = 24_000_000
+# A reader that was given no more is always asked: what it knows is rare in this log.
+RARE_CHARS = 50_000
 FLOOD_STRIDE = 64
 ASKING_CHARS = 150  # asking costs about as much as reading so many characters
 # After so much text with any word in it, the words of flooded readers are looked for in a sample of the chunks.
 THINNING_CHARS = 8_000_000
-MAX_FRAMES = 8
+MAX_HEAD_LINES, MAX_SURROUNDING_CHARS = 400, 1000
 MAX_LOOKS = 8  # failures whose surroundings are searched for a traceback
 MAX_CONTEXT_LINES, MAX_LINES_BELOW, MAX_CONTEXT_CHARS = 16, 4, 400
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
-    """One frame of a Python traceback: where, and the source line if it was printed."""
-
-    function: str
-    file: str
-    line: int
-    source: str = ""
+LINES_SEARCHED_BELOW = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +182,7 @@ class Reading:
     ] = ()  # the last lines before it (or the first below), for pastes without frames
     omitted: tuple[tuple[str, int], ...] = ()  # kind → observations read but not kept
     progress: int | None = None  # how many steps the last counter beside the first failure showed
+    surroundings: tuple[str, ...] = ()  # the first lines of the text, and those around the failure
 
 
 def read_text(text: str) -> Reading:
@@ -137,16 +191,28 @@ def read_text(text: str) -> Reading:
 
 def read_stream(stream: BinaryIO) -> Reading:
     """One pass over the stream; what surrounds the first failure is read with it."""
-    scan = _Scan(stream)
+    head = Head(stream)
+    scan = _Scan(head)
     kept: dict[str, _Kept] = {}
     failure = _FirstFailure()
     for passage, observation in scan.observations():
         if observation.is_failure():
             failure.consider(passage)
         kept.setdefault(observation.kind, _Kept()).add(observation)
+    if failure.passage is None and head.is_whole():
+        warned = any(
+            xla.NOT_A_FAILURE in item.marks for group in kept.values() for item in group.chosen()
+        )
+        for passage, observation in () if warned else told_failure(head.lines()):
+            failure.consider(passage)
+            kept.setdefault(observation.kind, _Kept()).add(observation)
     chosen = [item for group in kept.values() for item in group.chosen()]
     chosen.sort(key=lambda item: item.line)
-    reading = Reading(observations=tuple(chosen), omitted=tuple(_omitted(kept, scan.passed_over)))
+    reading = Reading(
+        observations=tuple(chosen),
+        omitted=tuple(_omitted(kept, scan.passed_over)),
+        surroundings=_surroundings(head, failure.passage),
+    )
     if failure.passage is None:
         return reading
     return replace(
@@ -155,6 +221,14 @@ def read_stream(stream: BinaryIO) -> Reading:
         context=_context_of(failure.passage),
         progress=progress_of(failure.passage),
     )
+
+
+def _surroundings(head: Head, failure: Passage | None) -> tuple[str, ...]:
+    """Where a log says what was started, and where it says what failed; each line once."""
+    around = () if failure is None else (*failure.before, failure.line, *failure.after)
+    near = [_plain(line.raw[:MAX_SURROUNDING_CHARS]) for line in around]
+    first = [_plain(line[:MAX_SURROUNDING_CHARS]) for line in head.lines()[:MAX_HEAD_LINES]]
+    return tuple(line for line in dict.fromkeys((*first, *near)) if line)
 
 
 def _omitted(kept: dict[str, _Kept], passed_over: Counter[str]) -> Iterator[tuple[str, int]]:
@@ -167,8 +241,20 @@ def _omitted(kept: dict[str, _Kept], passed_over: Counter[str]) -> Iterator[tupl
 
 def _context_of(failure: Passage) -> tuple[str, ...]:
     """The last lines before a failure and its own; the first after it where a paste quotes the message first."""
-    around = failure.before[-MAX_CONTEXT_LINES:] or failure.after[:MAX_LINES_BELOW]
-    return tuple(clean(line.raw)[:MAX_CONTEXT_CHARS] for line in (*around, failure.line))
+    before, after = (
+        [line for line in lines if without_prefix(clean(line.raw))]
+        for lines in (failure.before, failure.after[:LINES_SEARCHED_BELOW])
+    )
+    # A listing below the message is read as frames: of its lines only one failed.
+    below = [] if frames_of(failure) else after[:MAX_LINES_BELOW]
+    around = before[-MAX_CONTEXT_LINES:] or below
+    return tuple(_plain(line.raw)[:MAX_CONTEXT_CHARS] for line in (*around, failure.line))
+
+
+def _plain(raw: str) -> str:
+    """A line without what loggers put before it; a worker's name in brackets says who wrote it, and stays."""
+    text = clean(raw)
+    return text if text.startswith("(") else without_prefix(text)
 
 
 @dataclass(slots=True)
@@ -194,7 +280,7 @@ def _readers_of(words: frozenset[str]) -> tuple[int, ...]:
 class _Scan:
     """One pass over a stream. Of a flood of lines that wake one reader, only every so many are read."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: Readable) -> None:
         self._stream = stream
         self._vocabulary = Vocabulary(WORDS, GATES)
         self._budgets = [_Budget() for _ in READERS]
@@ -232,7 +318,8 @@ class _Scan:
         return True
 
     def _is_flooded(self, budget: _Budget) -> bool:
-        return budget.is_spent() or self._given_chars >= FLOOD_CHARS_TOGETHER
+        is_much_together = self._given_chars >= FLOOD_CHARS_TOGETHER
+        return budget.is_spent() or (is_much_together and budget.chars >= RARE_CHARS)
 
     def _stride(self) -> int:
         """Grows with what was given, so that a log of any size takes little more than a large one."""
@@ -343,77 +430,18 @@ _PROGRESS = re.compile(
     re.I,
 )
 _NOT_STEPS = re.compile(
-    r"load|shard|download|map\b|token|cach|fetch|extract|convert|compil", re.IGNORECASE
+    r"load|shard|download|map\b|token|cach|fetch|extract|convert|compil|slurm|srun|cgroup",
+    re.IGNORECASE,
 )
 _LINES_AFTER_FAILURE = 3
 
 
 def progress_of(passage: Passage) -> int | None:
-    """Steps done before the failure, by the last counter printed above it, or just below where bars are drawn late."""
+    """Steps done before the failure, by the last counter printed above it, or just below where bars "
+    "are drawn late."""
     above = (*passage.before[-MAX_CONTEXT_LINES:], passage.line)
     for line in (*reversed(above), *passage.after[:_LINES_AFTER_FAILURE]):
         text = clean(line.raw)[:MAX_CONTEXT_CHARS]
         if not _NOT_STEPS.search(text) and (match := _PROGRESS.search(text)) is not None:
             return int(next(filter(None, match.groups())))
     return None
-
-
-# Python's own traceback, rich's, IPython's, pytest's.
-_FRAMES = (
-    re.compile(r'File "([^"]{1,400})", line (\d{1,9}), in ([\w<>.]{1,120})'),
-    re.compile(r"^(/?[\w./\\~-]{1,300}\.py):(\d{1,9}) in ([\w<>.]{1,120})"),
-    re.compile(r"^File ([\w./\\~<>-]{1,300}):(\d{1,9}), in ([\w<>.]{1,120})"),
-    re.compile(r"^([\w./\\~-]{1,300}\.py):(\d{1,9}): in ([\w<>.]{1,120})"),
-)
-# Older IPython and Colab name no line; it stands before the source: `---> 88     result = ...`.
-_CELL_FRAME = re.compile(r"^\[?([\w./\\~<>-]{1,300})(?:\]\(\S{1,80}\))? in ([\w<>.]{1,120})\(")
-_ARROW = re.compile(r"^-{1,6}> (\d{1,9}) ?(.{0,200})")
-# A virtual GPU raises below the line that asked; its own frames say nothing about the job.
-_VIRTUAL = re.compile(r"[/\\]vramcast[/\\]virtual[/\\]")
-_UNDERLINE = re.compile(r"^[\^~ ]*$")
-
-
-def frames_of(passage: Passage) -> tuple[Frame, ...]:
-    """The frames printed just before a failure, the innermost last; some loggers print the message first."""
-    frames = _frames((*passage.before, passage.line))
-    follows = any("Traceback" in line.raw for line in passage.after[:3])
-    return frames if frames or not follows else _frames(passage.after[:LINES_BEFORE])
-
-
-def _frames(lines: Iterable[Line]) -> tuple[Frame, ...]:
-    """Frames in the order in which they were printed, each with the source line that follows it."""
-    frames: list[Frame] = []
-    pending = ""  # the first half of a frame that a terminal wrapped
-    for line in lines:
-        text = without_prefix(clean(line.raw))
-        match = _frame_in(text) or (_frame_in(pending + text) if pending else None)
-        pending = text if 'File "' in text and match is None else ""
-        if match is not None:
-            frames.append(
-                Frame(file=match.group(1), line=int(match.group(2)), function=match.group(3))
-            )
-        elif (cell := _CELL_FRAME.match(text)) is not None:
-            frames.append(Frame(file=cell.group(1), line=0, function=cell.group(2)))
-        elif frames:
-            frames[-1] = _with_source(frames[-1], text, is_half_a_frame=bool(pending))
-    return _innermost_of_job(frames)
-
-
-def _with_source(frame: Frame, text: str, *, is_half_a_frame: bool) -> Frame:
-    """The frame with a source line: one that an arrow marks, else the first that is no underline."""
-    arrow = _ARROW.match(text)
-    if arrow is not None:
-        return replace(frame, line=int(arrow.group(1)), source=arrow.group(2).strip())
-    if frame.source or is_half_a_frame or _UNDERLINE.match(text):
-        return frame
-    return replace(frame, source=text[:200])
-
-
-def _innermost_of_job(frames: list[Frame]) -> tuple[Frame, ...]:
-    """The last frames, without the virtual GPU's own."""
-    own = [frame for frame in frames if not _VIRTUAL.search(frame.file)]
-    return tuple(own[-MAX_FRAMES:])
-
-
-def _frame_in(text: str) -> re.Match[str] | None:
-    return next((match for pattern in _FRAMES if (match := pattern.search(text))), None)

@@ -22,7 +22,8 @@ _CARD = re.compile(
     r"^\|?\s*(\d{1,3})\s+([A-Z][\w .-]{2,40}?)\s{0,20}(?:On|Off|WDDM|TCC|MCDM|\.\.\.)?\s*\|"
 )
 _PROCESS = re.compile(
-    r"^\|?\s*(?P<gpu>\d{1,3})\s+(?:(?:N/A|\d{1,3})\s+(?:N/A|\d{1,3})\s+)?(?P<pid>\d{1,10})\s+(?P<type>C\+G|C|G|M\+C)\s+"
+    r"^\|?\s*(?P<gpu>\d{1,3})\s+(?:(?:N/A|\d{1,3})\s+(?:N/A"
+    r"|\d{1,3})\s+)?(?P<pid>\d{1,10})\s+(?P<type>C\+G|C|G|M\+C)\s+"
     r"(?P<name>\S.{0,80}?)\s+(?P<size>\d{1,9}MiB|N/A)\s*\|?\s*$"
 )
 # A row of a table, or of nvidia-top; the second row of a MIG device begins with an empty cell and is about BAR1.
@@ -247,6 +248,7 @@ def read_gpustat(passage: Passage) -> Iterator[Read]:
         used_bytes=_size(match.group(3)),
         capacity_bytes=_size(match.group(4)),
         other_processes=processes or None,
+        marks=(NOBODY_LISTED,) if "(null)" in text[match.end() :] else (),
         notes=("mb_is_mib",),
     )
     yield Read(observation=observation, last_line=passage.line.number)

@@ -76,7 +76,150 @@ MINDSPORE = Form(
     needs=("requested_bytes",),
 )
 
+_MINDSPORE = re.compile(
+    r"Device\(id:\d{1,3}\) memory isn't enough|Out of Memory!{1,3} Request memory size:? ?(\d{1,18})B?"
+    r"|Malloc for kernel (?:in|out)put failed, Memory isn't enough",
+    re.IGNORECASE,
+)
+
+
+def read_mindspore(passage: Passage) -> Iterator[Read]:
+    """MindSpore on GPU and Ascend; only some versions print a size."""
+    match = _MINDSPORE.search(passage.text())
+    if match is not None:
+        requested = int(match.group(1)) if match.group(1) else None
+        yield _failure(passage, kind="mindspore_oom", place="npu", requested_bytes=requested)
+
+
+CUPY = Form(
+    kind="allocation_refused",
+    words=("out of memory allocating",),
+    moment=Moment.FAILURE,
+    clauses=(
+        clause("requested_bytes", r"Out of memory allocating {n} bytes", "B"),
+        clause("allocated_bytes", r"allocated so far: {n} bytes", "B"),
+    ),
+    needs=("requested_bytes", "allocated_bytes"),  # XLA begins with the same words
+)
+JULIA = Form(
+    kind="allocation_refused",
+    words=("out of gpu memory",),
+    moment=Moment.FAILURE,
+    clauses=(clause("requested_bytes", r"Out of GPU memory trying to allocate {q}"),),
+    needs=("requested_bytes",),
+)
+TENSORRT = Form(
+    kind="allocation_refused",
+    words=("requested amount of gpu memory",),
+    moment=Moment.FAILURE,
+    clauses=(clause("requested_bytes", r"Requested amount of GPU memory \({n} bytes\)", "B"),),
+    needs=("requested_bytes",),
+)
+DIRECTML = Form(
+    kind="allocation_refused",
+    words=("could not allocate tensor",),
+    moment=Moment.FAILURE,
+    clauses=(clause("requested_bytes", r"Could not allocate tensor with {n} bytes", "B"),),
+    needs=("requested_bytes",),
+)
+THEANO = Form(
+    kind="allocation_refused",
+    words=("bytes of device memory",),
+    moment=Moment.FAILURE,
+    clauses=(clause("requested_bytes", r"Error allocating {n} bytes of device memory", "B"),),
+    needs=("requested_bytes",),
+)
+OLLAMA = Form(
+    kind="host_alloc_fail",
+    words=("more system memory",),
+    moment=Moment.FAILURE,
+    place="host",
+    clauses=(
+        clause("requested_bytes", r"requires more system memory \({q}\)"),
+        clause("free_bytes", r"than is available \({q}\)"),
+    ),
+    needs=("requested_bytes",),
+)
+_WITHOUT_SIZE = re.compile(
+    r"OUT_OF_DEVICE_MEMORY|PI_ERROR_OUT_OF_RESOURCES|ErrorOutOfDeviceMemory|CL_MEM_OBJECT_ALLOCATION_FAILURE"
+    r"|CL_OUT_OF_RESOURCES|^Out of memory on device\b",
+    re.IGNORECASE,
+)
+
+
+def read_without_size(passage: Passage) -> Iterator[Read]:
+    """Level Zero, Vulkan, OpenCL and MATLAB refuse in one word."""
+    if _WITHOUT_SIZE.search(passage.text()):
+        yield _failure(passage, kind="allocation_refused", place="cuda")
+
+
+_NO_BATCH = re.compile(r"No executable batch size found, reached zero", re.IGNORECASE)
+
+
+def read_no_batch(passage: Passage) -> Iterator[Read]:
+    """accelerate halved the batch until nothing was left."""
+    if _NO_BATCH.search(passage.text()):
+        yield _failure(passage, kind="no_batch_fits", place="cuda")
+
+
+_NOT_CAPACITY = (
+    (
+        "on-chip memory",
+        r"out of resource: shared memory|uses too much shared data|too many resources "
+        r"requested for launch",
+    ),
+    ("illegal access", r"illegal memory access|Memory access fault by GPU|misaligned address"),
+    ("disk", r"Errno 28\b|No space left on device|Disk quota exceeded"),
+)
+_NOT_CAPACITY_WORDS = tuple(
+    (name, re.compile(pattern, re.IGNORECASE)) for name, pattern in _NOT_CAPACITY
+)
+_SHARED_FILE = re.compile(
+    r"torch_\d|/dev/shm|shared memory (?:object|segment)|unable to (?:write|mmap|resize)"
+)
+
+
+def read_not_capacity(passage: Passage) -> Iterator[Read]:
+    """What sounds like memory and is not the memory of a card or of the host."""
+    text = passage.text()
+    for name, pattern in _NOT_CAPACITY_WORDS:
+        if pattern.search(text) and not _SHARED_FILE.search(text):
+            observation = observe(
+                passage, kind="not_capacity", moment=Moment.FAILURE, place="host", marks=(name,)
+            )
+            yield Read(observation=observation, last_line=passage.line.number)
+            return
+
+
 READERS = (
+    *(form.reader() for form in (CUPY, JULIA, TENSORRT, DIRECTML, THEANO, OLLAMA)),
+    Reader(
+        words=(
+            "out_of_device",
+            "error_out_of_res",
+            "outofdevicememory",
+            "allocation_failure",
+            "cl_out_of",
+            "memory on device",
+        ),
+        read=read_without_size,
+    ),
+    Reader(words=("reached zero",), read=read_no_batch),
+    Reader(
+        words=(
+            "out of resource",
+            "shared data",
+            "too many resources",
+            "illegal memory",
+            "memory access fault",
+            "misaligned addr",
+            "errno 28",
+            "no space left",
+            "quota exceeded",
+        ),
+        read=read_not_capacity,
+    ),
+    Reader(words=("memory isn't enough", "request memory size"), read=read_mindspore),
     PADDLE.reader(),
     MINDSPORE.reader(),
     Reader(words=("of size", "rtmalloc fail"), read=read_of_size),

@@ -24,7 +24,8 @@ MAX_MESSAGES_PER_LINE = 16
 
 # What begins a message. The name of the exception class is not one: it stands before a message that says it again.
 _START = re.compile(
-    r"(?:(?P<backend>cuda|hip|xpu|npu|mps|mlu|hpu|musa|gcu|dcu|privateuseone)(?:backend)?(?:outof(?:the)?memory(?!error)|内存不足))"
+    r"(?:(?P<backend>cuda|hip|xpu|npu|mps|mlu|hpu|musa|gcu|dcu"
+    r"|privateuseone)(?:backend)?(?:outof(?:the)?mem{1,2}ory(?!error)|内存不足))"
     r"|(?P<block>cannotallocatememoryblock)"
     r"|(?P<async>(?:memoryerror:)?allocationondevice(?P<async_device>\d{1,4})?wouldexceedallowedmemory"
     r"|(?:memoryerror|exceptionmessage):allocationondevice)"  # ComfyUI keeps the first words
@@ -63,6 +64,7 @@ _FIELDS: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("requested_bytes", r"tr(?:ied|ying)toallocate{q}"),
         ("requested_bytes", r"requested:{q}"),
         ("capacity_bytes", r"{q}totalcapac"),
+        ("capacity_bytes", r"\((?:gpu|npu|xpu)\d{1,4};{q}t[a-z]{0,12}$"),  # cut off inside the word
         ("capacity_bytes", r"totalcapaci?ty(?:of)?{q}"),
         ("capacity_bytes", r"devicelimit:{q}"),
         ("allocated_bytes", r"{q}alreadyallocated"),
@@ -288,6 +290,10 @@ def _completed(
         fields["unallocated_bytes"], derived = max(0, reserved - allocated), ["unallocated_bytes"]
     if kind == "torch_mps_oom":
         _complete_mps(fields, derived, notes, printed)
+    if (
+        fields.get("process_bytes") == 0
+    ):  # in containers that hide process ids; no process holds nothing
+        fields["process_bytes"] = None
     if any(fields.get(name, 0) is None for name in printed):
         notes.append("nonsense_is_unknown")
     return {**fields, "derived": tuple(derived), "notes": tuple(notes)}
@@ -311,9 +317,44 @@ def _complete_mps(
         notes.append("gb_is_gib")
 
 
+# The exception's name where its message was cut off: a notebook's heading, DataParallel's, ComfyUI's.
+_NAME_ALONE = re.compile(
+    r"^(?:torch\.)?(?:cuda\.)?OutOfMemoryError\s*[:：]?\s*(?:CUDA|HIP)?(?: out(?: of)?)?\s*$"
+    r"|^(?:torch\.)?(?:cuda\.)?OutOfMemoryError:? .{0,80}Traceback \(most recent"
+    r"|Caught (?:torch\.)?(?:cuda\.)?OutOfMemoryError in \w+|CUDA OutOfMemoryError in \w+"
+    r"|(?:^|processing ?!{0,3} ?|Error: )Allocation on device\s*\d{0,3}\s*$"
+)
+LINES_TO_THE_MESSAGE = 120
+
+
+def read_name(passage: Passage) -> Iterator[Read]:
+    """Only the name, unless the message itself follows."""
+    if not _NAME_ALONE.search(without_prefix(passage.text())):
+        return
+    if any(_says_it_again(line) for line in passage.following(LINES_TO_THE_MESSAGE)):
+        return
+    observation = observe(
+        passage,
+        kind="torch_cuda_oom_truncated",
+        moment=Moment.FAILURE,
+        place="cuda",
+        marks=("truncated",),
+    )
+    yield Read(observation=observation, last_line=passage.line.number)
+
+
+def _says_it_again(line: Line) -> bool:
+    text = line.raw.lower()
+    return "out of memory" in text or "outofmemoryerror" in text
+
+
+NAME_READER = Reader(
+    words=("outofmemoryerror", "allocation on device"), read=read_name, is_fallback=True
+)
 READER = Reader(
     words=(
         "out of memory",
+        "out of memmory",
         "out of the memory",
         "memory. tried to",
         "allocation on device",

@@ -190,7 +190,8 @@ def _estimate_figures(text: str) -> list[Figure]:
 
 
 _METRIC = re.compile(
-    r"\b((?:before_init|init|train|eval|test|predict)_mem_(gpu|cpu)(?:_\w{1,20})?)['\"]?\s*[=:|]\s*(-?\d{1,16})\s*(MB)?"
+    r"\b((?:before_init|init|train|eval|test|predict)_mem_(gpu|cpu)(?:_\w{1,20})?)['\"]?\s*[=:"
+    r"|]\s*(-?\d{1,16})\s*(MB)?"
 )
 
 
@@ -240,7 +241,8 @@ def _trainer_peak(found: dict[str, int]) -> int | None:
 
 
 _TRACER = re.compile(
-    r"(GPU|CPU) ((?:Total )?(?:Peak )?Memory (?:before entering|consumed at the end of|consumed during) the (\w{1,12})"
+    r"(GPU|CPU) ((?:Total )?(?:Peak )?Memory (?:before entering|consumed at the end of|consumed during) "
+    r"the (\w{1,12})"
     r"(?: \([\w-]{1,12}\))?)\s*:\s*(-?\d{1,12})(?: ?(GB))?"
 )
 

@@ -182,7 +182,7 @@ _BFC = re.compile(
     re.IGNORECASE,
 )
 _BFC_STATS = re.compile(r"^(?:.*\] )?(Limit|InUse|MaxInUse|MaxAllocSize|NumAllocs):\s+(\d{1,18})")
-_NOT_A_FAILURE = "not a failure"
+NOT_A_FAILURE = "not a failure"
 
 
 def read_bfc(passage: Passage) -> Iterator[Read]:
@@ -192,7 +192,7 @@ def read_bfc(passage: Passage) -> Iterator[Read]:
     if match is None:
         return
     following = " ".join(line.clean() for line in passage.lines(3))
-    harmless = _NOT_A_FAILURE in following
+    harmless = NOT_A_FAILURE in following
     size = to_bytes(match.group(1), match.group(2), binary=True)
     figures = (Figure(label="rounded to", value=int(match.group(3))),) if match.group(3) else ()
     observation = observe(
@@ -202,7 +202,7 @@ def read_bfc(passage: Passage) -> Iterator[Read]:
         place=_tf_place(text),
         requested_bytes=size,
         figures=figures,
-        marks=(_NOT_A_FAILURE,) if harmless else (),
+        marks=(NOT_A_FAILURE,) if harmless else (),
     )
     yield Read(observation=observation, last_line=passage.line.number)
 

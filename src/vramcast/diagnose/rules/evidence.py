@@ -17,7 +17,8 @@ from vramcast.allocator.constants import (
     SMALL_SEGMENT_BYTES,
 )
 from vramcast.diagnose.observation import Observation, cached_bytes
-from vramcast.diagnose.readers.log import Frame, Reading
+from vramcast.diagnose.readers.frames import Frame
+from vramcast.diagnose.readers.log import Reading
 from vramcast.diagnose.rules.findings import limit_bytes
 from vramcast.diagnose.rules.processes import process_bytes
 from vramcast.ledger import (
@@ -37,7 +38,13 @@ from vramcast.ledger import (
 )
 
 # Failures in which the driver of a CUDA or ROCm device refused memory to PyTorch's allocator.
-REFUSALS = ("torch_cuda_oom", "torch_hip_oom", "torch_cudamallocasync_oom", "snapshot_oom")
+REFUSALS = (
+    "torch_cuda_oom",
+    "torch_hip_oom",
+    "torch_cudamallocasync_oom",
+    "snapshot_oom",
+    "gpu_told",
+)
 FORWARDS = (FORWARD, LOSS, NEXT_FORWARD, NEXT_LOSS)
 BACKWARDS = (BACKWARD, NEXT_BACKWARD)
 STEPS = (STEP, NEXT_STEP)

@@ -101,6 +101,16 @@ def one_large_tensor(oom: Observation) -> Finding | None:
     )
 
 
+def half_the_card(oom: Observation) -> Finding | None:
+    """A single request for half of the card or more decides alone, whatever else is there."""
+    limit, requested = limit_bytes(oom), oom.requested_bytes
+    if limit is None or requested is None or not _is_one_tensor(oom):
+        return None
+    if not requested <= limit <= 2 * requested:
+        return None
+    return fact("half_the_card", requested_bytes=requested, limit_bytes=limit)
+
+
 def as_much_again(oom: Observation) -> Finding | None:
     """One request as large as everything this process already holds: a second copy of it."""
     requested = oom.requested_bytes
@@ -117,6 +127,24 @@ def _equals_what_is_held(requested_bytes: int, oom: Observation) -> bool:
         return False
     context_bytes = process - requested_bytes
     return 0 <= context_bytes <= BARE_CONTEXT_MAX_BYTES
+
+
+# A flat copy is large, and next to it little but its like is allocated before the first forward pass.
+FLAT_COPY_MIN_BYTES, MOST_STATES, MOST_REST = 2 * GiB, 2, 0.03
+
+
+def flat_copy(oom: Observation) -> Finding | None:
+    """One request R of 4 bytes per parameter, where 16-bit weights (R/2) and a whole number of such copies are there:
+    DeepSpeed and Megatron make the master weights and each optimizer state in one piece."""
+    requested, allocated = oom.requested_bytes, oom.allocated_bytes
+    if requested is None or allocated is None or requested < FLAT_COPY_MIN_BYTES:
+        return None
+    copies = (allocated - requested // 2) // requested
+    rest = allocated - requested // 2 - copies * requested
+    if not 0 <= copies <= MOST_STATES or rest > allocated * MOST_REST:
+        return None
+    billions = f"{requested / 4e9:.2f}"
+    return fact("flat_copy", requested_bytes=requested, billions=billions, copies=int(copies))
 
 
 def capped(oom: Observation) -> Finding | None:
@@ -220,6 +248,19 @@ def held_outside_pytorch(oom: Observation) -> Finding | None:
     )
 
 
+def small_card_shared(oom: Observation) -> Finding | None:
+    """A quarter of a card is outside PyTorch, and no more than a context, a desktop and small programs explain."""
+    total, free, reserved = oom.capacity_bytes, oom.free_bytes, oom.reserved_bytes
+    if total is None or free is None or reserved is None or not _has_own_memory(oom):
+        return None
+    if process_bytes(oom) is not None:  # then it is known whose it is
+        return None
+    rest = total - free - reserved
+    if rest * 4 < total or rest > BARE_CONTEXT_MAX_BYTES:
+        return None
+    return fact("small_card_shared", rest_bytes=rest, capacity_bytes=total)
+
+
 def _has_own_memory(oom: Observation) -> bool:
     """Integrated devices share the memory of the host: what is not free there may belong to anybody."""
     return (oom.place or "").startswith(("cuda", "npu", "mlu", "musa"))
@@ -241,7 +282,17 @@ def fragmentation(oom: Observation) -> Finding | None:
     if unallocated < requested:
         return None
     rule = "fragmentation" if _is_large_share(unallocated, oom) else "crumbs"
+    if rule == "fragmentation" and is_before_settings(oom):
+        rule = "fragmentation_of_old" if unallocated * 4 >= (oom.reserved_bytes or 0) else "crumbs"
     return fact(rule, unallocated_bytes=unallocated, requested_bytes=requested)
+
+
+def is_before_settings(oom: Observation) -> bool:
+    """Torch before 1.10: nothing could be set against pieces, the message advises nothing, and a larger cache was
+    usual."""
+    if not oom.kind.endswith("legacy_cached"):
+        return False
+    return not any(mark.startswith("hint ") for mark in oom.marks)
 
 
 def _is_large_share(unallocated_bytes: int, oom: Observation) -> bool:
@@ -423,7 +474,9 @@ DEVICE_RULES = (
     request_larger_than_any_card,
     absurd_request,
     one_large_tensor,
+    half_the_card,
     as_much_again,
+    flat_copy,
     capped,
     spilled,
     block_limit,
@@ -434,6 +487,7 @@ DEVICE_RULES = (
     other_processes,
     unlisted_processes,
     held_outside_pytorch,
+    small_card_shared,
     shared_card,
     fragmentation,
     large_cache,

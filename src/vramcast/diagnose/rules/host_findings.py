@@ -8,27 +8,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vramcast.diagnose.observation import Observation, ProcessUse
+from vramcast.diagnose.readers.cuda_libraries import BARE, OTHER_RUNTIME
 from vramcast.diagnose.readers.host import (
+    ARRAY,
     FILE_GONE,
     NO_HOST_MEMORY,
+    NOT_OPENED,
     OPEN_FILES,
+    PAGE_FILE,
     SHM_BUS_ERROR,
     SHM_FULL,
 )
+from vramcast.diagnose.readers.killed import BY_CGROUP, WHOLE_MACHINE, WORKER
 from vramcast.diagnose.readers.nvidia_smi import NOBODY_LISTED
-from vramcast.diagnose.readers.xla import OUTSIDE_POOL
+from vramcast.diagnose.readers.xla import NOT_A_FAILURE, OUTSIDE_POOL
 from vramcast.diagnose.rules.findings import Finding, fact
 from vramcast.diagnose.rules.processes import BARE_CONTEXT_MAX_BYTES
+from vramcast.units import MiB
 
 
 def killed(observation: Observation) -> Finding | None:
     """SIGKILL without a message comes from the host: CUDA raises an exception, it does not kill."""
     if observation.kind != "host_oom_kill":
         return None
-    if "memcg" in observation.marks:
+    if BY_CGROUP in observation.marks:
         return fact("killed_by_limit")
-    if "whole machine" in observation.marks:
+    if WHOLE_MACHINE in observation.marks:
         return fact("killed_by_machine")
+    if WORKER in observation.marks:
+        return fact("killed_worker")
     return fact("killed")
 
 
@@ -47,12 +55,72 @@ def host_limit(observation: Observation) -> Finding | None:
     return fact("host_limit", used_bytes=observation.used_bytes, limit_bytes=limit)
 
 
+SMALL_BYTES = 64 * MiB  # no machine lacks so little: it was full before
+
+
 def host_allocation(observation: Observation) -> Finding | None:
+    if observation.kind == "host_told":
+        return fact("host_told")
     if observation.kind != "host_alloc_fail":
         return None
+    if PAGE_FILE in observation.marks:
+        return fact("page_file")
     if observation.requested_bytes is None:
         return fact("host_allocation_unknown")
-    return fact("host_allocation", requested_bytes=observation.requested_bytes)
+    rule = "array_allocation" if ARRAY in observation.marks else "host_allocation"
+    if observation.requested_bytes < SMALL_BYTES:
+        rule = "small_allocation"
+    return fact(rule, requested_bytes=observation.requested_bytes)
+
+
+def ended(observation: Observation) -> Finding | None:
+    """A signal from outside: a closed terminal, a person, a scheduler."""
+    if observation.kind != "ended":
+        return None
+    return fact("ended", signal=observation.marks[0])
+
+
+def crashed(observation: Observation) -> Finding | None:
+    """Native code that crashed; memory that runs out raises an error or ends in SIGKILL."""
+    if observation.kind != "crashed":
+        return None
+    return fact("crashed", signal=observation.marks[0])
+
+
+def open_files(observation: Observation) -> Finding | None:
+    return fact("open_files") if observation.kind == "files" else None
+
+
+def worker_gone(observation: Observation) -> Finding | None:
+    """A DataLoader worker that ended without saying why."""
+    return fact("worker_gone") if observation.kind == "worker_gone" else None
+
+
+def kernel_gone(observation: Observation) -> Finding | None:
+    return fact("kernel_gone") if observation.kind == "kernel_gone" else None
+
+
+def no_batch_fits(observation: Observation) -> Finding | None:
+    return fact("no_batch_fits") if observation.kind == "no_batch_fits" else None
+
+
+_NOT_CAPACITY = {
+    "on-chip memory": "on_chip_memory",
+    "illegal access": "illegal_access",
+    "disk": "disk_full",
+}
+
+
+def not_capacity(observation: Observation) -> Finding | None:
+    """What sounds like memory and is not the memory of a card or of the host."""
+    if observation.kind != "not_capacity":
+        return None
+    return fact(_NOT_CAPACITY[observation.marks[0]])
+
+
+def weights_offloaded(observation: Observation) -> Finding | None:
+    """accelerate put part of the weights elsewhere, because the cards have no room for all of them."""
+    return fact("weights_offloaded") if observation.kind == "weights_offloaded" else None
 
 
 # Reasons why a shared file is refused that have nothing to do with the size of /dev/shm.
@@ -69,6 +137,8 @@ def shared_memory(observation: Observation) -> Finding | None:
         return None
     is_about_size = SHM_FULL in observation.marks or SHM_BUS_ERROR in observation.marks
     others = [rule for reason, rule in _OTHER_REASONS.items() if reason in observation.marks]
+    if not is_about_size and not others and NOT_OPENED in observation.marks:
+        return fact("shared_file_not_opened")
     if is_about_size or not others:
         return fact("shared_memory")
     return fact(others[0])
@@ -86,11 +156,14 @@ def masked(observation: Observation) -> Finding | None:
 
 
 def runtime_error(observation: Observation) -> Finding | None:
-    return fact("runtime_error") if observation.kind == "cuda_runtime_oom" else None
+    """PyTorch's own allocator says more than this: another library, or the context itself, found no room."""
+    if observation.kind != "cuda_runtime_oom" or OTHER_RUNTIME in observation.marks:
+        return None
+    return fact("runtime_error_bare" if BARE in observation.marks else "runtime_error")
 
 
 def not_a_failure(observation: Observation) -> Finding | None:
-    return fact("not_a_failure") if "not a failure" in observation.marks else None
+    return fact("not_a_failure") if NOT_A_FAILURE in observation.marks else None
 
 
 def compile_time(observation: Observation) -> Finding | None:
@@ -127,6 +200,8 @@ def vllm_no_room(observation: Observation) -> Finding | None:
         return None
     if not observation.is_failure() or observation.free_bytes is not None:
         return None
+    if observation.figure("dummy requests") is not None:
+        return fact("vllm_warm_up")
     return fact("vllm_no_room")
 
 
@@ -196,8 +271,24 @@ def outside_jax_pool(observation: Observation) -> Finding | None:
     return fact("outside_jax_pool") if OUTSIDE_POOL in observation.marks else None
 
 
+# What nvidia-smi prints in place of a name that it can no longer ask for.
+_NAMELESS = ("unknown error", "[not found]")
+
+
+def dead_process(observation: Observation) -> Finding | None:
+    """A process that has ended and whose memory was not released."""
+    dead = [
+        use for use in observation.other_processes or () if use.name.strip().lower() in _NAMELESS
+    ]
+    if not dead:
+        return None
+    pids = ", ".join(str(use.pid) for use in dead[:8])
+    return fact("dead_process", pids=pids, total_bytes=sum(use.nbytes or 0 for use in dead))
+
+
 def nobody_listed(observation: Observation) -> Finding | None:
-    """nvidia-smi shows memory in use but no process: one it cannot see, or a dead one whose memory was not released."""
+    """nvidia-smi shows memory in use but no process: one it cannot see, or a dead one whose memory was "
+    "not released."""
     if NOBODY_LISTED not in observation.marks or observation.place is None:
         return None
     used = observation.used_bytes or 0
@@ -213,6 +304,14 @@ OBSERVATION_RULES = (
     host_limit,
     host_allocation,
     shared_memory,
+    open_files,
+    worker_gone,
+    ended,
+    crashed,
+    weights_offloaded,
+    kernel_gone,
+    no_batch_fits,
+    not_capacity,
     masked,
     runtime_error,
     not_a_failure,
@@ -227,5 +326,6 @@ OBSERVATION_RULES = (
     unified_memory,
     stray_contexts,
     nobody_listed,
+    dead_process,
     outside_jax_pool,
 )

@@ -7,12 +7,14 @@ the whole log. Does not know about models or jobs.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from vramcast.diagnose.observation import Moment, Observation
 from vramcast.diagnose.readers.log import Reading
 from vramcast.diagnose.rules.findings import DEVICE_RULES, Finding, fact
 from vramcast.diagnose.rules.host_findings import OBSERVATION_RULES
+from vramcast.diagnose.rules.logits_size import logits_sized
+from vramcast.diagnose.rules.processes import neighbours, process_bytes
 
 # After so many steps all gradients, optimizer states and caches are allocated.
 SETTLED_STEPS = 10
@@ -48,6 +50,40 @@ def failing_ranks(reading: Reading) -> Finding | None:
     if len(ranks) < 2:
         return None
     return fact("failing_ranks", count=len(ranks), ranks=", ".join(map(str, ranks[:16])))
+
+
+def failing_together(reading: Reading) -> Finding | None:
+    """Two processes of one text that failed on one card, each listing the other with what that one says it holds."""
+    failures = [item for item in reading.observations if item.is_failure() and item.place]
+    for first, second in combinations(failures, 2):
+        if first.place == second.place and _lists(first, second) and _lists(second, first):
+            return fact("failing_together", place=first.place or "")
+    return None
+
+
+def _lists(one: Observation, other: Observation) -> bool:
+    held = process_bytes(other)
+    if held is None or held == process_bytes(one):
+        return False
+    return any(use.nbytes == held for use in neighbours(one))
+
+
+FULL, FREE = 0.95, 0.05
+
+
+def full_beside_free(reading: Reading) -> Finding | None:
+    """A table with a card that is full and another that nobody uses, beside a failure that names no numbers."""
+    failed = any(item.kind == "cuda_runtime_oom" for item in reading.observations)
+    shares = {
+        item.place: item.used_bytes / item.capacity_bytes
+        for item in reading.observations
+        if item.moment is Moment.NOW and item.capacity_bytes and item.used_bytes is not None
+    }
+    full = [place or "" for place, share in shares.items() if share >= FULL]
+    free = [place or "" for place, share in shares.items() if share <= FREE]
+    if not failed or not full or not free:
+        return None
+    return fact("full_beside_free", full=", ".join(full[:8]), free=", ".join(free[:8]))
 
 
 def theory_only(reading: Reading) -> Finding | None:
@@ -107,6 +143,8 @@ LOG_RULES = (
     highest,
     host_before_the_end,
     failing_ranks,
+    failing_together,
+    full_beside_free,
     theory_only,
     growing,
     peak_growing,
@@ -126,6 +164,6 @@ def find(reading: Reading) -> tuple[Finding, ...]:
 
 def _find_in(observation: Observation) -> list[Finding]:
     failed_on_device = observation.is_failure() and not observation.is_host()
-    device_rules = DEVICE_RULES if failed_on_device else ()
+    device_rules = (*DEVICE_RULES, logits_sized) if failed_on_device else ()
     results = [rule(observation) for rule in (*device_rules, *OBSERVATION_RULES)]
     return [result for result in results if result is not None]

@@ -67,6 +67,27 @@ def neighbours(oom: Observation) -> tuple[ProcessUse, ...]:
     return tuple(use for use in oom.other_processes or () if use is not own)
 
 
+def holds_all_in_use(oom: Observation) -> bool:
+    """Do the numbers leave no room for another process?"""
+    own = process_bytes(oom)
+    if own is None or oom.capacity_bytes is None or oom.free_bytes is None:
+        return False
+    return oom.capacity_bytes - oom.free_bytes - own < BARE_CONTEXT_MIN_BYTES
+
+
+def leaves_room_for_others(oom: Observation) -> bool:
+    """May another process hold a considerable part of what is in use? Yes where the text does not say what this one
+    holds."""
+    if holds_all_in_use(oom):
+        return False
+    held, unlisted = _held_by_pytorch(oom), _unlisted_bytes(oom)
+    if held is None or unlisted is None or neighbours(oom):
+        return True
+    listed = own_process(oom)
+    rest = unlisted if listed is not None else unlisted - held
+    return rest > BARE_CONTEXT_MAX_BYTES
+
+
 def neighbour_bytes(oom: Observation) -> int:
     return sum(use.nbytes or 0 for use in neighbours(oom))
 
