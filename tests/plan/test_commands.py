@@ -160,7 +160,7 @@ def test_where_nothing_fits_the_smallest_is_shown(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--keep", "optimiser"], "optimiser is not a job key"),
+        (["--keep", "optimiser"], "unknown job key for --keep 'optimiser'. Did you mean optimizer"),
         (["--max-slowdown", "0"], "above 0"),
         (["--max-slowdown", "nan"], "above 0"),
         (["--global-batch", "9"], "not a multiple of the micro-batch 8"),

@@ -13,6 +13,7 @@ from vramcast.engine.estimate import estimate
 from vramcast.job import job_from
 from vramcast.plan.hints import hints
 from vramcast.plan.ranking import applied
+from vramcast.setup import complete
 
 BIG = {"model": "llama-3.2-1b", "batch": 8, "seq": 1024, "gpu": "16GiB"}
 
@@ -27,7 +28,7 @@ def allocated(values: dict[str, object]) -> int:
 
 @pytest.mark.slow
 def test_each_price_is_an_estimates() -> None:
-    job = job_from(BIG)
+    job = complete(job_from(BIG))
     found = hints(estimate(job))
     assert len(found) >= 3
     for hint in found:

@@ -83,10 +83,10 @@ def test_what_a_search_shares_between_its_jobs_changes_no_answer(name: str) -> N
 
 
 def test_a_job_that_runs_out_while_states_are_made_says_nothing_of_another_optimizer() -> None:
-    small = {"model": "gpt2", "seq": 64}
+    small = {"model": "gpt2-large", "seq": 64}
     needed = estimate(job_from({**small, "gpu": "80GiB"})).verdict().process_bytes or 0
     card = {"gpu": f"{round(0.8 * needed / MiB)}MiB"}
-    config = read_model("gpt2").config
+    config = read_model("gpt2-large").config
     assert config is not None
     drafts = Drafts(config, find_gpu(card["gpu"]))
     found = [

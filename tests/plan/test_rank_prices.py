@@ -77,7 +77,9 @@ def test_one_table_of_prices_serves_jobs_that_differ_in_anything() -> None:
 def test_what_lies_on_a_rank_includes_a_frozen_companion(strategy: str, share: int) -> None:
     table = prices()
     alone, accompanied, away = (
-        table.resting(resolve(job(strategy=strategy, reference=where))).lying_bytes
+        table.resting(
+            resolve(job(strategy=strategy, reference=where, precision="bf16-mixed"))
+        ).persistent_bytes
         for where in ("none", "same", "cpu")
     )
     assert alone == away

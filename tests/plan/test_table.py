@@ -8,12 +8,11 @@ from typing import Any
 import numpy
 import pytest
 
-from vramcast.catalog.gpus import find_gpu
 from vramcast.engine.estimate import estimate
 from vramcast.job import job_from
-from vramcast.models.read.model import read_model
 from vramcast.plan.moves import Kind
 from vramcast.plan.ranking import MUCH_SLOWER, Limits, applied, rank_of
+from vramcast.plan.search import about
 from vramcast.plan.table import IMPOSSIBLE, Table
 
 JOBS: dict[str, dict[str, Any]] = {
@@ -55,10 +54,8 @@ def table_of(values: dict[str, Any], limits: Limits | None = None) -> Table:
         if "longest-seq" not in values
         else {"gpu": "a100-80gb", **values}
     )
-    assert job.model is not None
-    config = read_model(job.model).config
-    assert config is not None
-    return Table(job, config, find_gpu("a100-80gb"), limits or Limits())
+    gpu, config = about(job)
+    return Table(job, config, gpu, limits or Limits())
 
 
 @pytest.mark.parametrize("name", JOBS)

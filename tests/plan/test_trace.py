@@ -58,12 +58,12 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "lightning": (GPT2, {"framework": "lightning"}),
     "bf16": (QWEN, {"precision": "bf16-true", "framework": "hf"}),
     "reference": (GPT2, {"reference": "same", "precision": "fp32"}),
-    "adapters": (LLAMA, {"lora-rank": 8, "precision": "bf16-true", "framework": "hf"}),
+    "adapters": (LLAMA, {"lora-rank": 8, "precision": "bf16-true", "framework": "hf", "batch": 32}),
     "scaler": (MISTRAL, {"precision": "fp16-mixed", "seq": 1024, "batch": 8}),
     "momentum": (PHI3, {"optimizer": "sgd-momentum", "precision": "bf16-true"}),
     "eager": (PHI3, {"attention": "eager", "framework": "hf"}),
     "experts": (MIXTRAL, {"precision": "bf16-true"}),
-    "two stacks": (T5, {"target-seq": 128}),
+    "two stacks": (T5, {"target-seq": 128, "batch": 48}),
 }
 WIDE = {
     **LLAMA,

@@ -67,6 +67,13 @@ def price_advice(base: Forecast, texts: Iterable[str]) -> tuple[Priced, ...]:
     return tuple(found)
 
 
+def price_job(base: Forecast, job: Job) -> Priced:
+    """Another job against the one as given: what it frees, what it costs."""
+    assert base.job is not None
+    gpu, config = about(base.job)
+    return _priced(base, _cost(base.job, config, gpu), "", job, config, gpu)
+
+
 def _priced(
     base: Forecast, cost: StepCost, text: str, job: Job, config: Config, gpu: Gpu
 ) -> Priced:
@@ -113,10 +120,15 @@ def _values(text: str, moves: dict[str, Move]) -> dict[str, Any]:
         if equals:
             last = key.strip()
             if last not in fields():
-                raise unknown("--try: job key", last, fields())
+                raise unknown("job key for --try", last, fields())
             values[last] = value.strip()
         elif last is None:
-            raise unknown("--try: change", text, (*moves, "key=value"))
+            raise unknown(
+                "change for --try",
+                text,
+                (*moves, "key=value"),
+                "`vramcast plan` lists those that apply.",
+            )
         else:
             values[last] += f",{part.strip()}"
     return values

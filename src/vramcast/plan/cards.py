@@ -6,16 +6,19 @@ micro-batch per card stays, so the global batch grows with the count. Prices are
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from vramcast.catalog.gpus import Gpu, all_gpus
-from vramcast.engine import RankPrices, estimate
+from vramcast.engine import RankPrices
 from vramcast.errors import VramcastError
+from vramcast.forecast import Answer, Forecast
+from vramcast.forecasting import estimate, estimate_all, find_undescribed
 from vramcast.job import Job
-from vramcast.models.read.model import read_model
+from vramcast.models.read.source import ModelSource
 from vramcast.plan.ranking import fits_surely
-from vramcast.setup import resolve
+from vramcast.setup import complete, model_of, resolve
+from vramcast.setup.tasks import ONE_PASS
 
 CardKind = tuple[int, tuple[int, int] | None]  # capacity in bytes, compute capability
 
@@ -28,20 +31,30 @@ class Card:
     count: int = 1
     process_bytes: int
     headroom_bytes: int
-    fits: bool
+    answer: Answer | None
     surely: bool = False  # with what is assumed at its upper end too
     price: float | None = None  # of all cards, in the user's unit
+
+    @property
+    def fits(self) -> bool:
+        return self.answer in (Answer.FITS, Answer.TIGHT)
 
     @property
     def total_bytes(self) -> int:
         return self.count * self.gpu.capacity_bytes()
 
 
-def cards_for(job: Job, most: int = 1, prices: Mapping[str, float] | None = None) -> list[Card]:
+def cards_for(
+    job: Job,
+    most: int = 1,
+    prices: Mapping[str, float] | None = None,
+    tell: Callable[[str, int, int], None] | None = None,
+) -> list[Card]:
     """Every card whose capacity is known. Alone: smallest first. In numbers, the fewest of each that do: cheapest
-    first, by price where all have one, else by the memory that is bought; what does not fit comes last."""
+    first, by price where all have one, else by the memory that is bought; what does not fit comes last. `tell` hears of
+    each card before it is tried: its name, how many were before it, and how many there are."""
     known = _known_cards(prices)
-    tried = _fewest_of_each_kind(job, known, most)
+    tried = _fewest_of_each_kind(job, known, most, tell)
     found = [_priced(replace(tried[_kind(gpu)], gpu=gpu), prices) for gpu in known]
     return found if most == 1 and not prices else sorted(found, key=_cost)
 
@@ -59,13 +72,34 @@ def _kind(gpu: Gpu) -> CardKind:
     return gpu.capacity_bytes(), gpu.compute_capability
 
 
-def _fewest_of_each_kind(job: Job, known: list[Gpu], most: int) -> dict[CardKind, Card]:
+def _fewest_of_each_kind(
+    job: Job, known: list[Gpu], most: int, tell: Callable[[str, int, int], None] | None
+) -> dict[CardKind, Card]:
     """The answer of the first card of every kind."""
+    source = find_undescribed(job)
+    if source is not None and most == 1:
+        return _traced_on_each_kind(job, known, source)
     tried: dict[CardKind, Card] = {}
-    for gpu in known:
+    for number, gpu in enumerate(known):
         if _kind(gpu) not in tried:
+            if tell is not None:
+                tell(gpu.name, number, len(known))
             tried[_kind(gpu)] = _fewest(job, gpu, most)
     return tried
+
+
+def _traced_on_each_kind(job: Job, known: list[Gpu], source: ModelSource) -> dict[CardKind, Card]:
+    """For a model that no formula describes: cards of one generation share a trace, and all traces one process."""
+    firsts: dict[CardKind, Gpu] = {}
+    for gpu in known:
+        firsts.setdefault(_kind(gpu), gpu)
+    forecasts = estimate_all([_on(job, gpu, 1) for gpu in firsts.values()], source)
+    found = {}
+    for (kind, gpu), forecast in zip(firsts.items(), forecasts, strict=True):
+        if isinstance(forecast, VramcastError):
+            raise forecast
+        found[kind] = _card_of(forecast, gpu, 1)
+    return found
 
 
 def _cost(card: Card) -> tuple[bool, float, int, int]:
@@ -79,8 +113,12 @@ def _priced(card: Card, prices: Mapping[str, float] | None) -> Card:
 def _fewest(job: Job, gpu: Gpu, most: int) -> Card:
     """One, two, four, … of the card: the first number that fits, or the last that was tried. Numbers whose sharded
     weights and states alone exceed the card are not estimated."""
-    config = read_model(job.model).config if job.model is not None else None
-    prices = RankPrices(config, gpu) if config is not None else None
+    if job.engine is not None:
+        return _fewest_served(job, gpu, most)
+    trains = job.model is not None and job.task not in ("generate", *ONE_PASS)
+    source = model_of(complete(job)) if trains else None
+    known = source is not None and source.is_described and find_undescribed(job) is None
+    prices = RankPrices(source.config, gpu) if known and source and source.config else None
     count = 1
     while 2 * count <= most and prices is not None and _is_too_much(_on(job, gpu, count), prices):
         count *= 2
@@ -91,6 +129,20 @@ def _fewest(job: Job, gpu: Gpu, most: int) -> Card:
     return card
 
 
+def _fewest_served(job: Job, gpu: Gpu, most: int) -> Card:
+    """A serving engine divides its model over tensor-parallel ranks, llama.cpp its layers."""
+    count, changed = 1, replace(job, gpu=gpu.name)
+    while True:
+        if count > 1 and job.engine == "llama.cpp":
+            changed = replace(changed, gpus=count)
+        elif count > 1:
+            changed = replace(changed, tp=count)
+        card = _card(changed, gpu, max(changed.gpus, changed.tp * job.pp))
+        if card.fits or 2 * count > most:
+            return card
+        count *= 2
+
+
 def _on(job: Job, gpu: Gpu, count: int) -> Job:
     if count == 1:
         return replace(job, gpu=gpu.name)
@@ -99,19 +151,22 @@ def _on(job: Job, gpu: Gpu, count: int) -> Job:
 
 def _is_too_much(job: Job, prices: RankPrices) -> bool:
     try:
-        return prices.resting(resolve(job)).lying_bytes > prices.gpu.capacity_bytes()
+        return prices.resting(resolve(job)).persistent_bytes > prices.gpu.capacity_bytes()
     except VramcastError:
         return False  # the estimate will say why
 
 
 def _card(job: Job, gpu: Gpu, count: int) -> Card:
-    forecast = estimate(job, with_scaling=False)
+    return _card_of(estimate(job, with_scaling=False), gpu, count)
+
+
+def _card_of(forecast: Forecast, gpu: Gpu, count: int) -> Card:
     verdict = forecast.verdict()
     return Card(
         gpu=gpu,
         count=count,
         process_bytes=verdict.process_bytes or 0,
         headroom_bytes=verdict.headroom_bytes or 0,
-        fits=verdict.fits is True,
+        answer=verdict.answer,
         surely=fits_surely(forecast),
     )

@@ -330,8 +330,10 @@ class Search:
             )
         rests = self.prices.resting(resolve(job))
         most = min(rests.left_bytes, self.most - self._beyond.get(_way(job), 0))
-        if rests.lying_bytes > most:
-            self._refuse(Refused(nbytes=rests.lying_bytes, moves=moves, job=job, has_passes=False))
+        if rests.persistent_bytes > most:
+            self._refuse(
+                Refused(nbytes=rests.persistent_bytes, moves=moves, job=job, has_passes=False)
+            )
             return None
         self.num_priced += 1
         made = self._made.setdefault(_besides_size(moves, rests.topology), [])

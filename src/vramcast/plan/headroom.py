@@ -93,8 +93,9 @@ def _peaks(job: Job, config: Config, forecast: Forecast, key: str, values: Grid)
     )
     target = seq if job.target_seq is None else job.target_seq
     images = 1 if job.images is None else job.images
+    rows = batch * resolve(job).data.rows
     sizes = Sizes(
-        batch=batch, seq=seq, target_seq=target, images=images, image_tokens=job.image_tokens
+        batch=rows, seq=seq, target_seq=target, images=images, image_tokens=job.image_tokens
     )
     return numpy.broadcast_to(
         Recording(resolve(job), config, forecast.gpu, sizes).peak(resolve(job)), values.shape
@@ -102,7 +103,7 @@ def _peaks(job: Job, config: Config, forecast: Forecast, key: str, values: Grid)
 
 
 def _ratio(forecast: Forecast, allocated: int) -> float:
-    """From allocated bytes to the upper end of the range of reserved ones."""
+    """From allocated bytes to the safe limit of reserved ones."""
     verdict = forecast.verdict()
-    margin = forecast.assumed_most_bytes() / forecast.verdict().highest_bytes
+    margin = (verdict.safe_bytes or verdict.highest_bytes) / verdict.highest_bytes
     return margin * max((verdict.reserved_bytes or 0) / allocated, 1.0)

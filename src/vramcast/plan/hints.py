@@ -14,10 +14,9 @@ from vramcast.forecast import Forecast
 from vramcast.job import Job
 from vramcast.ledger import Level
 from vramcast.models.read.config import Config
-from vramcast.models.read.model import read_model
 from vramcast.models.record.program import Sizes
 from vramcast.plan.moves import CHANGES, FREE, SLOWER, Kind, Move
-from vramcast.setup import resolve
+from vramcast.setup import complete, model_of, resolve
 
 SHOWN = 4
 WORTH = 0.02  # a change that frees less than this share of what is short is not worth a line
@@ -65,11 +64,11 @@ def hints(forecast: Forecast) -> tuple[Hint, ...]:
 def _prices(forecast: Forecast) -> _Prices | None:
     """Prices of changes to a job on one GPU; None where hints are not given."""
     job, gpu = forecast.job, forecast.gpu
-    if job is None or gpu is None or job.model is None:
+    if job is None or gpu is None or job.model is None or forecast.is_traced:
         return None
     if job.gpus > 1 or job.edit:
         return None
-    config = read_model(job.model).config
+    config = model_of(complete(job)).config
     if config is None or forecast.ledger.top_level != Level.PROCESS:
         return None
     return _Prices(job, config, gpu)
@@ -136,6 +135,7 @@ class _Prices:
     def allocated(self, job: Job) -> int:
         key = (
             job.precision,
+            job.adapter,
             job.lora_rank,
             job.quantize,
             job.freeze,

@@ -65,7 +65,7 @@ def _fused(job: Job) -> Job | None:
 
 def _in_backward(job: Job) -> Job | None:
     known = (*ADAMS, "sgd", "adamw-8bit", "paged-adamw", "paged-adamw-8bit", "adafactor")
-    possible = job.accumulate == 1 and job.optimizer in known and job.lora_rank is None
+    possible = job.accumulate == 1 and job.optimizer in known and not job.has_adapters
     possible = (
         possible
         and job.critic == "none"
@@ -89,7 +89,7 @@ def _drop_outputs(job: Job) -> Job | None:
 
 
 def _loss(how: str) -> Callable[[Job], Job | None]:
-    order = ("full", "chunked", "tiled", "fused")
+    order = ("full", "pairs", "chunked", "tiled", "fused")
 
     def apply(job: Job) -> Job | None:
         needs_logits = how == "fused" and job.teacher != "none"  # distillation compares them
@@ -114,9 +114,7 @@ def _expandable(job: Job) -> Job | None:
 
 
 def _zero_grad_first(job: Job) -> Job | None:
-    late = (
-        job.framework == "lightning" if job.zero_grad is None else job.zero_grad == "after-forward"
-    )
+    late = resolve(job).loop.zero_grad in ("after-forward", "in-place")
     return job.changed(zero_grad="before-forward") if late and job.accumulate == 1 else None
 
 
@@ -200,12 +198,12 @@ def _adapters(precision: Precision | None, quantize: str) -> Callable[[Job], Job
     """`precision` on cards that compute in bf16; on others fp16 with a GradScaler, which needs the fp32 adapters."""
 
     def apply(job: Job) -> Job | None:
-        if (job.lora_rank is not None and job.quantize == quantize) or job.quantize not in (
+        if (job.has_adapters and job.quantize == quantize) or job.quantize not in (
             "none",
             quantize,
         ):
             return None
-        if job.edit or job.freeze:
+        if job.edit or job.freeze or job.adapter not in (None, "lora"):
             return None
         adapted = job.changed(lora_rank=job.lora_rank or 16, quantize=quantize)
         if precision is None:
@@ -237,11 +235,7 @@ def _shorter(divisor: int) -> Callable[[Job], Job | None]:
 
 def _freeze(patterns: tuple[str, ...]) -> Callable[[Job], Job | None]:
     def apply(job: Job) -> Job | None:
-        return (
-            None
-            if job.freeze or job.lora_rank is not None or job.edit
-            else job.changed(freeze=patterns)
-        )
+        return None if job.freeze or job.has_adapters or job.edit else job.changed(freeze=patterns)
 
     return apply
 

@@ -87,13 +87,13 @@ def effort_of(moves: Moves, slowdown: tuple[float, float] | None) -> float:
 
 
 def fits_surely(forecast: Forecast) -> bool:
-    """With what is assumed (context, workspaces) at the upper end of its range: a plan should not fail by a hair.
+    """By the safe limit, below which 98 of 100 such jobs stayed: a plan should not fail by a hair.
     Where only allocated bytes are modelled, a tenth of the card stays free for context and cached blocks."""
     verdict = forecast.verdict()
     capacity = verdict.capacity_bytes or 0
     if verdict.process_bytes is None:
         return verdict.fits is not False and verdict.highest_bytes <= KEPT_FREE * capacity
-    return verdict.fits is True and forecast.assumed_most_bytes() <= capacity
+    return verdict.fits is True and (verdict.safe_bytes or verdict.highest_bytes) <= capacity
 
 
 def is_plan(answer: Answer) -> bool:

@@ -23,9 +23,9 @@ from vramcast.engine import (
 )
 from vramcast.errors import InputError, VramcastError
 from vramcast.forecast import Forecast
+from vramcast.forecasting import find_undescribed
 from vramcast.job import Job
 from vramcast.models.read.config import Config
-from vramcast.models.read.model import read_model
 from vramcast.plan.cost import assumed_speeds, slowdown_of
 from vramcast.plan.moves import EXPANDABLE, Kind
 from vramcast.plan.plans import Plan, Plans, Single
@@ -43,7 +43,7 @@ from vramcast.plan.ranking import (
     is_plan,
     rank_of,
 )
-from vramcast.setup import complete, resolve
+from vramcast.setup import complete, model_of, resolve
 
 if TYPE_CHECKING:  # one kind of job needs NumPy, the other what is known of many GPUs: each is loaded where it is used
     from vramcast.plan.cluster import Search
@@ -63,6 +63,11 @@ OnEstimate = Callable[[int, Plan | None], None]
 def plan(job: Job, limits: Limits | None = None, on_estimate: OnEstimate | None = None) -> Plans:
     limits = limits or Limits()
     gpu, config = about(job)
+    source = find_undescribed(job)
+    if source is not None:
+        from vramcast.plan.by_traces import plan_by_traces
+
+        return plan_by_traces(job, gpu, source, limits, on_estimate)
     job = _with_length(complete(job), config)
     if job.strategy is None and job.gpus > job.tp * job.pp:
         job = replace(job, strategy="ddp")  # what plans are cheaper than, or have in addition
@@ -184,7 +189,7 @@ def about(job: Job) -> tuple[Gpu, Config]:
         raise InputError("a plan needs a card: give --gpu")
     if job.model is None:
         raise InputError("a plan needs a model: a count of parameters has no activations to save")
-    config = read_model(job.model).config
+    config = model_of(complete(job)).config
     if config is None:
         raise InputError(f"{job.model}: only a parameter table is known; a plan needs its config")
     return find_gpu(job.gpu), config
@@ -249,11 +254,14 @@ def _in_order(table: Table, room: int, found: list[Moves], asked: dict[int, bool
     """Each with changes of its own; what fits is added to what was found."""
     job, most = table.job, dict[str, int]()
     exact = EXACT_OF_RUNS if has_many_lengths(resolve(job).data) else EXACT
+    enough: list[Moves] = []  # fit as well, and are covered by what was found
     for candidate in table.ranked(room, lambda moves: _covered(moves, found)):
         if found and len(asked) >= TRIED:
             return
         changed = _changed_if_news(job, candidate.moves, found)
         if changed is None or candidate.allocated_bytes > most.get(changed.alloc_conf, room):
+            continue
+        if _needless(job, candidate.moves, found, enough):
             continue
         answer = yield _question(candidate, changed)
         asked[candidate.cell] = is_plan(answer)
@@ -263,6 +271,28 @@ def _in_order(table: Table, room: int, found: list[Moves], asked: dict[int, bool
             most[changed.alloc_conf] = min(
                 most.get(changed.alloc_conf, room), candidate.allocated_bytes - 1
             )
+
+
+def _needless(job: Job, moves: Moves, found: Iterable[Moves], enough: list[Moves]) -> bool:
+    """Does a job fit without one of its changes of the training? What is covered was not asked, so it is asked here."""
+    for left_out in moves:
+        rest = tuple(move for move in moves if move is not left_out)
+        if left_out.kind != Kind.CHANGES or not rest or not _covered(rest, found):
+            continue
+        if rest in enough:
+            return True
+        changed = applied(job, rest)
+        if changed is not None and _fits(changed):
+            enough.append(rest)
+            return True
+    return False
+
+
+def _fits(job: Job) -> bool:
+    try:
+        return is_plan(estimate_if_it_may_fit(job))
+    except VramcastError:
+        return False
 
 
 def _changed_if_news(job: Job, moves: Moves, found: Iterable[Moves]) -> Job | None:

@@ -20,6 +20,7 @@ from vramcast.errors import InputError
 from vramcast.job import Job
 from vramcast.ledger import NEXT_BACKWARD, NEXT_FORWARD, NEXT_STEP
 from vramcast.models.read.config import Config
+from vramcast.models.record.dims import Number
 from vramcast.models.record.program import Sizes
 from vramcast.plan.cost import StepCost, Work, pass_seconds, update_seconds, work_of
 from vramcast.plan.moves import Kind, Move, available
@@ -190,7 +191,7 @@ class Table:
         for row, several in enumerate((passes[:, 0] > 1).tolist()):
             if not (several and resolve(job).optimizer.implementation == "in-backward"):
                 where: tuple[int | slice, ...] = (*at, slice(None), row)
-                self._bytes[where] = int(self._lying(recording, job, several)[EVER].max())
+                self._bytes[where] = int(self._persistent(recording, job, several)[EVER].max())
         self._unpriced[int(numpy.ravel_multi_index((*at, 0, 0, 0), self.shape)) // self._cells] = (
             at,
             recording,
@@ -254,11 +255,11 @@ class Table:
     def _peaks(self, recording: Recording, job: Job, accumulates: bool, *, alone: bool) -> Bytes:
         """The largest sum over the moments, at every point of the grid. Where what lies there is too much by itself,
         that much, except for a change `alone`, which is shown with what it frees."""
-        lying = self._lying(recording, job, accumulates)
-        least = int(lying[EVER].max())
+        persistent = self._persistent(recording, job, accumulates)
+        least = int(persistent[EVER].max())
         if self.most_bytes is not None and least > self.most_bytes and not alone:
             return numpy.full(self.grid.batch.shape, least, numpy.int64)
-        peaks: Bytes = (self._moving(recording, job, accumulates) + lying[:, None, None]).max(
+        peaks: Bytes = (self._moving(recording, job, accumulates) + persistent[:, None, None]).max(
             axis=0
         )
         return peaks
@@ -277,14 +278,32 @@ class Table:
             else None,
         )
         if key not in self._made.grids:
-            job = _accumulating(job) if accumulates else job
-            passes, beside = recording.passes(resolve(job)), recording.beside(resolve(job))
-            grids = [_on_grid(passes, beside, phase, self.grid.batch.shape) for phase in MOMENTS]
+            passes = recording.passes(resolve(_accumulating(job) if accumulates else job))
+            others = self._others(recording, job, accumulates)
+            grids = [_on_grid(passes, others, phase, self.grid.batch.shape) for phase in MOMENTS]
             self._made.grids[key] = numpy.stack(grids)
         return self._made.grids[key]
 
-    def _lying(self, recording: Recording, job: Job, accumulates: bool) -> Bytes:
-        """What lies there does not ask how the passes are run: one for all regimes that store alike."""
+    def _others(self, recording: Recording, job: Job, accumulates: bool) -> ByPhase:
+        """A Trainer holds all micro-batches of a step, so that every row of the grid has inputs of its own."""
+        if not accumulates:
+            return recording.others(resolve(job))
+        rows = [
+            recording.others(resolve(replace(job, accumulate=job.accumulate * divisor)))
+            for divisor in self.divisors
+        ]
+        return {
+            phase: self._joined([row.get(phase, 0) for row in rows])
+            for phase in rows[0].keys() & set(MOMENTS)
+        }
+
+    def _joined(self, rows: list[Number]) -> Bytes:
+        """One grid, whose rows are those of several."""
+        grids = [numpy.broadcast_to(_counted(row), self.grid.batch.shape) for row in rows]
+        return numpy.stack([grid[number] for number, grid in enumerate(grids)])
+
+    def _persistent(self, recording: Recording, job: Job, accumulates: bool) -> Bytes:
+        """Does not depend on how the passes run: one array for all regimes that store the same dtypes."""
         key = (
             *_stored(job),
             job.optimizer,
@@ -293,8 +312,8 @@ class Table:
             accumulates,
         )
         if key not in self._made.fixed:
-            lying = recording.lying(resolve(_accumulating(job) if accumulates else job))
-            self._made.fixed[key] = _counted([lying[phase] for phase in MOMENTS])
+            persistent = recording.persistent(resolve(_accumulating(job) if accumulates else job))
+            self._made.fixed[key] = _counted([persistent[phase] for phase in MOMENTS])
         return self._made.fixed[key]
 
     def _recording(self, job: Job) -> Recording:
@@ -459,7 +478,7 @@ class Table:
 
 
 def _drop_dominated(axes: dict[str, list[Move | None]]) -> None:
-    """A chunked loss never takes less than a fused one, at the same class and time: it is no choice beside it."""
+    """A chunked loss never takes less than a fused one, at the same class and time: never the better choice."""
     names = [move.name for move in axes.get("loss", ()) if move]
     if "fused linear cross entropy" in names:
         axes["loss"] = [
@@ -469,7 +488,7 @@ def _drop_dominated(axes: dict[str, list[Move | None]]) -> None:
 
 def _stored(job: Job) -> tuple[Hashable, ...]:
     """What decides which parameters exist, in which dtype, and which are trained."""
-    return (job.precision, job.lora_rank, job.quantize, job.freeze)
+    return (job.precision, job.adapter, job.lora_rank, job.quantize, job.freeze)
 
 
 def _after(move: Move | None, job: Job) -> Job:
@@ -487,10 +506,10 @@ def _accumulating(job: Job) -> Job:
     return job if job.accumulate > 1 else replace(job, accumulate=2)
 
 
-def _on_grid(passes: ByPhase, beside: ByPhase, phase: str, shape: tuple[int, ...]) -> Bytes:
+def _on_grid(passes: ByPhase, others: ByPhase, phase: str, shape: tuple[int, ...]) -> Bytes:
     if phase not in passes:
         return numpy.full(shape, -(2**62), numpy.int64)
-    return numpy.broadcast_to(_counted(passes[phase] + beside.get(phase, 0)), shape)
+    return numpy.broadcast_to(_counted(passes[phase] + others.get(phase, 0)), shape)
 
 
 def _counted(nbytes: Any) -> Bytes:

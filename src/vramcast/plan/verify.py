@@ -9,8 +9,7 @@ from vramcast.errors import UnsupportedError, VramcastError
 from vramcast.forecast import Forecast
 from vramcast.job import Job
 from vramcast.models.read.config import Config
-from vramcast.models.read.model import read_model
-from vramcast.setup import resolve
+from vramcast.setup import complete, model_of, resolve
 
 if TYPE_CHECKING:  # needs torch
     from vramcast.virtual.gpu import VirtualGpu
@@ -32,7 +31,7 @@ def trace(forecast: Forecast) -> Traced:
     assert job is not None
     assert job.model is not None
     assert job.gpu is not None
-    config = read_model(job.model).config
+    config = model_of(complete(job)).config
     assert config is not None
     _require_virtual_gpu()
     try:
@@ -67,7 +66,8 @@ def _run(job: Job, config: Config, gpu: str) -> VirtualGpu:
         autocast=recipe.autocast.name if recipe.autocast else None,
         implementation=setup.optimizer.implementation,
         keeps_outputs=setup.loop.keeps_outputs,
-        zeroes_first=zero_grad(job) == "before-forward",
+        zeroes_first=zero_grad(job) != "after-forward",
+        zeroes_in_place=zero_grad(job) == "in-place",
     )
     return trace_job(job, loop, config, gpu)
 
@@ -93,4 +93,4 @@ def _outcome(traced: VirtualGpu) -> Traced:
 
 
 def zero_grad(job: Job) -> str:
-    return job.zero_grad or ("after-forward" if job.framework == "lightning" else "before-forward")
+    return resolve(job).loop.zero_grad
