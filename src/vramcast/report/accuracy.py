@@ -176,25 +176,34 @@ def _line(each: Outcome) -> str:
 
 def _coverage_text(coverage: Sequence[Coverage]) -> str:
     lines = [
-        "A prediction carries a range. A class is a level, with one length, many lengths or many GPUs, a kind of "
-        "precision and a framework. The range holds the central nine of ten of its rows, every source weighing the "
-        "same, and goes beyond by 1/k (k sources; the farthest of k draws lies on average at k/(k + 1) of the "
-        "largest): rows of one source err alike, so the next job is like the next source. A class needs five rows of "
-        "three sources, else the wider class answers: the same shape of job at any level, then the level alone. "
-        "Several ways to make ranges were compared on these same rows, so the share below is no independent test of "
-        "the way. The test of the ranges leaves a source out: how many of its rows lie in the ranges made "
-        "from the others, and how wide are these?",
+        "A prediction carries a range and a safe limit, by one of three classes of job: batches of one length, batches "
+        "of many lengths, and jobs with something that is not modelled in full (compiled code, offloading, delayed "
+        "frees under tensor parallelism before torch 2.8, GaLore). The range holds the central nine of ten of the "
+        "class's rows, a source weighing as the square root of its rows, and goes beyond by 1/k (k sources; the "
+        "farthest of k draws is on average at k/(k + 1) of the largest): rows of one source err in the same way, so "
+        "the next job is like the next source. 98 of 100 rows stay below the safe limit. A class needs five rows of "
+        "three sources, else all rows answer. Several ways to make ranges were compared on these same rows, so the "
+        "shares below are no independent test of the way. The test of the figures leaves a source out: how many of its "
+        "rows are in the ranges made from the others, how wide are these, how many rows are above the safe limit, and "
+        "how far above the measured peak is it?",
         "",
-        "| source | rows | with a range | inside | width |",
-        "|---|---:|---:|---:|---:|",
+        "| source | rows | with a range | inside | width | above the safe limit | slack |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     lines += [
-        f"| {each.source} | {each.rows} | {each.with_range} | {each.inside} | {_percent(each.width, sign=False)} |"
+        f"| {each.source} | {each.rows} | {each.with_range} | {each.inside} | {_percent(each.width, sign=False)} | "
+        f"{each.above_safe} | {_percent(each.slack)} |"
         for each in coverage
     ]
     known, inside = sum(each.with_range for each in coverage), sum(each.inside for each in coverage)
-    share = f"{100 * inside / known:.0f} %" if known else "–"
-    return "\n".join(lines) + f"\n\nTogether {inside} of {known} ({share}).\n"
+    above = sum(each.above_safe for each in coverage)
+    if not known:
+        return "\n".join(lines) + "\n"
+    shares = (
+        f"Together {inside} of {known} inside ({100 * inside / known:.0f} %), {above} above the safe limit "
+        f"({100 * above / known:.1f} %)."
+    )
+    return "\n".join(lines) + f"\n\n{shares}\n"
 
 
 def _all_rows(outcomes: Sequence[Outcome]) -> str:

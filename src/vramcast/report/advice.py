@@ -7,7 +7,7 @@ from typing import Any
 from vramcast.forecast import Forecast
 from vramcast.job import fields, job_values
 from vramcast.plan.advice import Priced
-from vramcast.report.as_json import SCHEMA, verdict_json
+from vramcast.report.as_json import SCHEMA, answer_json, verdict_json
 from vramcast.report.plan_report import columns, ratio
 from vramcast.report.table import Row, Table, as_markdown, as_text
 from vramcast.report.verdict import headline
@@ -19,10 +19,14 @@ TITLES = ("advice", "allocated", "frees", "process", "left", "time", "fits")
 
 
 def render_advice(
-    given: Forecast, priced: tuple[Priced, ...], *, markdown: bool = False, lang: str = "en"
+    given: Forecast,
+    priced: tuple[Priced, ...],
+    *,
+    markdown: bool = False,
+    lang: str = "en",
+    width: int | None = None,
 ) -> str:
     """`given`: the job as it is. The first of `priced` is the same job, without any advice."""
-    show = as_markdown if markdown else as_text
     first = headline(given.verdict(), lang)
     table = Table(
         title=say(HEADINGS, "advice", lang),
@@ -30,7 +34,8 @@ def render_advice(
         rows=tuple(_row(line, lang) for line in priced),
         below=tuple(f"{line.text}: {line.reason}" for line in priced if line.reason),
     )
-    return "\n\n".join((f"**{first}**" if markdown else first, show(table)))
+    shown = as_markdown(table) if markdown else as_text(table, width)
+    return "\n\n".join((f"**{first}**" if markdown else first, shown))
 
 
 def _row(line: Priced, lang: str) -> Row:
@@ -88,6 +93,7 @@ def _line_json(line: Priced, given: Forecast) -> dict[str, Any]:
     return {
         "advice": line.text,
         "changes": {name: after[name] for name in fields() if after[name] != before[name]},
+        "answer": None if verdict is None else answer_json(verdict.answer),
         "fits": None if line.forecast is None else line.fits,
         "frees_bytes": None if line.forecast is None else line.frees_bytes,
         "peak": None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 from vramcast.catalog.gpus import Gpu
-from vramcast.forecast import Forecast, Verdict
+from vramcast.forecast import Answer, Forecast, Served, Verdict
 from vramcast.job import job_values
 from vramcast.ledger import Entry, Ledger
 
@@ -40,12 +41,26 @@ def forecast_json(forecast: Forecast, place: str | None = None) -> dict[str, Any
         ],
         "nodes": forecast.nodes,
         "notes": list(forecast.notes),
+        "not_understood": list(forecast.not_understood),
         "scaling": None if forecast.scaling is None else dataclasses.asdict(forecast.scaling),
+        **({} if forecast.served is None else {"served": served_json(forecast.served)}),
     }
+
+
+def served_json(served: Served) -> dict[str, Any]:
+    """A serving engine's cache, and what it prints at start-up."""
+    found = dataclasses.asdict(served)
+    return found | {"refusal": served.refusal or None}
+
+
+def json_text(data: Any) -> str:
+    """As commands print it, and servers send it."""
+    return json.dumps(data, indent=1, ensure_ascii=False)
 
 
 def verdict_json(verdict: Verdict) -> dict[str, Any]:
     return {
+        "answer": answer_json(verdict.answer),
         "fits": verdict.fits,
         "peak_phase": verdict.peak.phase,
         "peak_place": verdict.peak.place,
@@ -55,7 +70,14 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
         "capacity_bytes": verdict.capacity_bytes,
         "headroom_bytes": verdict.headroom_bytes,
         "range_bytes": None if verdict.range_bytes is None else list(verdict.range_bytes),
+        "safe_bytes": verdict.safe_bytes,
+        "spread": None if verdict.spread is None else dataclasses.asdict(verdict.spread),
+        "num_not_understood": verdict.num_not_understood,
     }
+
+
+def answer_json(answer: Answer | None) -> str | None:
+    return None if answer is None else str(answer)
 
 
 def gpu_json(gpu: Gpu) -> dict[str, Any]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from vramcast.forecast import Forecast, Scaling
+from vramcast.forecast import Forecast, Scaling, Verdict
 from vramcast.ledger import Entry, Ledger, Level, Moment
 from vramcast.report.phases import is_later_step
+from vramcast.report.serving import served_lines
 from vramcast.report.table import Column, align, markdown_lines
-from vramcast.report.verdict import headline
+from vramcast.report.verdict import detail_lines, headline
 from vramcast.report.words import say
 from vramcast.report.words.forecast import CATEGORIES, COUNTERS, LABELS, ORIGINS, PHASES, PLACES
+from vramcast.report.words.sentences import translate
 from vramcast.units import GiB, KiB, MiB, format_bytes, format_gib
 
 BAR_WIDTH = 20
+MOST_PARTS = 5  # kinds of memory in the short form
 SMALL = 0.002  # lines below this share of the peak are put together
 
 
@@ -30,22 +34,34 @@ class Line:
     level: Level
 
 
-def render_text(forecast: Forecast, lang: str = "en") -> str:
-    first = [headline(forecast.verdict(), lang), *model_lines(forecast, lang)]
-    last = [
-        *ranks_lines(forecast, lang),
-        *host_lines(forecast, lang),
-        *note_lines(forecast, lang),
-    ]
-    sections = (
-        first,
-        peak_lines(forecast, lang),
-        largest_lines(forecast, lang),
-        *([line] for line in phase_lines(forecast, lang)),
-    )
-    return "\n\n".join("\n".join(section) for section in sections) + "".join(
-        f"\n{line}" for line in last
-    )
+def render_text(forecast: Forecast, lang: str = "en", *, verbose: bool = False) -> str:
+    """What matters in ten lines, then warnings and assumptions; `verbose`: every line, phases, sources."""
+    verdict = forecast.verdict()
+    first = [headline(verdict, lang), *detail_lines(verdict, lang)]
+    first += [f"  {line}" for line in model_lines(forecast, lang)]
+    sections = [first, part_lines(forecast, lang)]
+    if verbose:
+        sections = [first, peak_lines(forecast, lang), largest_lines(forecast, lang)]
+        sections += [phase_lines(forecast, lang)]
+    if forecast.served is not None:
+        sections.append(list(served_lines(forecast.served, lang)))
+    sections.append(_last_lines(forecast, lang, verbose=verbose))
+    return "\n\n".join("\n".join(section) for section in sections)
+
+
+def _last_lines(forecast: Forecast, lang: str, *, verbose: bool) -> list[str]:
+    lines = [*ranks_lines(forecast, lang), *host_lines(forecast, lang)]
+    lines += remark_lines(forecast, lang)
+    if verbose:
+        return [*lines, *assumption_lines(forecast, lang)]
+    return [*lines, *_short_assumptions(forecast, lang), say(LABELS, "verbose", lang)]
+
+
+def _short_assumptions(forecast: Forecast, lang: str) -> list[str]:
+    """What was decided, without why. That something was left open says no more than what was decided instead."""
+    decided = (text for text in forecast.assumptions if " was not given:" not in text)
+    named = [re.split("[:：]", translate(text, lang))[0] for text in decided]
+    return [f"{say(LABELS, 'assumed_short', lang)}: {'; '.join(named)}"] if named else []
 
 
 def model_lines(forecast: Forecast, lang: str) -> Iterator[str]:
@@ -79,6 +95,36 @@ def lines_at(ledger: Ledger, moment: Moment) -> list[Line]:
 
 
 # ---- the peak
+
+
+def part_lines(forecast: Forecast, lang: str) -> list[str]:
+    """The largest kinds of memory at the peak, and their sum."""
+    verdict = forecast.verdict()
+    whole = max(verdict.highest_bytes, 1)
+    sums = forecast.ledger.grouped(
+        lambda entry: str(entry.category), phase=verdict.peak.phase, place=verdict.peak.place
+    )
+    parts = sorted(
+        ((name, nbytes) for name, nbytes in sums.items() if nbytes), key=lambda part: -part[1]
+    )
+    shown = parts if len(parts) <= MOST_PARTS + 1 else parts[:MOST_PARTS]
+    rows = [
+        (format_gib(nbytes), _bar(nbytes, whole), say(CATEGORIES, name, lang))
+        for name, nbytes in shown
+    ]
+    rest = parts[len(shown) :]
+    if rest:
+        count = say(LABELS, "smaller_count", lang, count=len(rest))
+        rows.append((format_gib(sum(nbytes for _, nbytes in rest)), "", count))
+    rows.append((format_gib(verdict.highest_bytes), "─" * BAR_WIDTH, _whole(verdict, lang)))
+    return align(rows, "rll")
+
+
+def _whole(verdict: Verdict, lang: str) -> str:
+    if verdict.process_bytes is not None:
+        return say(LABELS, "all_of_it", lang)
+    key = "all_allocated" if verdict.reserved_bytes is None else "all_reserved"
+    return say(LABELS, key, lang)
 
 
 def peak_lines(forecast: Forecast, lang: str) -> list[str]:
@@ -115,7 +161,7 @@ def _small_row(lines: Sequence[Line], lang: str) -> list[tuple[str, str, str]]:
     if nbytes == 0:
         return []
     key = "smaller_one" if len(lines) == 1 else "smaller"
-    names = ", ".join(line.component for line in lines)
+    names = ", ".join(translate(line.component, lang) for line in lines)
     return [(format_gib(nbytes), "", say(LABELS, key, lang, count=len(lines), names=names))]
 
 
@@ -124,7 +170,10 @@ def _bar(nbytes: int, whole: int) -> str:
 
 
 def _name(line: Line, lang: str) -> str:
-    parts = [f"{say(CATEGORIES, line.category, lang)}: {line.component}", line.why]
+    parts = [
+        f"{say(CATEGORIES, line.category, lang)}: {translate(line.component, lang)}",
+        translate(line.why, lang),
+    ]
     if line.origin != "formula":
         parts.append(f"[{say(ORIGINS, line.origin, lang)}]")
     return "   ".join(part for part in parts if part)
@@ -198,7 +247,10 @@ def ranks_lines(forecast: Forecast, lang: str) -> list[str]:
         return []
     ranks = sorted(forecast.ranks, key=lambda rank: -rank.allocated_bytes)
     shown = ranks if len(ranks) < 3 else [ranks[0], ranks[len(ranks) // 2], ranks[-1]]
-    parts = (f"{rank.name} {rank.allocated_bytes / GiB:,.2f} (× {rank.ranks:,})" for rank in shown)
+    parts = (
+        f"{translate(rank.name, lang)} {rank.allocated_bytes / GiB:,.2f} (× {rank.ranks:,})"
+        for rank in shown
+    )
     total = sum(rank.ranks for rank in ranks)
     return [f"{say(LABELS, 'ranks', lang, count=f'{total:,}')}: {' | '.join(parts)}"]
 
@@ -217,11 +269,24 @@ def host_lines(forecast: Forecast, lang: str) -> list[str]:
 
 
 def note_lines(forecast: Forecast, lang: str) -> Iterator[str]:
-    yield from (f"{say(LABELS, 'warning', lang)}: {text}" for text in forecast.warnings)
-    yield from (f"{say(LABELS, 'note', lang)}: {text}" for text in forecast.notes)
+    yield from remark_lines(forecast, lang)
+    yield from assumption_lines(forecast, lang)
+
+
+def remark_lines(forecast: Forecast, lang: str) -> Iterator[str]:
+    said = (
+        ("warning", forecast.warnings),
+        ("not_counted", forecast.not_understood),
+        ("note", forecast.notes),
+    )
+    for key, texts in said:
+        yield from (f"{say(LABELS, key, lang)}: {translate(text, lang)}" for text in texts)
+
+
+def assumption_lines(forecast: Forecast, lang: str) -> Iterator[str]:
     if forecast.assumptions:
         yield f"{say(LABELS, 'assumed', lang)}:"
-    yield from (f"  {text}" for text in forecast.assumptions)
+    yield from (f"  {translate(text, lang)}" for text in forecast.assumptions)
 
 
 # ---- Markdown
@@ -243,12 +308,14 @@ def render_markdown(forecast: Forecast, lang: str = "en") -> str:
     rows.append((f"**{name}**", f"**{total / GiB:.2f}**", f"**{total:,}**", "", ""))
     parts = [
         f"**{headline(forecast.verdict(), lang)}**",
+        *(f"\n{line.strip()}" for line in detail_lines(forecast.verdict(), lang)),
         "",
         *model_lines(forecast, lang),
         "",
         *markdown_lines(columns, rows),
         *(f"\n{line}" for line in phase_lines(forecast, lang)),
         *host_lines(forecast, lang),
+        *(() if forecast.served is None else served_lines(forecast.served, lang)),
         "",
         *note_lines(forecast, lang),
     ]
@@ -257,9 +324,9 @@ def render_markdown(forecast: Forecast, lang: str = "en") -> str:
 
 def _markdown_cells(line: Line, lang: str) -> tuple[str, ...]:
     return (
-        f"{say(CATEGORIES, line.category, lang)}: {line.component}",
+        f"{say(CATEGORIES, line.category, lang)}: {translate(line.component, lang)}",
         f"{line.nbytes / GiB:.2f}",
         f"{line.nbytes:,}",
-        line.why,
+        translate(line.why, lang),
         say(ORIGINS, line.origin, lang),
     )

@@ -8,10 +8,11 @@ from typing import Any
 from vramcast.diagnose.diagnosis import Diagnosis
 from vramcast.diagnose.observation import Observation, ledger_of
 from vramcast.diagnose.planned_steps import PlannedStep
+from vramcast.diagnose.rules.case import Hypothesis
 from vramcast.diagnose.rules.findings import Finding
-from vramcast.diagnose.rules.hypotheses import Hypothesis
 from vramcast.ledger import Entry
 from vramcast.report.as_json import SCHEMA
+from vramcast.report.diagnose_answer import answer
 from vramcast.report.diagnose_text import finding_text, step_text
 from vramcast.report.words import diagnose_causes as causes
 from vramcast.report.words import say
@@ -26,6 +27,10 @@ def render(
     return {
         "schema": SCHEMA,
         "observations": [_observation(item, lang) for item in reading.observations],
+        "answer": list(answer(diagnosis, lang, plans)),
+        "question": None
+        if diagnosis.question is None
+        else {"causes": list(diagnosis.question.causes), "needs": list(diagnosis.question.needs)},
         "findings": [_finding(item, lang) for item in diagnosis.findings],
         "hypotheses": [_hypothesis(item, diagnosis, lang) for item in diagnosis.hypotheses],
         "advice": [
@@ -35,6 +40,7 @@ def render(
                     "step": item.step,
                     "because": item.because,
                     "text": say(causes.STEPS, item.step, lang),
+                    "gain_bytes": item.gain_bytes,
                 }
                 for item in diagnosis.advice
             ),

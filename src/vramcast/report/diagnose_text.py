@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vramcast.diagnose.diagnosis import Diagnosis
+from vramcast.diagnose.next_steps import Advice
 from vramcast.diagnose.observation import Observation, ProcessUse
 from vramcast.diagnose.planned_steps import PlannedStep
+from vramcast.diagnose.readers.frames import Frame
 from vramcast.diagnose.readers.stream import clean
+from vramcast.diagnose.rules.case import Hypothesis
 from vramcast.diagnose.rules.findings import Finding
-from vramcast.diagnose.rules.hypotheses import Hypothesis
+from vramcast.report.diagnose_answer import answer, likelihood
 from vramcast.report.table import align
 from vramcast.report.words import diagnose_causes as causes
 from vramcast.report.words import diagnose_gap as gap_words
@@ -21,7 +24,6 @@ from vramcast.report.words.plan import KINDS, MOVES
 from vramcast.units import format_bytes
 
 MAX_SHOWN, MAX_CAUSES = 12, 5
-LEAST_PLAUSIBILITY = {"proven": 90, "likely": 60, "possible": 30}
 ALL_FINDINGS = FINDINGS | gap_words.FINDINGS
 
 
@@ -29,15 +31,23 @@ def render(diagnosis: Diagnosis, *, lang: str = "en", plans: Sequence[PlannedSte
     if not diagnosis.reading.observations:
         return say(causes.HEADINGS, "nothing", lang)
     sections = (
-        _what(diagnosis, lang),
-        _where(diagnosis, lang),
-        _holders(diagnosis, lang),
-        _facts(diagnosis, lang),
+        _answer(diagnosis, plans, lang),
         _causes(diagnosis, lang),
         _contrasts(diagnosis, lang),
         _steps(diagnosis, plans, lang),
+        _where(diagnosis, lang),
+        _holders(diagnosis, lang),
+        _facts(diagnosis, lang),
+        _what(diagnosis, lang),
     )
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines)
+
+
+def _answer(diagnosis: Diagnosis, plans: Sequence[PlannedStep], lang: str) -> Iterator[str]:
+    sentences = answer(diagnosis, lang, plans)
+    if sentences:
+        yield say(causes.HEADINGS, "answer", lang)
+    yield from (f"  {sentence}" for sentence in sentences)
 
 
 def finding_text(finding: Finding, lang: str) -> str:
@@ -108,12 +118,21 @@ def _use_cells(use: ProcessUse) -> tuple[str, str, str]:
 
 
 def _where(diagnosis: Diagnosis, lang: str) -> Iterator[str]:
-    frames = diagnosis.reading.frames[-3:]
+    """The last line of the user's own code, and what failed inside it."""
+    frames = diagnosis.reading.frames
+    last = max((at for at, frame in enumerate(frames) if frame.is_own()), default=-1)
+    own = frames[last] if last >= 0 else None
+    shown = frames[last + 1 :][-2:]
     if frames:
         yield say(causes.HEADINGS, "where", lang)
-    for frame in frames:
-        source = f"  {frame.source}" if frame.source else ""
-        yield f"  {frame.function} ({frame.file}:{frame.line}){source}"
+    if own is not None:
+        yield f"  {say(causes.HEADINGS, 'own_code', lang)}: {_frame_text(own)}"
+    yield from (f"  {_frame_text(frame)}" for frame in shown)
+
+
+def _frame_text(frame: Frame) -> str:
+    source = f"  {frame.source}" if frame.source else ""
+    return f"{frame.function} ({frame.file}:{frame.line}){source}"
 
 
 def _holders(diagnosis: Diagnosis, lang: str) -> Iterator[str]:
@@ -166,14 +185,6 @@ def _cause(item: Hypothesis, lang: str) -> str:
     return f"{say(causes.CAUSES, item.name, lang)} ({'; '.join(parts)})"
 
 
-def likelihood(plausibility: int) -> str:
-    """A word for a plausibility of 0 to 100."""
-    for word, least in LEAST_PLAUSIBILITY.items():
-        if plausibility >= least:
-            return word
-    return "unlikely"
-
-
 def _contrasts(diagnosis: Diagnosis, lang: str) -> Iterator[str]:
     if diagnosis.gap is None:
         return
@@ -194,7 +205,14 @@ def _steps(diagnosis: Diagnosis, plans: Sequence[PlannedStep], lang: str) -> Ite
     for plan in plans:
         yield f"  - {step_text(plan, lang)}"
     for item in diagnosis.advice:
-        yield f"  - {say(causes.STEPS, item.step, lang)}"
+        yield f"  - {advice_text(item, lang)}"
+
+
+def advice_text(item: Advice, lang: str) -> str:
+    text = say(causes.STEPS, item.step, lang)
+    if item.gain_bytes is None:
+        return text
+    return text + say(causes.HEADINGS, "gain", lang, gain=format_bytes(item.gain_bytes))
 
 
 def step_text(step: PlannedStep, lang: str) -> str:

@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from vramcast.engine import Division
 
 
-def render_text(found: list[Division], job: Job, *, top: int, markdown: bool, lang: str) -> str:
+def render_text(
+    found: list[Division],
+    job: Job,
+    *,
+    top: int,
+    markdown: bool,
+    lang: str,
+    width: int | None = None,
+) -> str:
     sizes = [Column(title=title, right=True) for title in ("tp", "pp", "cp", "dp")]
     columns = (
         *sizes,
@@ -32,7 +40,7 @@ def render_text(found: list[Division], job: Job, *, top: int, markdown: bool, la
         rows=tuple(Row(cells=_cells(each, lang)) for each in found[:top]),
         below=(_count(found, job, top, lang), _how_to_see_one(found[0], job, lang)),
     )
-    return as_markdown(table) if markdown else as_text(table)
+    return as_markdown(table) if markdown else as_text(table, width)
 
 
 def _cells(each: Division, lang: str) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ class GapsReport:
     grid: Grid
     versions: tuple[str, ...]
     written: str = ""  # date and versions, for the page
+    worked_on: tuple[int, ...] = ()  # seeds that the formulas have seen
 
 
 def gaps_text(report: GapsReport) -> str:
@@ -216,6 +217,8 @@ def gaps_page(report: GapsReport) -> str:
         "by side. The trace is the truth here: what differs is a gap of the formulas. Errors are formula ÷ trace − 1 "
         "of the peak allocated bytes; medians and deciles are of their absolute values.",
         "",
+        _whether_blind(report),
+        "",
         *_table(_spread_rows(report)),
         "",
         "## Mechanisms",
@@ -246,6 +249,14 @@ def gaps_page(report: GapsReport) -> str:
         lines += [f"- {_failure(each)}" for each in report.grid.failures]
         lines.append("")
     return "\n".join(lines)
+
+
+def _whether_blind(report: GapsReport) -> str:
+    """Were these jobs known while the formulas were mended?"""
+    seeds = ", ".join(map(str, report.worked_on)) or "none"
+    blind = report.seed not in report.worked_on
+    this = "is not among them: its jobs are new to the formulas" if blind else "is one of them"
+    return f"Seeds whose jobs were looked at while the formulas were mended: {seeds}. Seed {report.seed} {this}."
 
 
 def _table(rows: list[list[str]]) -> list[str]:

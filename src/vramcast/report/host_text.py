@@ -12,94 +12,104 @@ from vramcast.report.as_json import SCHEMA, entry_json
 from vramcast.report.table import align
 from vramcast.report.verdict import fits_text
 from vramcast.report.words import say
-from vramcast.report.words.forecast import MOMENTS
+from vramcast.report.words.forecast import CATEGORIES, HEADLINE, LABELS, MOMENTS, ORIGINS
+from vramcast.report.words.host import HOST, PLACES_SHORT
+from vramcast.report.words.sentences import translate
 from vramcast.units import format_bytes, format_gib, format_gib_and_gb
 
 BAR_WIDTH = 40
 
 
 def render_text(
-    forecast: HostForecast, job: HostJob, other_batch: HostForecast | None = None
+    forecast: HostForecast,
+    job: HostJob,
+    other_batch: HostForecast | None = None,
+    lang: str = "en",
 ) -> str:
-    parts = [_headline(forecast), *_limits(forecast), "", *_lines_at_peak(forecast, job), ""]
+    parts = [_headline(forecast, lang), *_limits(forecast, lang), ""]
+    parts += [*_lines_at_peak(forecast, job, lang), ""]
     if forecast.limits.capacity_bytes:
-        parts += [*_bars(forecast), ""]
-    parts.append(batch_sentence(forecast, other_batch))
+        parts += [*_bars(forecast, lang), ""]
+    parts.append(batch_sentence(forecast, other_batch, lang))
     if job.data is not None:
-        parts += ["", *_dataset(job.data.facts)]
-    parts += _assumed(forecast)
+        parts += ["", *_dataset(job.data.facts, lang)]
+    parts += _assumed(forecast, lang)
     return "\n".join(parts)
 
 
-def _moment(phase: str) -> str:
+def _moment(phase: str, lang: str) -> str:
     """What holds in the forward pass holds all through training."""
-    return "while training" if phase == FORWARD else say(MOMENTS, phase, "en")
+    return say(HOST, "training", lang) if phase == FORWARD else say(MOMENTS, phase, lang)
 
 
-def _headline(forecast: HostForecast) -> str:
+def _headline(forecast: HostForecast, lang: str) -> str:
     low, high = forecast.range_bytes
-    peak = format_gib_and_gb(forecast.peak_bytes)
-    text = f"{fits_text(forecast.fits, 'en')}   CPU memory peak {peak}"
+    text = say(HOST, "peak", lang, size=format_gib_and_gb(forecast.peak_bytes))
     if (capacity := forecast.limits.capacity_bytes) is not None:
-        text += f" of {format_gib(capacity)}"
+        text += f" {say(HEADLINE, 'of', lang, capacity=format_gib(capacity))}"
     if low != high:
-        text += f"   (range {format_gib(low)} to {format_gib(high)})"
-    return f"{text}   {_moment(forecast.peak_phase)}"
+        text += f"   {say(HOST, 'range', lang, low=format_gib(low), high=format_gib(high))}"
+    return f"{fits_text(forecast.fits, lang)}   {text}   {_moment(forecast.peak_phase, lang)}"
 
 
-def _limits(forecast: HostForecast) -> list[str]:
+def _limits(forecast: HostForecast, lang: str) -> list[str]:
     limits = forecast.limits
     sizes = (
-        ("RAM", limits.ram_bytes),
-        ("container limit", limits.cgroup_limit_bytes),
-        ("free now", limits.free_bytes),
-        ("/dev/shm", limits.shm_bytes),
+        ("ram", limits.ram_bytes),
+        ("container", limits.cgroup_limit_bytes),
+        ("free", limits.free_bytes),
+        ("shm", limits.shm_bytes),
     )
-    known = [f"{name} {format_bytes(size)}" for name, size in sizes if size is not None]
+    known = [
+        f"{say(HOST, key, lang)} {format_bytes(size)}" for key, size in sizes if size is not None
+    ]
     lines = ["   ".join(known)] if known else []
     if limits.shm_bytes is not None and forecast.shm_bytes > limits.shm_bytes:
-        lines.append(
-            f"/dev/shm is too small: prefetched batches need {format_bytes(forecast.shm_bytes)}. "
-            "Start the container with a larger --shm-size, or lower --workers or --prefetch."
-        )
+        lines.append(say(HOST, "small_shm", lang, size=format_bytes(forecast.shm_bytes)))
     return lines
 
 
-def _lines_at_peak(forecast: HostForecast, job: HostJob) -> list[str]:
+def _lines_at_peak(forecast: HostForecast, job: HostJob, lang: str) -> list[str]:
     entries = forecast.at_peak()
-    needed = [entry for entry in entries if entry.level == Level.ALLOCATED]
-    mapped = [entry for entry in entries if entry.level != Level.ALLOCATED]
-    rows = [*map(_cells, needed), ("needed", format_bytes(forecast.peak_bytes), "", "")]
+    needed = [_cells(entry, lang) for entry in entries if entry.level == Level.ALLOCATED]
+    mapped = [_cells(entry, lang) for entry in entries if entry.level != Level.ALLOCATED]
+    rows = [*needed, (say(HOST, "needed", lang), format_bytes(forecast.peak_bytes), "", "")]
     if job.ranks > 1:
-        rows.append(("per rank", format_bytes(forecast.peak_bytes // job.ranks), "", ""))
+        each = format_bytes(forecast.peak_bytes // job.ranks)
+        rows.append((say(HOST, "per_rank", lang), each, "", ""))
     if mapped:
         shown = format_bytes(forecast.shown_bytes(forecast.peak_phase))
-        rows += [*map(_cells, mapped)]
-        rows.append(("shown by PSS", shown, "", "includes file pages that the kernel may drop"))
-    ranks = "1 rank" if job.ranks == 1 else f"{job.ranks} ranks"
-    title = f"{_moment(forecast.peak_phase)}, {ranks} on this node:"
-    return [title, *align(rows, "lrll"), _needed_by_phase(forecast)]
+        rows += mapped
+        rows.append((say(HOST, "shown", lang), shown, "", say(HOST, "file_pages", lang)))
+    key = "on_node_one" if job.ranks == 1 else "on_node"
+    title = say(HOST, key, lang, moment=_moment(forecast.peak_phase, lang), count=job.ranks)
+    return [title, *align(rows, "lrll"), _needed_by_phase(forecast, lang)]
 
 
-def _cells(entry: Entry) -> tuple[str, str, str, str]:
-    place = "" if entry.place == "host" else f" [{entry.place}]"
-    formula = f"{entry.formula}{place}".strip()
-    return entry.component, format_bytes(entry.nbytes), str(entry.origin), formula
+def _cells(entry: Entry, lang: str) -> tuple[str, str, str, str]:
+    place = "" if entry.place == "host" else f" [{say(PLACES_SHORT, entry.place, lang)}]"
+    formula = f"{translate(entry.formula, lang)}{place}".strip()
+    component = translate(entry.component, lang)
+    return component, format_bytes(entry.nbytes), say(ORIGINS, str(entry.origin), lang), formula
 
 
-def _needed_by_phase(forecast: HostForecast) -> str:
-    times = (("load", LOAD), ("training", FORWARD), ("save", SAVE))
-    sizes = (f"{name} {format_bytes(forecast.needed_bytes(phase))}" for name, phase in times)
-    return f"  needed by phase: {', '.join(sizes)}"
+def _needed_by_phase(forecast: HostForecast, lang: str) -> str:
+    times = (("at_load", LOAD), ("at_training", FORWARD), ("at_save", SAVE))
+    sizes = (
+        f"{say(HOST, key, lang)} {format_bytes(forecast.needed_bytes(phase))}"
+        for key, phase in times
+    )
+    return f"  {say(HOST, 'by_phase', lang)}: {', '.join(sizes)}"
 
 
-def _bars(forecast: HostForecast) -> list[str]:
+def _bars(forecast: HostForecast, lang: str) -> list[str]:
     capacity = forecast.limits.capacity_bytes or 1
     groups: dict[str, int] = {}
     for entry in forecast.at_peak():
         if entry.level == Level.ALLOCATED:
-            groups[str(entry.category)] = groups.get(str(entry.category), 0) + entry.nbytes
-    groups["free"] = max(capacity - forecast.peak_bytes, 0)
+            name = say(CATEGORIES, str(entry.category), lang)
+            groups[name] = groups.get(name, 0) + entry.nbytes
+    groups[say(HOST, "left", lang)] = max(capacity - forecast.peak_bytes, 0)
     rows = [(name, _bar(size, capacity), f"{size / capacity:.1%}") for name, size in groups.items()]
     return align(rows, "llr")
 
@@ -109,53 +119,68 @@ def _bar(nbytes: int, capacity: int) -> str:
     return "█" * filled + "░" * (BAR_WIDTH - filled)
 
 
-def batch_sentence(forecast: HostForecast, other: HostForecast | None) -> str:
+def batch_sentence(forecast: HostForecast, other: HostForecast | None, lang: str = "en") -> str:
     """What varies with the batch and what does not, in one sentence."""
     needed, varies = forecast.needed_bytes(FORWARD), forecast.batch_bytes()
     share = varies / needed if needed else 0.0
-    text = (
-        f"In training, {format_bytes(varies)} of {format_bytes(needed)} ({share:.2%}) depends on the batch size "
-        f"(batches in use, prefetched and pinned); the other {format_bytes(needed - varies)} (libraries, model, "
-        "dataset, workers) does not."
+    text = say(
+        HOST,
+        "batch",
+        lang,
+        varies=format_bytes(varies),
+        needed=format_bytes(needed),
+        share=f"{share:.2%}",
+        rest=format_bytes(needed - varies),
     )
     if other is None:
         return text
-    change = other.needed_bytes(FORWARD) - needed
-    return f"{text} The other batch size changes CPU memory by {format_bytes(change)}."
+    change = format_bytes(other.needed_bytes(FORWARD) - needed)
+    return f"{text} {say(HOST, 'other_batch', lang, change=change)}"
 
 
-def _dataset(facts: ParquetFacts) -> list[str]:
+def _dataset(facts: ParquetFacts, lang: str) -> list[str]:
     columns = [
         (
             column.name,
-            f"{format_bytes(column.encoded_bytes)} encoded",
-            f"{format_bytes(column.decoded_bytes)} decoded",
+            say(HOST, "encoded", lang, size=format_bytes(column.encoded_bytes)),
+            say(HOST, "decoded", lang, size=format_bytes(column.decoded_bytes)),
         )
         for column in facts.columns
     ]
-    lines = [_dataset_sentence(facts), *align(columns, "lrr")]
+    lines = [_dataset_sentence(facts, lang), *align(columns, "lrr")]
     if facts.partition_bytes:
         names = ", ".join(key for key, _ in facts.files[0].partition)
-        lines.append(f"  from folders: {names}, {format_bytes(facts.partition_bytes)} decoded")
+        size = format_bytes(facts.partition_bytes)
+        lines.append(f"  {say(HOST, 'partitions', lang, names=names, size=size)}")
     return lines
 
 
-def _dataset_sentence(facts: ParquetFacts) -> str:
+def _dataset_sentence(facts: ParquetFacts, lang: str) -> str:
     largest = facts.largest_group
-    files = "1 file" if len(facts.files) == 1 else f"{len(facts.files)} files"
-    estimated = "" if facts.exact else " (estimated)"
-    return (
-        f"dataset: {facts.num_rows:,} rows in {len(facts.row_groups):,} row groups of {files}; "
-        f"{format_bytes(facts.encoded_bytes)} encoded, {format_bytes(facts.decoded_bytes)} decoded{estimated}; "
-        f"largest row group {largest.num_rows:,} rows, {format_bytes(largest.decoded_bytes)}"
+    return say(
+        HOST,
+        "dataset_one" if len(facts.files) == 1 else "dataset",
+        lang,
+        rows=f"{facts.num_rows:,}",
+        groups=f"{len(facts.row_groups):,}",
+        files=len(facts.files),
+        encoded=format_bytes(facts.encoded_bytes),
+        decoded=format_bytes(facts.decoded_bytes),
+        estimated="" if facts.exact else say(HOST, "estimated", lang),
+        largest=f"{largest.num_rows:,}",
+        size=format_bytes(largest.decoded_bytes),
     )
 
 
-def _assumed(forecast: HostForecast) -> list[str]:
+def _assumed(forecast: HostForecast, lang: str) -> list[str]:
     assumed = [entry for entry in forecast.at_peak() if entry.origin == "assumed"]
     if not assumed:
         return []
-    return ["", "assumed:", *(f"  {entry.component}: {entry.source}" for entry in assumed)]
+    lines = (
+        f"  {translate(entry.component, lang)}: {translate(entry.source, lang)}"
+        for entry in assumed
+    )
+    return ["", f"{say(LABELS, 'assumed', lang)}:", *lines]
 
 
 def render_json(forecast: HostForecast, job: HostJob) -> dict[str, Any]:

@@ -6,18 +6,20 @@ import dataclasses
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from vramcast.forecast import Answer
 from vramcast.job import job_values
 from vramcast.plan.cost import AssumedSpeeds, StepCost
 from vramcast.plan.moves import Move
 from vramcast.plan.plans import Plan, Plans, Single
 from vramcast.plan.ranking import Moves
 from vramcast.plan.verify import Traced
-from vramcast.report.as_json import SCHEMA, verdict_json
+from vramcast.report.as_json import SCHEMA, answer_json, verdict_json
 from vramcast.report.table import Column, Row, Table, align, as_markdown, as_text
-from vramcast.report.verdict import headline
+from vramcast.report.verdict import headline, not_counted_lines
 from vramcast.report.words import say
 from vramcast.report.words.forecast import LABELS
 from vramcast.report.words.plan import COLUMNS, HEADINGS, KINDS, MOVES, REASONS
+from vramcast.report.words.sentences import translate
 from vramcast.units import GiB, MiB, format_gib
 
 if TYPE_CHECKING:
@@ -25,25 +27,35 @@ if TYPE_CHECKING:
     from vramcast.plan.table import Candidate  # with NumPy, which many GPUs do without
 
 FRONT_SHOWN = 8
+SINGLES_SHOWN = 4  # of each kind of cost
 SHOWN_FROM = 10 * MiB  # a single change that saves less is named without a row
 NUMERIC = ("number", "process", "allocated", "left", "frees", "time")
 
 
 def render(
-    plans: Plans, traced: tuple[Traced, ...] = (), *, markdown: bool = False, lang: str = "en"
+    plans: Plans,
+    traced: tuple[Traced, ...] = (),
+    *,
+    markdown: bool = False,
+    lang: str = "en",
+    width: int | None = None,
+    verbose: bool = False,
 ) -> str:
-    show = as_markdown if markdown else as_text
+    """`verbose`: every single change with its reason, and memory against time."""
     first = headline(plans.base.verdict(), lang)
-    last = (*_traced_lines(plans, traced, lang), *_last_lines(plans, lang))
+    last = (*_traced_lines(plans, traced, lang), *last_lines(plans, lang))
     parts = [
         f"**{first}**" if markdown else first,
-        *(show(table) for table in _tables(plans, lang)),
+        *(
+            as_markdown(table) if markdown else as_text(table, width)
+            for table in plan_tables(plans, lang, verbose=verbose)
+        ),
         "\n".join(last),
     ]
     return "\n\n".join(parts)
 
 
-def _tables(plans: Plans, lang: str) -> list[Table]:
+def plan_tables(plans: Plans, lang: str, *, verbose: bool) -> list[Table]:
     tables = []
     if plans.fitting:
         tables.append(_plan_table("fitting", plans.fitting, plans, lang))
@@ -53,8 +65,8 @@ def _tables(plans: Plans, lang: str) -> list[Table]:
         title = "barely" if fits_by_the_estimate else "nothing"
         tables.append(_plan_table(title, (plans.closest,), plans, lang))
     if plans.singles:
-        tables.append(_single_table(plans, lang))
-    if len(plans.front) > 1:
+        tables.append(_single_table(plans, lang, verbose=verbose))
+    if verbose and len(plans.front) > 1:
         tables.append(_front_table(plans.front, lang))
     return tables
 
@@ -67,7 +79,7 @@ def _plan_table(title: str, found: tuple[Plan, ...], plans: Plans, lang: str) ->
     rows = [_plan_row(number, plan, lang) for number, plan in enumerate(found, 1)]
     below: tuple[str, ...] = ()
     if plans.fewest is not None and plans.fewest is not found[0]:
-        below = (f"{say(HEADINGS, 'fewest', lang)}: {_names(plans.fewest.moves, lang)}",)
+        below = (f"{say(HEADINGS, 'fewest', lang)}: {move_names(plans.fewest.moves, lang)}",)
     return Table(
         title=say(HEADINGS, title, lang),
         columns=columns(lang, "number", "process", "left", "kind", "time", "changes"),
@@ -84,7 +96,7 @@ def _plan_row(number: int, plan: Plan, lang: str) -> Row:
         f"{(verdict.headroom_bytes or 0) / GiB:+,.2f}",
         say(KINDS, str(plan.kind), lang),
         ratio(plan.slowdown),
-        _names(plan.moves, lang),
+        move_names(plan.moves, lang),
     )
     return Row(cells=cells)
 
@@ -103,31 +115,40 @@ def _how_table(plan: Plan, lang: str) -> Table:
     )
 
 
-def _single_table(plans: Plans, lang: str) -> Table:
+def _single_table(plans: Plans, lang: str, *, verbose: bool) -> Table:
+    """Of each kind of cost those that save most; with their reasons and all of them where asked for."""
     useful = [single for single in plans.singles if single.frees_bytes >= SHOWN_FROM]
     useless = [single for single in plans.singles if single.frees_bytes < SHOWN_FROM]
-    below: tuple[str, ...] = ()
-    if useless:
+    if not verbose:
+        useful = _largest_of_each_kind(useful)
+    below: tuple[str, ...] = () if verbose else (say(HEADINGS, "verbose", lang),)
+    if useless and verbose:
         names = ", ".join(say(MOVES, single.move.name, lang) for single in useless)
         below = (f"{say(HEADINGS, 'no_effect', lang)}: {names}",)
     return Table(
         title=say(HEADINGS, "singles", lang),
-        columns=columns(lang, "frees", "time", "kind", "change", "why"),
-        rows=tuple(_single_row(single, lang) for single in useful),
+        columns=columns(lang, "frees", "time", "kind", "change", *(["why"] if verbose else [])),
+        rows=tuple(_single_row(single, lang, verbose=verbose) for single in useful),
         below=below,
     )
 
 
-def _single_row(single: Single, lang: str) -> Row:
+def _largest_of_each_kind(singles: list[Single]) -> list[Single]:
+    found = []
+    for kind in dict.fromkeys(single.move.kind for single in singles):
+        found += [single for single in singles if single.move.kind == kind][:SINGLES_SHOWN]
+    return found
+
+
+def _single_row(single: Single, lang: str, *, verbose: bool) -> Row:
     move = single.move
     cells = (
         format_gib(single.frees_bytes),
         ratio(single.slowdown),
         say(KINDS, str(move.kind), lang),
         say(MOVES, move.name, lang),
-        say(REASONS, move.why, lang),
     )
-    return Row(cells=cells)
+    return Row(cells=(*cells, say(REASONS, move.why, lang)) if verbose else cells)
 
 
 def _front_table(front: tuple[Candidate, ...], lang: str) -> Table:
@@ -142,7 +163,7 @@ def _front_table(front: tuple[Candidate, ...], lang: str) -> Table:
 
 def _front_row(point: Candidate, lang: str) -> Row:
     allocated = format_gib(point.allocated_bytes)
-    return Row(cells=(allocated, ratio(point.slowdown), _names(point.moves, lang)))
+    return Row(cells=(allocated, ratio(point.slowdown), move_names(point.moves, lang)))
 
 
 # ---- lines below the tables
@@ -177,10 +198,14 @@ def _with_error(predicted: int | None, seen: int) -> str:
     return f"{format_gib(seen)} ({error})"
 
 
-def _last_lines(plans: Plans, lang: str) -> list[str]:
-    lines = [f"{say(LABELS, 'warning', lang)}: {text}" for text in plans.base.warnings]
+def last_lines(plans: Plans, lang: str) -> list[str]:
+    lines = [
+        f"{say(LABELS, 'warning', lang)}: {translate(text, lang)}" for text in plans.base.warnings
+    ]
+    lines += not_counted_lines(plans.base.not_understood, lang)
     if plans.base.verdict().fits:
-        lines.append(say(HEADINGS, "fits_already", lang))
+        is_tight = plans.base.verdict().answer is Answer.TIGHT
+        lines.append(say(HEADINGS, "tight_already" if is_tight else "fits_already", lang))
     if plans.reach is not None:
         lines.append(_reach(plans.reach, lang))
     if plans.cost is not None:
@@ -223,7 +248,7 @@ def _gb_per_s(rates: tuple[float, float]) -> str:
     return f"{low:.1f}–{high:.0f} GB/s" if low < 2 else f"{low:.0f}–{high:.0f} GB/s"
 
 
-def _names(moves: Moves, lang: str) -> str:
+def move_names(moves: Moves, lang: str) -> str:
     if not moves:
         return say(HEADINGS, "as_given", lang)
     return " + ".join(say(MOVES, move.name, lang) for move in moves)
@@ -260,6 +285,7 @@ def plans_json(plans: Plans, traced: tuple[Traced, ...] = ()) -> dict[str, Any]:
         "step_seconds": None if plans.cost is None else list(plans.cost.seconds),
         "tokens_per_s": None if plans.cost is None else list(plans.cost.tokens_per_s),
         "num_candidates": plans.num_candidates,
+        "not_understood": list(plans.base.not_understood),
     }
 
 
@@ -267,6 +293,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     verdict = plan.forecast.verdict()
     return {
         "changes": [_move_json(move) for move in plan.moves],
+        "answer": answer_json(verdict.answer),
         "fits": plan.fits,
         "peak": {
             "allocated_bytes": verdict.allocated_bytes,

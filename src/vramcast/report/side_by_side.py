@@ -9,7 +9,7 @@ from vramcast.job import job_values
 from vramcast.ledger import Level
 from vramcast.report.phases import phase_name
 from vramcast.report.table import Column, Row, Table, as_markdown, as_text
-from vramcast.report.verdict import fits_text
+from vramcast.report.verdict import answer_text
 from vramcast.report.words import say
 from vramcast.report.words.forecast import CATEGORIES, LEVELS
 from vramcast.report.words.tables import COMPARE
@@ -18,7 +18,14 @@ from vramcast.units import GiB
 LONGEST_NAME = 40
 
 
-def render(names: Sequence[str], forecasts: list[Forecast], *, markdown: bool, lang: str) -> str:
+def render(
+    names: Sequence[str],
+    forecasts: list[Forecast],
+    *,
+    markdown: bool,
+    lang: str,
+    width: int | None = None,
+) -> str:
     columns = (Column(title=""), *(Column(title=_short(name), right=True) for name in names))
     rows = [
         *_differences(forecasts),
@@ -30,7 +37,7 @@ def render(names: Sequence[str], forecasts: list[Forecast], *, markdown: bool, l
         columns=columns,
         rows=tuple(Row(cells=tuple(cells)) for cells in rows),
     )
-    return as_markdown(table) if markdown else as_text(table)
+    return as_markdown(table) if markdown else as_text(table, width)
 
 
 def _short(name: str) -> str:
@@ -72,7 +79,7 @@ def _gib(nbytes: int | None) -> str:
 
 def _totals(forecasts: list[Forecast], lang: str) -> list[list[str]]:
     verdicts = [forecast.verdict() for forecast in forecasts]
-    fits = ["–" if each.fits is None else fits_text(each.fits, lang) for each in verdicts]
+    fits = ["–" if each.answer is None else answer_text(each.answer, lang) for each in verdicts]
     return [
         [_level(Level.ALLOCATED, lang), *(_gib(each.allocated_bytes) for each in verdicts)],
         [_level(Level.RESERVED, lang), *(_gib(each.reserved_bytes) for each in verdicts)],

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vramcast.report.table import align
+from vramcast.report.words import say
+from vramcast.report.words.forecast import CATEGORIES
+from vramcast.report.words.sentences import translate
+from vramcast.report.words.snapshot import SNAPSHOT
 from vramcast.snapshot.analysis import Analysis
 from vramcast.snapshot.history import Moment
 from vramcast.snapshot.holders import Holder
@@ -16,63 +20,73 @@ _CHART_WIDTH, _CHART_HEIGHT = 80, 10
 _LONGEST_FRAME = 72
 
 
-def render(analysis: Analysis, file_name: str, top: int) -> str:
+def render(analysis: Analysis, file_name: str, top: int, lang: str = "en") -> str:
+    note = say(SNAPSHOT, "note", lang)
     sections = (
-        _header(analysis, file_name),
-        _peaks(analysis),
-        _chart(analysis.timeline) if analysis.events else (),
-        _fragmentation(analysis),
-        _ooms(analysis),
-        _holders(analysis.holders, top),
-        _categories(analysis.holders),
-        _replay(analysis.replay),
-        _alternatives(analysis.alternatives),
-        tuple(f"note: {_printable(note)}" for note in analysis.notes),
+        _header(analysis, file_name, lang),
+        _peaks(analysis, lang),
+        _chart(analysis.timeline, lang) if analysis.events else (),
+        _fragmentation(analysis, lang),
+        _ooms(analysis, lang),
+        _holders(analysis.holders, top, lang),
+        _categories(analysis.holders, lang),
+        _replay(analysis.replay, lang),
+        _alternatives(analysis.alternatives, lang),
+        tuple(f"{note}: {_printable(translate(text, lang))}" for text in analysis.notes),
     )
     return "\n\n".join("\n".join(lines) for section in sections if (lines := tuple(section)))
 
 
-def _header(analysis: Analysis, file_name: str) -> Iterator[str]:
-    yield (
-        f"{_printable(file_name)}: cuda:{analysis.device}, {analysis.events:,} events in "
-        f"{analysis.duration_us / 1e6:,.2f} s, allocator settings: {_printable(analysis.settings_text) or 'defaults'}"
+def _header(analysis: Analysis, file_name: str, lang: str) -> Iterator[str]:
+    yield say(
+        SNAPSHOT,
+        "header",
+        lang,
+        name=_printable(file_name),
+        device=analysis.device,
+        events=f"{analysis.events:,}",
+        seconds=f"{analysis.duration_us / 1e6:,.2f}",
+        settings=_printable(analysis.settings_text) or say(SNAPSHOT, "defaults", lang),
     )
     others = [f"cuda:{device}" for device in analysis.devices if device != analysis.device]
     if others:
-        yield f"also in the file: {', '.join(others)} (choose with --device)"
+        yield say(SNAPSHOT, "also", lang, names=", ".join(others))
 
 
-def _peaks(analysis: Analysis) -> Iterator[str]:
+def _peaks(analysis: Analysis, lang: str) -> Iterator[str]:
     start_us = analysis.start.time_us
     moments = (
-        ("peak allocated", analysis.peak_allocated),
-        ("peak reserved", analysis.peak_reserved),
+        ("peak_allocated", analysis.peak_allocated),
+        ("peak_reserved", analysis.peak_reserved),
         ("start", analysis.start),
         ("end", analysis.end),
     )
-    rows = [_peak_cells(label, moment, start_us) for label, moment in moments]
+    rows = [_peak_cells(key, moment, start_us, lang) for key, moment in moments]
     yield from align(rows, "llrlrl", indent=0)
 
 
-def _peak_cells(label: str, moment: Moment, start_us: int) -> tuple[str, ...]:
-    is_before = moment.index < 0
-    where = "before the first event" if is_before else f"after event {moment.index + 1:,}"
+def _peak_cells(key: str, moment: Moment, start_us: int, lang: str) -> tuple[str, ...]:
+    where = say(SNAPSHOT, "before_first", lang)
+    if moment.index >= 0:
+        where = say(SNAPSHOT, "after_event", lang, number=f"{moment.index + 1:,}")
+    seconds = f"{(moment.time_us - start_us) / 1e6:.3f}"
     return (
-        label,
-        "allocated",
+        say(SNAPSHOT, key, lang),
+        say(SNAPSHOT, "allocated", lang),
         format_gib(moment.allocated_bytes),
-        "reserved",
+        say(SNAPSHOT, "reserved", lang),
         format_gib(moment.reserved_bytes),
-        f"{where}, {(moment.time_us - start_us) / 1e6:.3f} s",
+        say(SNAPSHOT, "at_second", lang, where=where, seconds=seconds),
     )
 
 
-def _chart(timeline: Timeline) -> Iterator[str]:
+def _chart(timeline: Timeline, lang: str) -> Iterator[str]:
     """Columns of equal numbers of events: allocated as a full block, reserved above it as a light one."""
     allocated = _columns(timeline.allocated_bytes)
     reserved = _columns(timeline.reserved_bytes)
     top_bytes = max(*reserved, 1)
-    yield f"allocated █ and reserved ░ over {timeline.events[-1] + 1:,} events, {top_bytes / GiB:.2f} GiB high"
+    events, size = f"{timeline.events[-1] + 1:,}", f"{top_bytes / GiB:.2f}"
+    yield say(SNAPSHOT, "chart", lang, events=events, size=size)
     for row in range(_CHART_HEIGHT, 0, -1):
         level = (row - 0.5) / _CHART_HEIGHT * top_bytes
         cells = (
@@ -95,93 +109,112 @@ def _columns(values: Sequence[int]) -> list[int]:
     ]
 
 
-def _fragmentation(analysis: Analysis) -> Iterator[str]:
+def _fragmentation(analysis: Analysis, lang: str) -> Iterator[str]:
     found = analysis.fragmentation
     unused = found.reserved_bytes - found.allocated_bytes
     share = unused / found.reserved_bytes if found.reserved_bytes else 0.0
-    reserved = format_gib(found.reserved_bytes)
-    yield (
-        f"fragmentation: at the reserved peak {format_bytes(unused)} of {reserved} reserved "
-        f"were not allocated ({share:.1%})"
+    yield say(
+        SNAPSHOT,
+        "fragmentation",
+        lang,
+        unused=format_bytes(unused),
+        reserved=format_gib(found.reserved_bytes),
+        share=f"{share:.1%}",
     )
     parts = (
-        (found.stuck_bytes, "free pieces of segments in use"),
-        (found.releasable_bytes, "whole free segments, which empty_cache() would return"),
-        (found.waiting_bytes, "freed, but another stream may still use it"),
-        (found.rounding_bytes, "inside allocated blocks, beyond what was requested"),
-        (found.largest_free_bytes, "the largest free block"),
+        (found.stuck_bytes, "stuck"),
+        (found.releasable_bytes, "releasable"),
+        (found.waiting_bytes, "waiting"),
+        (found.rounding_bytes, "rounding"),
+        (found.largest_free_bytes, "largest_free"),
     )
-    yield from align([(format_bytes(nbytes), text) for nbytes, text in parts], "rl")
+    rows = [(format_bytes(nbytes), say(SNAPSHOT, key, lang)) for nbytes, key in parts]
+    yield from align(rows, "rl")
 
 
-def _ooms(analysis: Analysis) -> Iterator[str]:
+def _ooms(analysis: Analysis, lang: str) -> Iterator[str]:
     for oom in analysis.ooms:
-        yield (
-            f"out of memory at event {oom.index + 1:,}: {format_bytes(oom.requested_bytes)} requested, "
-            f"{format_bytes(oom.device_free_bytes)} free on the card, {format_gib(oom.reserved_bytes)} reserved, of "
-            f"which {format_bytes(oom.reserved_bytes - oom.allocated_bytes)} not allocated"
+        yield say(
+            SNAPSHOT,
+            "oom",
+            lang,
+            number=f"{oom.index + 1:,}",
+            requested=format_bytes(oom.requested_bytes),
+            free=format_bytes(oom.device_free_bytes),
+            reserved=format_gib(oom.reserved_bytes),
+            unused=format_bytes(oom.reserved_bytes - oom.allocated_bytes),
         )
 
 
-def _holders(holders: Sequence[Holder], top: int) -> Iterator[str]:
+def _holders(holders: Sequence[Holder], top: int, lang: str) -> Iterator[str]:
     if not holders:
         return
     total = sum(holder.allocated_bytes for holder in holders)
     shown = min(top, len(holders))
-    yield f"what holds memory at the peak (top {shown} of {len(holders)}; categories are guessed from the stack)"
-    rows = [_holder_cells(holder, total) for holder in holders[:top]]
+    yield say(SNAPSHOT, "holders", lang, shown=shown, count=len(holders))
+    rows = [_holder_cells(holder, total, lang) for holder in holders[:top]]
     rest = sum(holder.allocated_bytes for holder in holders[top:])
     if rest:
-        more = f"in {len(holders) - top} more places"
+        more = say(SNAPSHOT, "more_places", lang, count=len(holders) - top)
         rows.append((format_bytes(rest), f"{rest / total:.1%}", "", "", more))
     yield from align(rows, "rrrll")
 
 
-def _holder_cells(holder: Holder, total: int) -> tuple[str, ...]:
-    blocks = "1 block" if holder.blocks == 1 else f"{holder.blocks:,} blocks"
+def _holder_cells(holder: Holder, total: int, lang: str) -> tuple[str, ...]:
+    key = "one_block" if holder.blocks == 1 else "blocks"
     return (
         format_bytes(holder.allocated_bytes),
         f"{holder.allocated_bytes / total:.1%}",
-        blocks,
-        str(holder.category),
-        shorten(holder.frame),
+        say(SNAPSHOT, key, lang, count=f"{holder.blocks:,}"),
+        say(CATEGORIES, str(holder.category), lang),
+        translate(shorten(holder.frame), lang),
     )
 
 
-def _categories(holders: Sequence[Holder]) -> Iterator[str]:
+def _categories(holders: Sequence[Holder], lang: str) -> Iterator[str]:
     groups: dict[str, int] = {}
     for holder in holders:
         groups[str(holder.category)] = groups.get(str(holder.category), 0) + holder.allocated_bytes
     if groups:
         parts = (
-            f"{name} {format_bytes(nbytes)}"
+            f"{say(CATEGORIES, name, lang)} {format_bytes(nbytes)}"
             for name, nbytes in sorted(groups.items(), key=lambda item: -item[1])
         )
-        yield "by category (guessed): " + ", ".join(parts)
+        yield say(SNAPSHOT, "by_category", lang) + ", ".join(parts)
 
 
-def _replay(replay: Replay | None) -> Iterator[str]:
+def _replay(replay: Replay | None, lang: str) -> Iterator[str]:
     if replay is None:
         return
     share = replay.same_address / replay.allocations if replay.allocations else 1.0
-    yield (
-        f"replay: {replay.same_address:,} of {replay.allocations:,} allocations at the same address ({share:.3%}), "
-        f"{replay.same_segments:,} of {replay.segments:,} segments taken as recorded"
+    yield say(
+        SNAPSHOT,
+        "replay",
+        lang,
+        same=f"{replay.same_address:,}",
+        count=f"{replay.allocations:,}",
+        share=f"{share:.3%}",
+        segments=f"{replay.same_segments:,}",
+        all=f"{replay.segments:,}",
     )
-    yield (
-        f"  peak allocated {replay.peak_allocated_bytes:,} B, peak reserved {replay.peak_reserved_bytes:,} B, "
-        f"end state {'identical' if replay.end_state_matches else 'different'}"
+    yield say(
+        SNAPSHOT,
+        "replay_peaks",
+        lang,
+        allocated=f"{replay.peak_allocated_bytes:,}",
+        reserved=f"{replay.peak_reserved_bytes:,}",
+        state=say(SNAPSHOT, "identical" if replay.end_state_matches else "different", lang),
     )
 
 
-def _alternatives(alternatives: Sequence[Alternative]) -> Iterator[str]:
+def _alternatives(alternatives: Sequence[Alternative], lang: str) -> Iterator[str]:
     if not alternatives:
         return
     base = alternatives[0].peak_reserved_bytes
-    yield "the same requests from an empty allocator (what was allocated at the start is requested first)"
+    yield say(SNAPSHOT, "alternatives", lang)
     rows = [
         (
-            "peak reserved",
+            say(SNAPSHOT, "peak_reserved", lang),
             format_gib(other.peak_reserved_bytes),
             _signed(other.peak_reserved_bytes - base),
             _printable(other.settings_text),

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vramcast.report.as_json import SCHEMA
+from vramcast.forecast import Answer
+from vramcast.report.as_json import SCHEMA, answer_json
 from vramcast.report.table import Column, Row, Table, as_markdown, as_text
 from vramcast.report.words import say
+from vramcast.report.words.forecast import LABELS
+from vramcast.report.words.sentences import translate
 from vramcast.report.words.tables import SWEEP
 from vramcast.units import GiB, format_gib
 
 if TYPE_CHECKING:
     from vramcast.engine import Sweep
 
-TOO_LARGE, UNMARKED = "×", " "  # after a number: so that numbers line up
+UNMARKED = " "  # after a number: so that numbers line up
+_MARKS: dict[Answer | None, str] = {Answer.TIGHT: "~", Answer.DOES_NOT_FIT: "×"}
 
 
-def render_text(sweep: Sweep, *, markdown: bool = False, lang: str = "en") -> str:
+def render_text(
+    sweep: Sweep, *, markdown: bool = False, lang: str = "en", width: int | None = None
+) -> str:
     """GiB allocated at the peak; a cell that cannot fit is marked."""
     columns = (
         Column(title=say(SWEEP, "corner", lang), right=True),
@@ -27,8 +33,11 @@ def render_text(sweep: Sweep, *, markdown: bool = False, lang: str = "en") -> st
     ]
     if sweep.gpu:
         rows.append(Row(cells=(say(SWEEP, "largest", lang), *_largest(sweep, lang))))
-    table = Table(title=_title(sweep, lang), columns=columns, rows=tuple(rows))
-    return as_markdown(table) if markdown else as_text(table)
+    below = tuple(
+        f"{say(LABELS, 'warning', lang)}: {translate(text, lang)}" for text in sweep.warnings
+    )
+    table = Table(title=_title(sweep, lang), columns=columns, rows=tuple(rows), below=below)
+    return as_markdown(table) if markdown else as_text(table, width)
 
 
 def _title(sweep: Sweep, lang: str) -> str:
@@ -51,10 +60,7 @@ def _row_cells(sweep: Sweep, row: int) -> list[str]:
 
 def _cell(sweep: Sweep, row: int, column: int) -> str:
     nbytes = int(sweep.allocated_bytes[row, column])
-    is_too_large = (
-        sweep.gpu is not None and nbytes + sweep.context_bytes > sweep.gpu.capacity_bytes()
-    )
-    return f"{nbytes / GiB:,.2f}{TOO_LARGE if is_too_large else UNMARKED}"
+    return f"{nbytes / GiB:,.2f}{_MARKS.get(sweep.answer(row, column), UNMARKED)}"
 
 
 def render_csv(sweep: Sweep) -> str:
@@ -69,7 +75,12 @@ def render_csv(sweep: Sweep) -> str:
 
 def sweep_json(sweep: Sweep) -> dict[str, Any]:
     points = [
-        {"batch": batch, "seq": seq, "allocated_bytes": int(sweep.allocated_bytes[row, column])}
+        {
+            "batch": batch,
+            "seq": seq,
+            "allocated_bytes": int(sweep.allocated_bytes[row, column]),
+            "answer": answer_json(sweep.answer(row, column)),
+        }
         for row, batch in enumerate(sweep.batches)
         for column, seq in enumerate(sweep.seqs)
     ]
@@ -80,4 +91,5 @@ def sweep_json(sweep: Sweep) -> dict[str, Any]:
         "schema": SCHEMA,
         "points": points,
         "largest_batch_that_fits": largest if sweep.gpu else None,
+        "warnings": list(sweep.warnings),
     }

@@ -92,7 +92,7 @@ def as_text(table: Table, width: int | None = None) -> str:
     sides = "".join("r" if column.right else "l" for column in table.columns)
     widths = _widths(rows, len(sides))
     if width is not None:
-        widths = _folded_widths(widths, sides, width)
+        widths = _folded_widths(rows, sides, width)
     body = [_line(part, sides, widths) for row in rows for part in _fold_row(row, widths)]
     title = (table.title, "") if table.title else ()
     below = ("", *table.below) if table.below else ()
@@ -106,28 +106,34 @@ def _indented(row: Row) -> tuple[str, ...]:
 # ---- folding to a terminal
 
 
-def _folded_widths(widths: Sequence[int], sides: str, most: int) -> list[int]:
-    """Takes cells from the widest column of text until the table fits; from numbers only if it must be."""
-    found = list(widths)
-    excess = sum(found) + GAP * (len(found) - 1) - most
-    while excess > 0:
-        texts = [at for at, side in enumerate(sides) if side == "l" and found[at] > NARROWEST]
+def _folded_widths(rows: Sequence[Sequence[str]], sides: str, most: int) -> list[int]:
+    """Takes cells from the widest column until the table fits: from text, then from numbers' titles, as far as no word
+    breaks; only then from any column."""
+    found = _widths(rows, len(sides))
+    least = [max(NARROWEST, *(_longest_part(row[at]) for row in rows)) for at in range(len(found))]
+    while sum(found) + GAP * (len(found) - 1) > most:
+        roomy = [at for at in range(len(found)) if found[at] > least[at]]
+        texts = [at for at in roomy if sides[at] == "l"]
         others = [at for at in range(len(found)) if found[at] > NARROWEST]
         if not others:
             return found
-        widest = max(texts or others, key=lambda at: found[at])
-        found[widest] -= 1
-        excess -= 1
+        found[max(texts or roomy or others, key=lambda at: found[at])] -= 1
     return found
+
+
+def _longest_part(text: str) -> int:
+    """Cells of the longest piece that a line should not end inside; wide characters may end a line anywhere."""
+    parts = (part for word in text.split() for part in _name_parts(word))
+    return max((2 if _has_wide(part) else cell_width(part) for part in parts), default=0)
 
 
 def _fold_row(row: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, ...]]:
     """The row as lines of cells, each within its column's width."""
-    columns = [_fold(text, width) for text, width in zip(row, widths, strict=True)]
+    columns = [fold(text, width) for text, width in zip(row, widths, strict=True)]
     return zip_longest(*columns, fillvalue="")
 
 
-def _fold(text: str, width: int) -> list[str]:
+def fold(text: str, width: int) -> list[str]:
     """Broken between words; inside a word only where it alone is wider."""
     if cell_width(text) <= width:
         return [text]
@@ -155,7 +161,22 @@ def _has_wide(text: str) -> bool:
 
 
 def _split(word: str, width: int) -> Iterator[str]:
-    """Before and after each wide character, and wherever a narrow piece reaches the width."""
+    """Before and after each wide character, else after the marks inside a name, else where the width is reached."""
+    if not _has_wide(word) and len(_name_parts(word)) > 1:
+        for part in _name_parts(word):
+            yield from (
+                [part] if cell_width(part.rstrip()) <= width else _split_anywhere(part, width)
+            )
+    else:
+        yield from _split_anywhere(word, width)
+
+
+def _name_parts(word: str) -> list[str]:
+    """`openai-community/gpt2` may end a line after each mark."""
+    return re.findall(r"[^/_-]*[/_-]+|[^/_-]+$", word)
+
+
+def _split_anywhere(word: str, width: int) -> Iterator[str]:
     piece = ""
     for character in word:
         is_wide = _character_width(character) == 2

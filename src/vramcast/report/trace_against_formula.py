@@ -16,6 +16,8 @@ from vramcast.report.table import align
 from vramcast.report.trace import folded
 from vramcast.report.words import say
 from vramcast.report.words.forecast import CATEGORIES, MOMENTS
+from vramcast.report.words.sentences import translate
+from vramcast.report.words.snapshot import TRACED
 from vramcast.units import format_gib
 
 _PARTS = (
@@ -104,40 +106,43 @@ def _names(entries: Sequence[Entry]) -> tuple[str, ...]:
     return tuple(sorted(sums, key=lambda name: -sums[name]))
 
 
-def against_formula_text(traced: Ledger, formula: Ledger, place: str) -> str:
+def against_formula_text(traced: Ledger, formula: Ledger, place: str, lang: str = "en") -> str:
     phase, formula_phase = common_phase(traced, formula, place)
-    title = f"line by line, {say(MOMENTS, phase, 'en')}, {place}"
+    title = say(TRACED, "beside", lang, moment=say(MOMENTS, phase, lang), place=place)
     if phase != formula_phase:
-        title += f"; the formulas peak {say(MOMENTS, formula_phase, 'en')}"
-    rows = [("traced", "formula", "difference", "")]
+        title += say(TRACED, "formulas_peak", lang, moment=say(MOMENTS, formula_phase, lang))
+    mine, theirs = say(TRACED, "traced", lang), say(TRACED, "formula", lang)
+    rows = [(mine, theirs, say(TRACED, "difference", lang), "")]
     for pair in pairs(traced, formula, place):
-        names = f"traced: {_list(pair.traced_lines)} | formula: {_list(pair.formula_lines)}"
-        rows.append(
-            (_shown(pair.traced_bytes), _shown(pair.formula_bytes), _difference(pair), _name(pair))
-        )
-        rows.append(("", "", "", f"  {names}"))
+        left, right = _list(pair.traced_lines, lang), _list(pair.formula_lines, lang)
+        cells = _shown(pair.traced_bytes), _shown(pair.formula_bytes), _difference(pair, lang)
+        rows.append((*cells, _name(pair, lang)))
+        rows.append(("", "", "", f"  {mine}: {left} | {theirs}: {right}"))
     return "\n".join([title, *align(rows, "rrrl")])
 
 
-def _name(pair: Pair) -> str:
-    category = say(CATEGORIES, pair.category, "en")
-    return f"{category}, {pair.part}" if pair.part else category
+def _name(pair: Pair, lang: str) -> str:
+    category = say(CATEGORIES, pair.category, lang)
+    return f"{category}, {translate(pair.part, lang)}" if pair.part else category
 
 
 def _shown(nbytes: int | None) -> str:
     return "–" if nbytes is None else format_gib(nbytes)
 
 
-def _difference(pair: Pair) -> str:
+def _difference(pair: Pair, lang: str) -> str:
     if pair.traced_bytes is None or pair.formula_bytes is None:
-        return "unmatched"
+        return say(TRACED, "unmatched", lang)
     change = pair.formula_bytes - pair.traced_bytes
     return f"{'-' if change < 0 else '+'}{format_gib(abs(change))}"
 
 
-def _list(names: Sequence[str]) -> str:
+def _list(names: Sequence[str], lang: str) -> str:
+    if not names:
+        return say(TRACED, "nothing", lang)
     more = len(names) - _SHOWN_LINES
-    return ", ".join(names[:_SHOWN_LINES]) + (f" and {more} more" if more > 0 else "") or "nothing"
+    shown = ", ".join(translate(name, lang) for name in names[:_SHOWN_LINES])
+    return shown + (say(TRACED, "and_more", lang, count=more) if more > 0 else "")
 
 
 def against_formula_json(traced: Ledger, formula: Ledger, place: str) -> dict[str, Any]:

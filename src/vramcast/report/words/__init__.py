@@ -15,6 +15,13 @@ LANGUAGES = ("en", "zh")
 Words = Mapping[str, tuple[str, str]]  # key → English, Chinese
 
 
+def language_of(variables: Mapping[str, str]) -> str:
+    """The language of a terminal, by the first of its variables that says one; English where it is another."""
+    named = (variables.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))
+    locale = next((value for value in named if value), "")
+    return "zh" if locale.lower().startswith("zh") else "en"
+
+
 def say(words: Words, key: str, lang: str, **values: object) -> str:
     """The text of a key, with values put into its braces."""
     if key not in words:

@@ -23,6 +23,42 @@ FINDINGS: dict[str, tuple[str, str]] = {
         "一次申请 {requested_bytes}（按 fp32 计 {elements} 个数），占显卡八分之一以上：是某个很大的单个张量，"
         "如 logits、注意力分数或汇总的输出。",
     ),
+    "logits_sized": (
+        "{requested_bytes} is just the size of {tokens} tokens × a vocabulary of {vocabulary} ({models}) × {itemsize} bytes: logits.",
+        "{requested_bytes} 恰好等于 {tokens} 个词元 × 词表 {vocabulary}（{models}）× {itemsize} 字节：是 logits。",
+    ),
+    "full_beside_free": (
+        "The table shows {full} full and {free} nearly free.",
+        "表格显示 {full} 已满，{free} 几乎空闲。",
+    ),
+    "crashed": (
+        "{signal}: the process crashed in native code. Memory that runs out raises an error or ends in SIGKILL; nothing here says that it did.",
+        "{signal}：进程在原生代码中崩溃。内存耗尽会报错或以 SIGKILL 结束；这里没有这种迹象。",
+    ),
+    "states_fill_card": (
+        "Weights, gradients and optimizer states alone take {states_bytes} of the {card_bytes} that PyTorch can have: next to them little else fits.",
+        "仅权重、梯度与优化器状态就占 {states_bytes}，而 PyTorch 可用 {card_bytes}：剩余空间很少。",
+    ),
+    "states_fill_card_of_one": (
+        "Weights, gradients and optimizer states alone take {states_bytes} of the {card_bytes} that PyTorch can have: next to them little else fits.",
+        "仅权重、梯度与优化器状态就占 {states_bytes}，而 PyTorch 可用 {card_bytes}：剩余空间很少。",
+    ),
+    "states_fill_card_if_full": (
+        "If all parameters are trained, weights, gradients and optimizer states alone take {states_bytes} of the {card_bytes} that PyTorch can have.",
+        "若训练全部参数，仅权重、梯度与优化器状态就占 {states_bytes}，而 PyTorch 可用 {card_bytes}。",
+    ),
+    "small_allocation": (
+        "Only {requested_bytes} was asked for: host memory was full before, with what had been loaded or kept until then.",
+        "只申请了 {requested_bytes}：在此之前主机内存就已被先前加载或保留的内容占满。",
+    ),
+    "long_sequence": (
+        "The text names a length of {tokens} tokens: what a step keeps grows with it, whatever the model is.",
+        "文中给出的长度为 {tokens} 个词元：无论模型多大，单步保留的内容都随之增长。",
+    ),
+    "half_the_card": (
+        "This one request of {requested_bytes} is at least half of the {limit_bytes} that the process can have at all.",
+        "仅这一次申请的 {requested_bytes} 就至少是进程可用的 {limit_bytes} 的一半。",
+    ),
     "as_much_again": (
         "The {requested_bytes} asked for in one piece are all that this process holds already: a second copy of it (an allocator "
         "warm-up, a checkpoint, a clone).",
@@ -95,6 +131,10 @@ FINDINGS: dict[str, tuple[str, str]] = {
         "or other libraries on the same card.",
         "共 {capacity_bytes}，这里的 PyTorch 保留 {reserved_bytes}，另有 {rest_bytes} 被占用：同一张卡上的其他进程或其他库。",
     ),
+    "dead_process": (
+        "nvidia-smi can no longer name process {pids}, which holds {total_bytes}: it has ended without freeing its memory.",
+        "nvidia-smi 已无法给出进程 {pids} 的名称，而它仍占用 {total_bytes}：进程已结束但没有释放显存。",
+    ),
     "nobody_listed": (
         "{used_bytes} is in use on {place} and nvidia-smi lists no process: one that died without freeing its memory, another "
         "user's, or, inside a container, any process of this machine.",
@@ -109,6 +149,11 @@ FINDINGS: dict[str, tuple[str, str]] = {
     "shared_card": (
         "{count} processes share {place}. If they are ranks of one job, each should have a card of its own.",
         "{count} 个进程共用 {place}。若它们是同一任务的多个 rank，每个 rank 应独占一张卡。",
+    ),
+    "fragmentation_of_old": (
+        "PyTorch had {unallocated_bytes} cached and unused, enough for the {requested_bytes}, but not in one piece: fragmentation, against "
+        "which this old torch has no setting.",
+        "PyTorch 缓存了 {unallocated_bytes} 未使用，足够 {requested_bytes}，但不成整块：碎片化，而这个旧版 torch 没有可用的设置。",
     ),
     "fragmentation": (
         "PyTorch had {unallocated_bytes} cached and unused, enough for the {requested_bytes}, but not in one piece: "
@@ -193,6 +238,109 @@ FINDINGS: dict[str, tuple[str, str]] = {
         "that host memory ran out, or that somebody killed it.",
         "进程被信号 9 杀死且没有报错。显存不足时 CUDA 会抛出错误；悄无声息地被杀说明主机内存耗尽，或被人为终止。",
     ),
+    "flat_copy": (
+        "{requested_bytes} in one piece are 4 bytes for each of {billions} billion parameters, and what is allocated is their 16-bit "
+        "weights with {copies} such copies: the flat fp32 master weights or optimizer states of one rank.",
+        "一次申请的 {requested_bytes} 正好是 {billions}B 参数各 4 字节，而已分配的正是其 16 位权重加 {copies} 份这样的副本："
+        "即一个 rank 的整块 fp32 主权重或优化器状态。",
+    ),
+    "partition": (
+        "{requested_bytes} in one piece is 4 bytes for each of the model's {billions} billion parameters, divided by {share}: master weights "
+        "or an optimizer state in fp32, as one rank makes them.",
+        "一次申请的 {requested_bytes} 正好是该模型 {billions}B 参数各 4 字节再除以 {share}：即一个 rank 的 fp32 主权重或优化器状态。",
+    ),
+    "job_from_log": (
+        "The log names the job, and it was priced as far as it does: {said}.",
+        "日志中写明了任务，已据此估算：{said}。",
+    ),
+    "states": (
+        "Weights, gradients and optimizer states of the job take {states_bytes} per GPU, whatever the batch is.",
+        "该任务的权重、梯度与优化器状态每卡占用 {states_bytes}，与批次无关。",
+    ),
+    "size_from_name": (
+        "The name {name} says {billions} billion parameters; with so many:",
+        "名称 {name} 表明有 {billions}B 参数；按此计算：",
+    ),
+    "states_exceed_card_if_full": (
+        "If all parameters are trained, weights, gradients and optimizer states alone take {states_bytes} per GPU, and PyTorch can have "
+        "{card_bytes}: no batch is small enough.",
+        "若训练全部参数，仅权重、梯度与优化器状态每张 GPU 就要 {states_bytes}，而 PyTorch 最多可用 {card_bytes}：再小的批次也放不下。",
+    ),
+    "states_exceed_card": (
+        "Weights, gradients and optimizer states alone take {states_bytes} per GPU; PyTorch can have {card_bytes}. No batch is small enough.",
+        "仅权重、梯度与优化器状态每卡就要 {states_bytes}，而 PyTorch 最多可用 {card_bytes}。再小的批次也放不下。",
+    ),
+    "states_leave_room": (
+        "Weights, gradients and optimizer states take {states_bytes} of {card_bytes}; the other {rest_bytes} that were allocated depend on the "
+        "batch and the length.",
+        "权重、梯度与优化器状态占 {card_bytes} 中的 {states_bytes}；其余已分配的 {rest_bytes} 取决于批次与长度。",
+    ),
+    "weights_exceed_card": (
+        "The weights of {model} take about {weights_bytes} per card, more than the {card_bytes} it has.",
+        "{model} 的权重每卡约需 {weights_bytes}，超过显卡的 {card_bytes}。",
+    ),
+    "served_weights": (
+        "The weights of {model} take about {weights_bytes} of {card_bytes} per card; the rest of the share is for the cache.",
+        "{model} 的权重每卡约占 {card_bytes} 中的 {weights_bytes}；所占比例的其余部分留给缓存。",
+    ),
+    "kernel_gone": (
+        "The notebook's kernel ended without a message: most often host memory ran out, else native code crashed.",
+        "笔记本内核无声结束：多半是主机内存耗尽，否则是本地代码崩溃。",
+    ),
+    "no_batch_fits": (
+        "accelerate halved the batch down to zero: not even one sample fits.",
+        "accelerate 把批次一路减半到零：连一个样本也放不下。",
+    ),
+    "on_chip_memory": (
+        "The shared memory in this message is on the GPU's chip, a few hundred KiB per block; it is neither GPU memory nor /dev/shm.",
+        "这里的 shared memory 是 GPU 芯片上每块几百 KiB 的存储，既不是显存也不是 /dev/shm。",
+    ),
+    "illegal_access": (
+        "An address was wrong; how much memory is free does not matter.",
+        "访问的地址有误；与空闲内存多少无关。",
+    ),
+    "disk_full": (
+        "A disk had no space left. Neither GPU nor host memory is involved.",
+        "磁盘空间不足。与显存和主机内存无关。",
+    ),
+    "vllm_warm_up": (
+        "vLLM ran out while it warmed up with its largest batch of requests: the share leaves too little for that.",
+        "vLLM 在以最大请求数预热时显存不足：所占份额没有为此留出空间。",
+    ),
+    "killed_worker": (
+        "A DataLoader worker was killed (signal 9): host memory ran out. The GPU is not involved.",
+        "DataLoader 的工作进程被杀（信号 9）：主机内存耗尽。与 GPU 无关。",
+    ),
+    "array_allocation": (
+        "NumPy on the host was refused {requested_bytes}. The GPU is not involved.",
+        "主机上的 NumPy 申请 {requested_bytes} 被拒绝。与 GPU 无关。",
+    ),
+    "page_file": (
+        "Windows could not commit more memory: RAM plus page file were used up. The GPU is not involved.",
+        "Windows 无法再提交内存：内存加页面文件已用尽。与 GPU 无关。",
+    ),
+    "ended": (
+        "{signal}: the process was ended from outside (a closed terminal, a person, a scheduler). Nothing here says that memory ran out.",
+        "{signal}：进程被外部结束（终端关闭、人为、调度器）。这里没有任何内存耗尽的迹象。",
+    ),
+    "worker_gone": (
+        "A DataLoader worker ended without a message: /dev/shm too small, killed by the host, or a crash in native code. "
+        "num_workers=0 shows the true error.",
+        "DataLoader 的工作进程无声结束：/dev/shm 太小、被主机杀死，或本地代码崩溃。设 num_workers=0 可看到真实报错。",
+    ),
+    "weights_offloaded": (
+        "accelerate had no room on the GPUs for all weights and put some of them on the CPU or the disk.",
+        "accelerate 发现 GPU 放不下全部权重，把一部分放到了 CPU 或磁盘。",
+    ),
+    "shared_file_not_opened": (
+        "A shared file could not be opened, and no reason was printed. Opening takes no memory: most often the limit of open files "
+        "(ulimit -n) was reached.",
+        "共享文件无法打开，且没有打印原因。打开文件不占内存：多半是达到了打开文件数上限（ulimit -n）。",
+    ),
+    "small_card_shared": (
+        "{rest_bytes} of the card's {capacity_bytes} is used outside PyTorch: by the CUDA context of this process and by other programs.",
+        "显卡 {capacity_bytes} 中有 {rest_bytes} 在 PyTorch 之外：本进程的 CUDA 上下文与其他程序。",
+    ),
     "killed_by_limit": (
         "The kernel killed the process because its container or job reached its host memory limit. The GPU is not involved.",
         "容器或作业达到主机内存上限，内核杀死了进程。与 GPU 无关。",
@@ -217,6 +365,10 @@ FINDINGS: dict[str, tuple[str, str]] = {
         "The host, not the GPU, refused {requested_bytes}: a tensor on the CPU (loading, offloading, gathering, or a batch "
         "with a wrong shape).",
         "拒绝 {requested_bytes} 的是主机而不是 GPU：这是 CPU 上的张量（加载、卸载、汇总，或形状有误的批次）。",
+    ),
+    "host_told": (
+        "The text says that host memory ran out; no program's message was pasted with it.",
+        "文字说主机内存耗尽；没有贴出程序的报错。",
     ),
     "host_allocation_unknown": (
         "The host, not the GPU, was out of memory.",
@@ -247,6 +399,15 @@ FINDINGS: dict[str, tuple[str, str]] = {
     "masked_nccl": (
         "NCCL could not get its buffers: they are allocated outside PyTorch's allocator, on a card that PyTorch had filled.",
         "NCCL 拿不到缓冲区：它们在 PyTorch 分配器之外，而显卡已被 PyTorch 占满。",
+    ),
+    "runtime_error_bare": (
+        "The message has no numbers. Torch up to 1.0 says no more when its own allocator finds the card full; with a later one, some other "
+        "call into CUDA did.",
+        "这条报错没有数字。1.0 及更早的 torch 在自身分配器显存不足时也只说这么多；较新的版本则是其他 CUDA 调用失败。",
+    ),
+    "failing_together": (
+        "Two processes of this text failed on {place}, and each names the other as the holder of the rest: they are of one launch.",
+        "文中两个进程都在 {place} 上失败，且互相把对方列为占用者：它们属于同一次启动。",
     ),
     "runtime_error": (
         "The CUDA runtime itself was out of memory, outside PyTorch's allocator, so no figures were printed.",

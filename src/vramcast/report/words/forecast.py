@@ -4,7 +4,8 @@ from __future__ import annotations
 
 VERDICTS = {
     "fits": ("FITS", "装得下"),
-    "does_not_fit": ("DOES NOT FIT", "装不下"),
+    "tight": ("TIGHT", "勉强装得下"),
+    "does not fit": ("DOES NOT FIT", "装不下"),
     "needs": ("NEEDS", "需要"),
 }
 
@@ -12,14 +13,22 @@ VERDICTS = {
 HEADLINE = {
     "peak": ("peak {peak}", "峰值 {peak}"),
     "of": ("of {capacity}", "/ {capacity}"),
-    "free": ("free {size}", "剩余 {size}"),
-    "short": ("short {size}", "还差 {size}"),
-    "range": ("(range {low}–{high})", "(范围 {low}–{high})"),
-    "lower_bound": ("(lower bound)", "(下限)"),
-    "when": ("{moment}, {place}", "发生在{moment}, {place}"),
+    "free": ("{size} free", "剩余 {size}"),
+    "short": ("{size} short", "还差 {size}"),
+    "lower_bound": ("(lower bound)", "（下限）"),
+    "range": ("9 of 10 such jobs: {low}–{high} GiB", "十个同类任务中有九个: {low}–{high} GiB"),
+    "between": ("between {low} and {high} GiB", "在 {low} 与 {high} GiB 之间"),
+    "safe": ("98 of 100 below {size}", "百分之九十八低于 {size}"),
+    "few_sources": ("(measured by {count} sources only)", "（仅有 {count} 个实测来源）"),
+    "when": ("highest {moment}, {place}", "峰值出现在: {moment}, {place}"),
+    "not_understood": (
+        "settings that matter and are not counted: {count}",
+        "影响显存但未计入的设置: {count} 个",
+    ),
 }
 
 LABELS = {
+    "not_counted": ("not counted", "未计入"),
     "parameters": ("parameters", "个参数"),
     "trainable": ("trainable", "个可训练"),
     "what": ("what", "项目"),
@@ -36,6 +45,14 @@ LABELS = {
                          "激活值随序列长度增长: 每个词元 {linear}，另加 {quadratic} × 长度²（批大小 {batch}）；"
                          "长度达到 {length} 后平方项更大"),
     "phases": ("phases ({place}, GiB)", "各阶段 ({place}, GiB)"),
+    "with_margin": ("   with margin {size}", "   含余量 {size}"),
+    "all_of_it": ("in all, as nvidia-smi shows it", "合计（nvidia-smi 所见）"),
+    "all_reserved": ("in all, as torch reserves it", "合计（torch 保留）"),
+    "all_allocated": ("in all, as torch allocates it", "合计（torch 分配）"),
+    "smaller_count": ("{count} smaller parts", "{count} 个较小部分"),
+    "assumed_short": ("assumed", "假设"),
+    "verbose": ("every line, its formula and where each assumption comes from: -v",
+                "逐行明细、公式与各项假设的出处: -v"),
     "later_steps": ("from step 2", "第 2 步起"),
     "step_2": ("{phase} (step 2+)", "{phase}（第 2 步起）"),
     "ranks": ("ranks ({count}, allocated, GiB)", "各进程 ({count}, 已分配, GiB)"),
@@ -110,6 +127,13 @@ PHASES = {
     "next step": ("step", "优化器更新"),
     "eval": ("eval", "评估"),
     "save": ("save", "保存"),
+    "prefill": ("prefill", "预填充"),
+    "decode": ("decode", "解码"),
+    "sync": ("weight sync", "权重同步"),
+    "score": ("scoring", "打分"),
+    "critic": ("critic update", "评论模型更新"),
+    "profile": ("profiling run", "试运行"),
+    "serve": ("serving", "服务"),
 }
 
 # Phases in a sentence.
@@ -129,4 +153,11 @@ MOMENTS = {
     "next step": ("in the optimizer step of step 2 and later", "第 2 步起的优化器更新"),
     "eval": ("in the evaluation", "评估时"),
     "save": ("while saving", "保存时"),
+    "prefill": ("in the pass over the prompt (prefill)", "处理提示词时（预填充）"),
+    "decode": ("while generating token by token (decode)", "逐词生成时（解码）"),
+    "sync": ("while weights go to the rollout engine", "向采样引擎同步权重时"),
+    "score": ("while samples are scored (log-probabilities)", "为样本打分时（对数概率）"),
+    "critic": ("in the critic's update", "更新评论模型时"),
+    "profile": ("in the engine's profiling run", "引擎试运行时"),
+    "serve": ("while requests are served", "处理请求时"),
 }

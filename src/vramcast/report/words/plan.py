@@ -8,7 +8,12 @@ HEADINGS = {
     "nothing": ("no fitting setup found; closest:", "没有找到装得下的配置；最接近的是"),
     "barely": ("may fit: the upper estimate exceeds the card", "可能装得下：估计的上限超出显卡"),
     "fits_already": ("the job fits without changes", "无需改动即可装下"),
+    "tight_already": (
+        "the job fits without changes, but tightly: the upper end of its range is above the card",
+        "无需改动即可装下，但余量不足：估计区间的上限超过显卡容量",
+    ),
     "singles": ("single changes", "单项改动"),
+    "verbose": ("all changes with their reasons, and memory versus time: -v", "全部改动及原因、显存与时间的取舍: -v"),
     "front": ("memory versus time (without the allocator's cache)", "显存与时间的取舍（未计入缓存碎片）"),
     "how": ("how to apply plan 1", "方案 1 的做法"),
     "advice": ("advice, evaluated one by one", "逐条评估的建议"),

@@ -15,6 +15,10 @@ DIVIDE = {
 }  # fmt: skip
 
 FIT = {
+    "on_some": ("fits on {fitting} of {tried} cards; the smallest: {gpu} ({capacity})",
+                "{tried} 种显卡中有 {fitting} 种装得下；最小的是 {gpu}（{capacity}）"),
+    "on_none": ("fits on none of {tried} cards", "{tried} 种显卡都装不下"),
+    "left_out": ("{count} more cards on which it does not fit: -v", "另有 {count} 种显卡装不下: -v"),
     "gpu": ("GPU", "GPU"),
     "count": ("GPUs needed", "所需数量"),
     "together": ("total memory", "总显存"),
@@ -29,8 +33,8 @@ FIT = {
 
 SWEEP = {
     "title": ("{model}: GiB allocated at the peak", "{model}: 已分配显存峰值 (GiB)"),
-    "title_gpu": ("{model}: GiB allocated at the peak; × does not fit on {gpu}, {capacity}",
-                  "{model}: 已分配显存峰值 (GiB)；× 表示在 {gpu} ({capacity}) 上装不下"),
+    "title_gpu": ("{model}: GiB allocated at the peak; on {gpu} ({capacity}): ~ tight, × does not fit",
+                  "{model}: 已分配显存峰值 (GiB)；在 {gpu} ({capacity}) 上：~ 勉强装得下，× 装不下"),
     "corner": ("batch \\ seq", "批大小 \\ 长度"),
     "largest": ("largest batch that fits", "装得下的最大批大小"),
     "none": ("none", "无"),
