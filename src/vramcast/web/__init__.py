@@ -1,0 +1,1 @@
+"""The page and its two engines: `answers` is asked by both, in the browser under Pyodide and behind HTTP (`server`)."""
