@@ -1,4 +1,12 @@
-"""vramcast: what a training job will take, and why."""
+"""vramcast: what a training job will take, and why.
+
+    >>> import vramcast
+    >>> forecast = vramcast.estimate("qwen2.5-3b", precision="bf16-true", gpu="rtx4090")
+    >>> forecast.verdict().fits
+    False
+
+`estimate`, `plan`, `fit`, `sweep` and `diagnose` take a model's name and the words of the command line's flags.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vramcast.api import diagnose, estimate, fit, plan, sweep
     from vramcast.cli.oom_hook import explain_oom, install_excepthook
-    from vramcast.engine import estimate
     from vramcast.forecast import Forecast, Verdict
     from vramcast.job import Job
     from vramcast.ledger import Entry, Ledger
@@ -22,11 +30,15 @@ __all__ = [
     "Job",
     "Ledger",
     "Verdict",
+    "diagnose",
     "estimate",
     "explain_oom",
+    "fit",
     "install_excepthook",
+    "plan",
     "read_model",
     "read_module",
+    "sweep",
     "trace_step",
     "virtual_gpu",
 ]
@@ -38,7 +50,11 @@ _HOME = {
     "Job": "vramcast.job",
     "Forecast": "vramcast.forecast",
     "Verdict": "vramcast.forecast",
-    "estimate": "vramcast.engine",
+    "estimate": "vramcast.api",
+    "fit": "vramcast.api",
+    "sweep": "vramcast.api",
+    "plan": "vramcast",  # both are packages that can be called
+    "diagnose": "vramcast",
     "read_model": "vramcast.models.read.model",
     "read_module": "vramcast.models.read.module",
     "explain_oom": "vramcast.cli.oom_hook",
@@ -51,4 +67,10 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'vramcast' has no attribute {name!r}")
+    if _HOME[name] == __name__:
+        return import_module(f"vramcast.{name}")
     return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

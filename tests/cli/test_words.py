@@ -32,10 +32,12 @@ MODULES = [
 
 def tables(module: ModuleType) -> dict[str, dict[str, tuple[str, str]]]:
     return {
-        name: value
-        for name, value in vars(module).items()
-        if name.isupper() and not name.startswith("_") and isinstance(value, dict)
-    }
+        name: {
+            key: texts if isinstance(texts, tuple) else (key, texts) for key, texts in table.items()
+        }
+        for name, table in vars(module).items()
+        if name.isupper() and not name.startswith("_") and isinstance(table, dict)
+    }  # sentences of the engine are keys themselves: {English: Chinese}
 
 
 def braces(text: str) -> set[str | None]:

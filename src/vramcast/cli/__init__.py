@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -24,6 +25,7 @@ COMMANDS = {
     "plan": "the cheapest changes that make a job fit, what they save and what they cost",
     "fit": "GPUs on which a job fits",
     "divide": "all valid parallel layouts of a model over a cluster (tp, pp, cp, …), with their peaks",
+    "job": "the job that configuration files describe, with the origin of every value, as a job file",
     "check": "one line and an exit code, for continuous integration",
     "compare": "several jobs side by side",
     "sweep": "peaks for many batch sizes and lengths, and the largest that fits",
@@ -31,8 +33,10 @@ COMMANDS = {
     "models": "list and search the built-in models",
     "gpus": "list and search the built-in GPUs",
     "host": "CPU memory of a job: libraries, model, dataset, workers, prefetched batches; RAM and /dev/shm",
+    "serve": "the page in your browser, with the engine on this machine",
     "accuracy": "predictions compared with published measurements, including all errors",
     "snapshot": "read a PyTorch memory snapshot: peak, fragmentation, what holds memory, other settings",
+    "completion": "a script that completes commands and options in bash, zsh or fish",
 }
 
 
@@ -46,7 +50,7 @@ class Parser(argparse.ArgumentParser):
     shows_all = True
 
     def error(self, message: str) -> NoReturn:
-        print_error(f"{self.prog}: {message}. See {self.prog} --help.")
+        print_error(_in_language(f"{self.prog}: {message}. See {self.prog} --help.", sys.argv[1:]))
         self.exit(2)
 
 
@@ -67,15 +71,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except VramcastError as error:
         if isinstance(error, OutputError):
             discard_output()
-        print_error(
-            f"vramcast: {error}", lines=MAX_ERROR_LINES if isinstance(error, TraceError) else 1
-        )
+        lines = MAX_ERROR_LINES if isinstance(error, TraceError) else 1
+        print_error(f"vramcast: {_in_language(str(error), arguments)}", lines=lines)
         return 2
     except BrokenPipeError:  # the reader of our output (head, less) has seen enough
         discard_output()
         return 0
     except KeyboardInterrupt:
         return 130
+
+
+def _in_language(text: str, arguments: Sequence[str]) -> str:
+    """An error in the language that was asked for, else in the terminal's."""
+    from vramcast.report.words import language_of
+
+    lang = language_of(os.environ)
+    if "--lang" in arguments[:-1]:
+        lang = arguments[arguments.index("--lang") + 1]
+    if lang != "zh":
+        return text
+    from vramcast.report.words.sentences import translate
+
+    return translate(text, lang)
 
 
 def _run(arguments: list[str]) -> int:

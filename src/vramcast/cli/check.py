@@ -1,4 +1,4 @@
-"""`vramcast check job.yaml --gpu …`: one line and an exit code, for continuous integration."""
+"""`vramcast check MODEL --gpu …`, or a job file: one line and an exit code, for continuous integration."""
 
 from __future__ import annotations
 
@@ -7,46 +7,86 @@ import json
 import re
 from pathlib import Path
 
-from vramcast.cli.options import add_job_flags, job_of, print_json
-from vramcast.engine import estimate
+from vramcast.cli.from_files import with_reading
+from vramcast.cli.options import add_job_flags, add_language_flag, job_of, print_json
+from vramcast.cli.output import print_report
 from vramcast.errors import InputError
 from vramcast.files import read_text
-from vramcast.forecast import Forecast
-from vramcast.units import MiB, format_gib
+from vramcast.forecast import Answer, Forecast
+from vramcast.forecasting import estimate
+from vramcast.units import MiB, format_gib, parse_bytes
 
 MOST_BASELINE_BYTES = 16 * MiB
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, nargs="?", help="a job file")
+    parser.add_argument(
+        "model",
+        nargs="?",
+        help="as for estimate: a model's name, its config or folder; or a job file",
+    )
     add_job_flags(parser)
+    parser.add_argument(
+        "--strict", action="store_true", help="exit with 1 where the answer is TIGHT, too"
+    )
+    parser.add_argument(
+        "--margin",
+        nargs="?",
+        const="safe",
+        metavar="SIZE",
+        help="hold the safe limit against the card, or the peak and SIZE more: 5%%, 2GiB",
+    )
     parser.add_argument(
         "--baseline", type=Path, metavar="FILE", help="an earlier `estimate --json` to compare with"
     )
     parser.add_argument(
         "--max-growth",
         metavar="P%",
-        default="0%",
-        help="how much the peak may grow over the baseline",
+        help="how much the peak may grow over the baseline (default 0%%)",
     )
     parser.add_argument(
         "--json", action="store_true", help="the documented JSON (docs/schema.json)"
     )
+    add_language_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    args.job = args.file or args.job
-    forecast = estimate(job_of(args, None))
-    grown = _growth(forecast, args.baseline, args.max_growth) if args.baseline else ""
+    if args.max_growth is not None and args.baseline is None:
+        raise InputError("--max-growth compares with an earlier answer: give it with --baseline")
+    job = job_of(args, args.model)
+    forecast = with_reading(estimate(job), args)
+    grown = _growth(forecast, args.baseline, args.max_growth or "0%") if args.baseline else ""
+    wanted = None if args.margin is None else _with_margin(forecast, args.margin)
     if args.json:
         from vramcast.report.as_json import forecast_json
 
         print_json(forecast_json(forecast))
     else:
         from vramcast.report.verdict import headline
+        from vramcast.report.words import say
+        from vramcast.report.words.forecast import LABELS
 
-        print(f"{headline(forecast.verdict(), 'en')}{grown}")
-    return 1 if forecast.verdict().fits is False or grown.endswith("TOO MUCH") else 0
+        margin = (
+            "" if wanted is None else say(LABELS, "with_margin", args.lang, size=format_gib(wanted))
+        )
+        print_report(f"{headline(forecast.verdict(), args.lang)}{margin}{grown}")
+    if wanted is not None and wanted > (forecast.verdict().capacity_bytes or 0):
+        return 1
+    refused = (Answer.DOES_NOT_FIT, Answer.TIGHT) if args.strict else (Answer.DOES_NOT_FIT,)
+    return 1 if forecast.verdict().answer in refused or grown.endswith("TOO MUCH") else 0
+
+
+def _with_margin(forecast: Forecast, margin: str) -> int:
+    """The peak and what is to stay free, which the card must hold."""
+    verdict = forecast.verdict()
+    if verdict.capacity_bytes is None:
+        raise InputError("--margin is what stays free on a card: give --gpu")
+    percent = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)%", margin.strip())
+    if margin == "safe":
+        return verdict.safe_bytes or verdict.highest_bytes
+    if percent:
+        return round(verdict.highest_bytes * (1 + float(percent[1]) / 100))
+    return verdict.highest_bytes + parse_bytes(margin)
 
 
 def _growth(forecast: Forecast, baseline: Path, allowed: str) -> str:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import replace
 from io import BufferedReader
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from vramcast.cli.from_files import gaps_of
 from vramcast.cli.options import add_job_flags, job_of
+from vramcast.cli.output import print_report
+from vramcast.cli.pictures import add_picture_flags, write_pictures
 from vramcast.diagnose.diagnosis import Diagnosis, diagnose
 from vramcast.diagnose.planned_steps import planned_steps
 from vramcast.diagnose.readers.log import Reading, read_stream
@@ -18,7 +23,8 @@ from vramcast.errors import InputError
 from vramcast.files import Bounded, open_file
 from vramcast.job import Job, fields
 from vramcast.report import diagnose_json, diagnose_text
-from vramcast.report.words import LANGUAGES
+from vramcast.report.verdict import not_counted_lines
+from vramcast.report.words import LANGUAGES, language_of
 from vramcast.units import GiB, parse_bytes
 
 if TYPE_CHECKING:
@@ -41,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="the same as JSON")
     parser.add_argument(
-        "--lang", choices=LANGUAGES, default="en", help="language of the text (default: en)"
+        "--lang", choices=LANGUAGES, default=language_of(os.environ), help="language of the text"
     )
     parser.add_argument(
         "--model",
@@ -63,6 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--empty-weights", action="store_true", help="from_pretrained needs only a config"
     )
     add_job_flags(parser)
+    add_picture_flags(parser, pictures=False)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,7 +79,9 @@ def run(args: argparse.Namespace) -> int:
     diagnosis = diagnose(reading, job, expected_bytes=expected)
     more = (_followed(args, reading),) if args.script else ()
     diagnosis = replace(diagnosis, findings=(*diagnosis.findings, *more), snapshot=snapshot)
-    print(_rendered(diagnosis, args))
+    if args.html is not None:
+        write_pictures(args, lambda: _document(diagnosis, args))
+    print_report(_rendered(diagnosis, args), as_it_is=args.json)
     is_answered = all(finding.rule != "job_not_priced" for finding in diagnosis.findings)
     return 0 if diagnosis.reading.observations and is_answered else 2
 
@@ -81,14 +90,39 @@ def _rendered(diagnosis: Diagnosis, args: argparse.Namespace) -> str:
     plans = planned_steps(diagnosis)
     if args.json:
         data = diagnose_json.render(diagnosis, lang=args.lang, plans=plans)
-        return json.dumps(data, ensure_ascii=False, indent=1)
-    return diagnose_text.render(diagnosis, lang=args.lang, plans=plans)
+        return json.dumps(data | _gaps_json(args), ensure_ascii=False, indent=1)
+    text = diagnose_text.render(diagnosis, lang=args.lang, plans=plans)
+    not_counted = "\n".join(not_counted_lines(gaps_of(args), args.lang))
+    return f"{text}\n\n{not_counted}" if not_counted else text
+
+
+def _gaps_json(args: argparse.Namespace) -> dict[str, list[str]]:
+    gaps = gaps_of(args)
+    return {"not_understood": list(gaps)} if gaps else {}
+
+
+def _document(diagnosis: Diagnosis, args: argparse.Namespace) -> str:
+    """A snapshot is also shown over time."""
+    from vramcast.report.html_reports import text_document
+    from vramcast.report.words import say
+    from vramcast.report.words.page import PAGE
+
+    timelines = []
+    if diagnosis.snapshot is not None:
+        from vramcast.snapshot.reader import read_snapshot
+        from vramcast.timelines.of_snapshot import timeline_of_snapshot
+
+        snapshot, device = read_snapshot(args.file), diagnosis.snapshot.device
+        timelines.append(timeline_of_snapshot(snapshot, device, Path(args.file).name))
+    plans = planned_steps(diagnosis)
+    text = diagnose_text.render(diagnosis, lang=args.lang, plans=plans)
+    return text_document(say(PAGE, "diagnose_title", args.lang), text, args.lang, timelines)
 
 
 def _job(args: argparse.Namespace) -> Job | None:
     """The job, if anything about one is said; a card alone is no job, but --script may need it."""
     given = [name for name in fields() if getattr(args, name.replace("-", "_"), None) is not None]
-    if args.job is None and not set(given) - {"gpu"}:
+    if args.job is None and args.sources is None and not set(given) - {"gpu"}:
         return None
     return job_of(args, args.model)
 

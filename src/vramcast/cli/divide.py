@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
+from vramcast.cli.output import print_report, terminal_width
 from vramcast.cli.sweep import numbers
 from vramcast.errors import InputError, unknown
 from vramcast.job import Job
@@ -46,7 +47,15 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(divisions_json(found, args.top))
     else:
-        print(render_text(found, job, top=args.top, markdown=args.markdown, lang=args.lang))
+        text = render_text(
+            found,
+            job,
+            top=args.top,
+            markdown=args.markdown,
+            lang=args.lang,
+            width=terminal_width(),
+        )
+        print_report(text, as_it_is=args.markdown)
     return 1 if all(each.fits is False for each in found) else 0
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
+import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from vramcast.catalog.gpus import find_gpu
+from vramcast.cli.from_files import gaps_of
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
+from vramcast.cli.output import QUIET_SECONDS, print_report, show_progress, terminal_width
 from vramcast.errors import InputError
 
 
@@ -30,6 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="price of one GPU, in any unit; repeatable; then only GPUs with a price are tried",
     )
     add_output_flags(parser)
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="also all cards on which it does not fit"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,12 +52,33 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             "--most-gpus tries numbers of cards; leave out gpus, or leave out --most-gpus"
         )
-    cards = cards_for(replace(job, gpu=None), args.most_gpus, _prices(args.price))
+    cards = cards_for(replace(job, gpu=None), args.most_gpus, _prices(args.price), _progress())
+    show_progress("")
+    gaps = gaps_of(args)
     if args.json:
-        print_json(cards_json(cards))
+        print_json({**cards_json(cards), **({"not_understood": list(gaps)} if gaps else {})})
     else:
-        print(render_text(cards, markdown=args.markdown, lang=args.lang))
+        text = render_text(
+            cards,
+            markdown=args.markdown,
+            lang=args.lang,
+            width=terminal_width(),
+            verbose=args.verbose,
+            gaps=gaps,
+        )
+        print_report(text, as_it_is=args.markdown)
     return 0 if any(card.fits for card in cards) else 1
+
+
+def _progress() -> Callable[[str, int, int], None]:
+    """On a terminal, which card is tried, where it takes longer than a second."""
+    started = time.monotonic()
+
+    def tell(name: str, number: int, count: int) -> None:
+        if time.monotonic() - started > QUIET_SECONDS:
+            show_progress(f"{number} of {count} cards tried; now {name}")
+
+    return tell
 
 
 def _prices(given: list[str]) -> dict[str, float]:

@@ -6,6 +6,9 @@ import argparse
 import json
 from dataclasses import replace
 
+from vramcast.cli.options import add_language_flag
+from vramcast.cli.output import print_report
+from vramcast.cli.pictures import add_picture_flags, write_pictures
 from vramcast.errors import InputError
 from vramcast.host.entries import host_entries
 from vramcast.host.forecast import HostForecast
@@ -132,11 +135,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="every line with formula, origin and source"
     )
+    add_language_flag(parser)
+    add_picture_flags(parser, pictures=False)
 
 
 def run(args: argparse.Namespace) -> int:
     job, limits = _job(args, args.batch), _limits(args)
     forecast = _forecast(job, limits)
+    if args.html is not None:
+        from vramcast.report.html_host import host_document
+
+        text = render_text(forecast, job, lang=args.lang)
+        write_pictures(args, lambda: host_document(forecast, text, args.lang))
     if args.json:
         print(json.dumps(render_json(forecast, job), indent=2))
     else:
@@ -145,7 +155,7 @@ def run(args: argparse.Namespace) -> int:
             if args.compare_batch is None
             else _forecast(_job(args, args.compare_batch), limits)
         )
-        print(render_text(forecast, job, other))
+        print_report(render_text(forecast, job, other, args.lang))
     return 1 if forecast.fits is False else 0
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
+from vramcast.cli.from_files import add_from_flag, read_sources
+from vramcast.errors import InputError
 from vramcast.everyday_words import KEYS, SWITCH_HELP, SWITCHES
 from vramcast.job import Job, fields, job_from
-from vramcast.report.words import LANGUAGES
+from vramcast.report.words import LANGUAGES, language_of
 
 COMMON = (
     "batch",
@@ -24,7 +27,6 @@ COMMON = (
     "quantize",
     "framework",
     "reference",
-    "evaluate",
     "gpu",
     "gpus",
     "strategy",
@@ -42,6 +44,8 @@ def add_job_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--job", type=Path, metavar="FILE", help="a YAML job file; flags override it"
     )
+    add_from_flag(parser)
+    add_hub_flag(parser)
     shows_all = getattr(parser, "shows_all", True)
     groups: dict[str, Any] = {}
     for name, field in fields().items():
@@ -63,6 +67,14 @@ def add_job_flags(parser: argparse.ArgumentParser) -> None:
     _add_everyday_words(parser)
 
 
+def add_hub_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--hub",
+        action="store_true",
+        help="ask the Hugging Face Hub for the model's config and sizes",
+    )
+
+
 def _add_everyday_words(parser: argparse.ArgumentParser) -> None:
     """Names under which other tools know the same; help lists the switches that say several things at once."""
     for name in KEYS:
@@ -74,7 +86,9 @@ def _add_everyday_words(parser: argparse.ArgumentParser) -> None:
 
 
 def _metavar(kind: str) -> str:
-    return {"int": "N", "count": "N", "float": "X", "list": "A,B"}.get(kind, "NAME")
+    return {"int": "N", "count": "N", "float": "X", "list": "A,B", "targets": "A,B"}.get(
+        kind, "NAME"
+    )
 
 
 def _shown(choices: tuple[str, ...], default: Any) -> str:
@@ -84,10 +98,25 @@ def _shown(choices: tuple[str, ...], default: Any) -> str:
 
 
 def job_of(args: argparse.Namespace, model: str | None = None) -> Job:
-    """The job that the flags, and the job file if there is one, describe."""
+    """The job that the flags, and the files if there are some, describe. With --hub its model is asked for."""
+    job = _read_job_of(args, model)
+    if getattr(args, "hub", False) and job.model is not None:
+        from vramcast.models.read.hub import fetch
+
+        fetch(job.model)
+    return job
+
+
+def _read_job_of(args: argparse.Namespace, model: str | None) -> Job:
     names = [name for name in (*fields(), *KEYS, *SWITCHES) if name != "model"]
     given = {name: getattr(args, name.replace("-", "_"), None) for name in names}
     given = {name: value for name, value in given.items() if value is not None}
+    if getattr(args, "sources", None):
+        return read_sources(args, given if model is None else {**given, "model": model})
+    if getattr(args, "framework_version", None) is not None:
+        raise InputError(
+            "--framework-version is of the files of --from; without files say --transformers-version or --trl-version"
+        )
     file = args.job
     if model is not None and file is None and model.endswith((".yaml", ".yml")):
         file = Path(model)  # where a model is expected, a job file says more
@@ -105,14 +134,19 @@ def add_output_flags(parser: argparse.ArgumentParser) -> None:
     form = group.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the documented JSON (docs/schema.json)")
     form.add_argument("--markdown", action="store_true", help="a Markdown table")
-    group.add_argument("--lang", choices=LANGUAGES, default="en", help="language of the report")
+    add_language_flag(group)
+
+
+def add_language_flag(group: argparse._ActionsContainer) -> None:
+    group.add_argument(
+        "--lang",
+        choices=LANGUAGES,
+        default=language_of(os.environ),
+        help="language of the report (default: that of LANG)",
+    )
 
 
 def print_json(data: Any) -> None:
+    from vramcast.report.as_json import json_text
+
     print(json_text(data))
-
-
-def json_text(data: Any) -> str:
-    import json
-
-    return json.dumps(data, indent=1, ensure_ascii=False)

@@ -6,12 +6,15 @@ import argparse
 import shutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from vramcast.cli.options import print_json
-from vramcast.report.table import Table, as_markdown, as_text
+from vramcast.cli.terminal import NARROWEST, Screen
+from vramcast.errors import InputError
+from vramcast.report.table import Table, as_markdown, as_text, cell_width
 
-NARROWEST = 60
+QUIET_SECONDS = 1.0  # what takes no longer needs no progress
 
 
 def print_table(
@@ -22,7 +25,10 @@ def print_table(
         print_json(data())
         return
     made = table(args.lang)
-    print(as_markdown(made) if args.markdown else as_text(made, terminal_width()))
+    if args.markdown:
+        print(as_markdown(made))
+    else:
+        print_report(as_text(made, terminal_width()))
 
 
 def terminal_width() -> int | None:
@@ -32,7 +38,26 @@ def terminal_width() -> int | None:
     return max(NARROWEST, shutil.get_terminal_size().columns)
 
 
+def print_report(text: str, *, as_it_is: bool = False) -> None:
+    """For people: folded between words and in colour on a terminal. `as_it_is`: JSON, CSV and Markdown."""
+    if isinstance(sys.stdout, Screen) and not as_it_is:
+        sys.stdout.show(text)
+    else:
+        print(text)
+
+
+def write_text(flag: str, path: Path, text: str) -> None:
+    """A file that the user named with a flag."""
+    try:
+        path.write_text(text, encoding="utf-8", errors="replace")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{flag} {path}: cannot be written ({reason})") from None
+
+
 def show_progress(text: str) -> None:
     """A line on a terminal's standard error, in place of the one before; empty when there is nothing more to say."""
     if sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        columns = max(NARROWEST, shutil.get_terminal_size().columns)
+        shown = text if cell_width(text) < columns else f"{text[: columns - 2]}…"
+        print(f"\r\x1b[K{shown}", end="", file=sys.stderr, flush=True)

@@ -10,19 +10,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vramcast.cli.from_files import patches, with_gaps, with_reading, write_patch
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
-from vramcast.cli.output import show_progress
+from vramcast.cli.output import QUIET_SECONDS, print_report, show_progress, terminal_width
+from vramcast.cli.pictures import add_picture_flags, asks_for_pictures, write_pictures
 from vramcast.engine import topology_of
-from vramcast.errors import InputError
+from vramcast.errors import InputError, unknown
 from vramcast.job import Job, fields
 from vramcast.plan.ranking import Limits
 from vramcast.setup import resolve
 
 if TYPE_CHECKING:  # loaded where they are used: mistakes in the flags are reported without them
-    from vramcast.plan.plans import Plan
+    from vramcast.configs import Patch
+    from vramcast.forecast import Verdict
+    from vramcast.plan.plans import Plan, Plans
     from vramcast.plan.verify import Traced
 
-QUIET_SECONDS = 1.0  # what takes no longer needs no progress
+IN_PLACE = Path("")  # --write without a file
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -64,31 +68,116 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "a + in front adds it to the previous one; repeatable",
     )
     group.add_argument(
-        "--write", type=Path, metavar="FILE", help="write the first plan as a job file"
+        "--write",
+        type=Path,
+        nargs="?",
+        const=IN_PLACE,
+        metavar="FILE",
+        help="write the first plan as a job file; with --from and no FILE, change the files that were read",
     )
     add_output_flags(parser)
+    add_picture_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from vramcast.plan.search import plan
+    from vramcast.report.configs import patches_json, render_patches
     from vramcast.report.plan_report import plans_json, render
 
-    job, limits = _with_global_batch(job_of(args, args.model), args.global_batch), _limits(args)
+    job = job_of(args, args.model)
+    if asks_for_pictures(args) and (args.advice or job.engine is not None):
+        raise InputError("--html, --svg and --png show a search: leave out --try and --engine")
+    if job.engine is not None:
+        return _plan_serving(args, job)
+    job, limits = _with_global_batch(job, args.global_batch), _limits(args)
     if args.advice:
         return _price(args, job)
     plans = plan(job, limits, _progress())
+    plans = replace(plans, base=with_reading(plans.base, args))
     show_progress("")
     fits = bool(plans.base.verdict().fits)
-    if args.write:
+    changed = [] if fits or plans.base.job is None else [each.job for each in plans.fitting]
+    found = [] if plans.base.job is None else patches(args, plans.base.job, changed)
+    if args.write == IN_PLACE:
+        _write_in_place(args, found, fits=fits)
+    elif args.write:
         _write(
             args.write, plans.base.job if fits else plans.fitting[0].job if plans.fitting else None
         )
     traced = _traced(plans.fitting) if args.verify else ()
+    _write_pictures(args, plans)
     if args.json:
-        print_json(plans_json(plans, traced))
+        print_json({**plans_json(plans, traced), **patches_json(found, _verdicts(found, args))})
     else:
-        print(render(plans, traced, markdown=args.markdown, lang=args.lang))
+        text = render(plans, traced, markdown=args.markdown, lang=args.lang, width=terminal_width())
+        print_report(text, as_it_is=args.markdown)
+        if found:
+            text = render_patches(found, _verdicts(found, args), args.lang)
+            print_report(f"\n{text}", as_it_is=True)
     return 0 if fits or plans.fitting else 1
+
+
+def _plan_serving(args: argparse.Namespace, job: Job) -> int:
+    """Changes of an engine's flags; 0 where it starts, or one of them makes it."""
+    from vramcast.engine import estimate
+    from vramcast.plan.serving import serving_changes
+    from vramcast.report.as_json import forecast_json
+    from vramcast.report.serving import changes_json, render_changes
+    from vramcast.report.verdict import headline
+
+    forecast = with_reading(estimate(job), args)
+    changes = serving_changes(forecast)
+    assert forecast.served is not None
+    if args.json:
+        print_json({**forecast_json(forecast), "changes": changes_json(changes)})
+    else:
+        first = headline(forecast.verdict(), args.lang)
+        text = render_changes(forecast.served, changes, args.lang)
+        print_report("\n\n".join(part for part in (first, text) if part))
+    if args.write and args.write != IN_PLACE:
+        first_job = job if forecast.served.starts else next((one.job for one in changes), None)
+        _write(args.write, first_job)
+    return 0 if forecast.served.starts or changes else 1
+
+
+def _write_pictures(args: argparse.Namespace, plans: Plans) -> None:
+    def html() -> str:
+        from vramcast.report.html_reports import plan_document
+
+        return plan_document(plans, args.lang)
+
+    def svg() -> str:
+        from vramcast.report.html import name_of
+        from vramcast.report.html_reports import plan_front
+        from vramcast.report.picture import stand_alone
+
+        return stand_alone(plan_front(plans, args.lang), name_of(plans.base))
+
+    write_pictures(args, html, svg)
+
+
+def _verdicts(found: list[Patch], args: argparse.Namespace) -> list[Verdict | None]:
+    """Of the changed files without the flags beside them, where they do not say the whole plan."""
+    from vramcast.engine import estimate
+
+    return [
+        None
+        if patch.job is None or not patch.after
+        else with_gaps(estimate(patch.job), args).verdict()
+        for patch in found
+    ]
+
+
+def _write_in_place(args: argparse.Namespace, found: list[Patch], *, fits: bool) -> None:
+    if not args.sources:
+        raise InputError("--write needs a FILE, or the files of --from to change")
+    if fits:
+        return
+    if not found:
+        raise InputError("nothing fits, so no file was changed")
+    if not found[0].after:
+        raise InputError("the files have no words for the first plan, so none was changed")
+    write_patch(found[0])
 
 
 def _progress() -> Callable[[int, Plan | None], None]:
@@ -126,7 +215,7 @@ def _price(args: argparse.Namespace, job: Job) -> int:
     from vramcast.report.advice import advice_json, render_advice
 
     about(job)
-    base = estimate(job)
+    base = with_reading(estimate(job), args)
     priced = price_advice(base, args.advice)
     fitting = [line.job for line in priced[1:] if line.fits]
     if args.write:
@@ -134,17 +223,17 @@ def _price(args: argparse.Namespace, job: Job) -> int:
     if args.json:
         print_json(advice_json(base, priced))
     else:
-        print(render_advice(base, priced, markdown=args.markdown, lang=args.lang))
+        text = render_advice(
+            base, priced, markdown=args.markdown, lang=args.lang, width=terminal_width()
+        )
+        print_report(text, as_it_is=args.markdown)
     return 0 if fitting else 1
 
 
 def _limits(args: argparse.Namespace) -> Limits:
     keep = frozenset(name.strip() for name in args.keep.split(",") if name.strip())
-    unknown = keep.difference(fields())
-    if unknown:
-        raise InputError(
-            f"--keep: {', '.join(sorted(unknown))} is not a job key. Known: {', '.join(fields())}"
-        )
+    for name in sorted(keep.difference(fields())):
+        raise unknown("job key for --keep", name, fields(), "See vramcast estimate --help-all.")
     if args.max_slowdown is not None and not args.max_slowdown > 0:
         raise InputError(f"--max-slowdown must be above 0, not {args.max_slowdown:g}")
     return Limits(keep=keep, max_slowdown=args.max_slowdown, second_gpu=args.second_gpu)

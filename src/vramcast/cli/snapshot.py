@@ -6,10 +6,12 @@ import argparse
 from pathlib import Path
 
 from vramcast.allocator import AllocatorSettings
-from vramcast.cli.output import show_progress
+from vramcast.cli.options import add_language_flag
+from vramcast.cli.output import print_report, show_progress
+from vramcast.cli.pictures import add_picture_flags, asks_for_pictures, write_pictures
 from vramcast.errors import InputError, SnapshotError
-from vramcast.report import snapshot_html, snapshot_json, snapshot_text
-from vramcast.snapshot.analysis import analyse
+from vramcast.report import snapshot_json, snapshot_text
+from vramcast.snapshot.analysis import Analysis, analyse
 from vramcast.snapshot.reader import read_snapshot
 from vramcast.snapshot.record import Snapshot
 from vramcast.units import MiB
@@ -40,9 +42,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--top", type=int, default=15, metavar="N", help="how many holders to list (default: 15)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON; includes the replay")
-    parser.add_argument(
-        "--html", metavar="OUT", help="write the timeline as an HTML page that works offline"
-    )
+    add_language_flag(parser)
+    add_picture_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,10 +56,14 @@ def run(args: argparse.Namespace) -> int:
         snapshot, device, with_replay=args.replay or args.json, other_settings=others
     )
     name = Path(args.file).name
-    if args.html:
-        _write(args.html, snapshot_html.render(analysis, name, args.top))
-    render = snapshot_json.render if args.json else snapshot_text.render
-    print(render(analysis, name, args.top))
+    if asks_for_pictures(args):
+        _write_pictures(args, snapshot, device, analysis)
+    text = (
+        snapshot_json.render(analysis, name, args.top)
+        if args.json
+        else snapshot_text.render(analysis, name, args.top, args.lang)
+    )
+    print_report(text, as_it_is=args.json)
     return 0
 
 
@@ -88,11 +93,24 @@ def _device(snapshot: Snapshot, asked: int | None) -> int:
     return asked
 
 
-def _write(path: str, page: str) -> None:
-    try:
-        Path(path).write_text(page, encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise InputError(f"--html {path}: {error.strerror or error}") from None
+def _write_pictures(
+    args: argparse.Namespace, snapshot: Snapshot, device: int, analysis: Analysis
+) -> None:
+    from vramcast.report.html_reports import text_document
+    from vramcast.report.picture import render_timelines
+    from vramcast.report.words import say
+    from vramcast.report.words.page import PAGE
+    from vramcast.timelines.of_snapshot import timeline_of_snapshot
+
+    name = Path(args.file).name
+    timeline = timeline_of_snapshot(snapshot, device, name)
+    text = snapshot_text.render(analysis, name, args.top, args.lang)
+    title = say(PAGE, "snapshot_title", args.lang, name=name)
+    write_pictures(
+        args,
+        lambda: text_document(title, text, args.lang, [timeline]),
+        lambda: render_timelines([timeline], args.lang),
+    )
 
 
 def _progress(done_bytes: int, file_bytes: int) -> None:

@@ -7,6 +7,8 @@ import re
 from typing import TYPE_CHECKING
 
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
+from vramcast.cli.output import print_report, terminal_width
+from vramcast.cli.pictures import add_picture_flags, write_pictures
 from vramcast.errors import InputError
 from vramcast.plan.observed_line import Fit, fit, parse_points
 
@@ -14,12 +16,14 @@ if TYPE_CHECKING:
     from vramcast.engine import Sweep
 
 MAX_POINTS = 1_000_000
+MAX_SERVED_POINTS = 10_000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="built-in model name, HF config.json or folder")
     add_job_flags(parser)
     add_output_flags(parser)
+    add_picture_flags(parser, pictures=False)
     parser.add_argument("--csv", action="store_true", help="batch,seq,allocated_bytes lines")
     parser.add_argument(
         "--observed",
@@ -30,10 +34,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from vramcast.engine import sweep
+    from vramcast.forecasting import sweep
     from vramcast.report.observed_text import fit_json
     from vramcast.report.sweep_table import sweep_json
 
+    if getattr(args, "engine", None):
+        return _run_serving(args)
     batches = numbers("batch", args.batch or "1..64")
     seqs = numbers("seq", args.seq or "512..8192")
     if len(batches) * len(seqs) > MAX_POINTS:
@@ -43,11 +49,38 @@ def run(args: argparse.Namespace) -> int:
     args.batch, args.seq = str(batches[0]), str(seqs[0])
     line = fit(parse_points(args.observed)) if args.observed else None
     result = sweep(job_of(args, args.model), batches, seqs)
+    if args.html is not None:
+        from vramcast.report.html_host import sweep_document
+
+        write_pictures(args, lambda: sweep_document(result, args.lang))
     if args.json:
         observed = {} if line is None else {"observed": fit_json(line, _capacity(result))}
         print_json(sweep_json(result) | observed)
     else:
         _print_table(args, result, line)
+    return 0
+
+
+def _run_serving(args: argparse.Namespace) -> int:
+    """Requests × tokens of a serving engine."""
+    from vramcast.engine import sweep_serving
+    from vramcast.report.serving_sweep import render_csv, render_text, sweep_json
+
+    requests = numbers("batch", args.batch or "1..64")
+    lengths = numbers("seq", args.seq or "2048..32768")
+    if len(requests) * len(lengths) > MAX_SERVED_POINTS:
+        raise InputError(
+            f"{len(requests)} × {len(lengths)} points are too many; at most {MAX_SERVED_POINTS:,}"
+        )
+    args.batch = args.seq = None
+    result = sweep_serving(job_of(args, args.model), requests, lengths)
+    if args.json:
+        print_json(sweep_json(result))
+    elif args.csv:
+        print(render_csv(result))
+    else:
+        text = render_text(result, markdown=args.markdown, lang=args.lang, width=terminal_width())
+        print_report(text, as_it_is=args.markdown)
     return 0
 
 
@@ -62,10 +95,11 @@ def _print_table(args: argparse.Namespace, result: Sweep, line: Fit | None) -> N
     if args.csv:
         print(render_csv(result))
         return
-    print(render_text(result, markdown=args.markdown, lang=args.lang))
+    text = render_text(result, markdown=args.markdown, lang=args.lang, width=terminal_width())
+    print_report(text, as_it_is=args.markdown)
     if line is not None:
         print()
-        print(observed_text(line, _predicted(result), _capacity(result), args.lang))
+        print_report(observed_text(line, _predicted(result), _capacity(result), args.lang))
 
 
 def _predicted(result: Sweep) -> Fit | None:

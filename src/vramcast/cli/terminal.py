@@ -11,12 +11,14 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from typing import TextIO
 
 from vramcast.errors import OutputError
 
+NARROWEST = 60  # cells that a terminal is taken to have at least
 LONGEST_LINE = 4000  # characters of an error; a file can put a megabyte into a name
 
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -75,14 +77,42 @@ class Screen(io.TextIOBase):
         return self._stream.fileno()
 
     def write(self, text: str) -> int:
-        shown = clean(text).encode(self.encoding, "vramcast.plain").decode(self.encoding)
         with _told():
-            self._stream.write(shown)
+            self._stream.write(self._encoded(clean(text)))
         return len(text)
+
+    def show(self, text: str) -> None:
+        """A report: folded to the terminal's width, and in colour where the terminal has colours."""
+        from vramcast.report.folding import fold_text
+
+        shown = fold_text(clean(text), self.width())
+        painted = _painted(shown) if self.has_colours() else shown
+        with _told():
+            self._stream.write(f"{self._encoded(painted)}\n")
+
+    def width(self) -> int | None:
+        """None when the output goes to a file or a pipe, where nothing may be folded."""
+        if not self.isatty():
+            return None
+        return max(NARROWEST, shutil.get_terminal_size().columns)
+
+    def has_colours(self) -> bool:
+        """https://no-color.org: any value switches them off."""
+        is_off = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        return self.isatty() and not is_off
 
     def flush(self) -> None:
         with _told():
             self._stream.flush()
+
+    def _encoded(self, text: str) -> str:
+        return text.encode(self.encoding, "vramcast.plain").decode(self.encoding)
+
+
+def _painted(text: str) -> str:
+    from vramcast.report.colours import paint
+
+    return paint(text)
 
 
 @contextlib.contextmanager
@@ -127,4 +157,10 @@ def print_error(text: str, lines: int = 1) -> None:
     shown = as_line(text) if lines == 1 else "\n".join(map(as_line, text.splitlines()[:lines]))
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
-            print(shown, file=sys.stderr)
+            print(_folded(shown) if sys.stderr.isatty() else shown, file=sys.stderr)
+
+
+def _folded(text: str) -> str:
+    from vramcast.report.folding import fold_text
+
+    return fold_text(text, max(NARROWEST, shutil.get_terminal_size().columns))

@@ -3,24 +3,52 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+import functools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vramcast.cli.options import json_text
+from vramcast.cli.oom_hook import ExceptHook, explain_oom
+from vramcast.cli.options import add_language_flag
+from vramcast.cli.output import print_report
+from vramcast.cli.pictures import (
+    PICTURE_FLAGS,
+    add_picture_flags,
+    asks_for_pictures,
+    write_pictures,
+)
 from vramcast.cli.protection import PROTECTION_FLAGS, add_protection_flags, protection_options
+from vramcast.cli.terminal import print_error
 from vramcast.errors import InputError
+from vramcast.report.as_json import json_text
 
 if TYPE_CHECKING:
     from vramcast.forecast import Forecast
+    from vramcast.report.trace import HowItEnded
     from vramcast.sandbox.session import Session
+    from vramcast.virtual.endings import Run
     from vramcast.virtual.gpu import VirtualGpu
-    from vramcast.virtual.script import Run
+    from vramcast.virtual.launch import Launch
+
+
+MAX_ERROR_LINES = 60  # of an error that shows where a script failed
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("script", help="the training script, unchanged")
-    parser.add_argument("arguments", nargs="*", help="arguments of the script; put them after --")
+    parser.add_argument(
+        "command",
+        nargs="*",
+        help="the training script, unchanged, and after -- its arguments; or after -- the whole line that starts the "
+        "run: torchrun …, accelerate launch …, deepspeed …, python -m …",
+    )
+    parser.add_argument(
+        "-m",
+        dest="module",
+        metavar="MODULE",
+        help="run a module, as python -m does, in place of a script",
+    )
     parser.add_argument(
         "--gpu",
         required=True,
@@ -30,9 +58,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpus",
         type=int,
-        default=1,
+        default=None,
         metavar="N",
-        help="how many GPUs the script sees (default 1)",
+        help="how many GPUs the script sees (default: as many as a launcher starts processes, else 1)",
     )
     parser.add_argument(
         "--rank",
@@ -55,7 +83,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="cuda",
         help="whose kernels decide which tensors are saved (default cuda)",
     )
-    parser.parse_args = parser.parse_intermixed_args  # type: ignore[method-assign]  # flags may follow the script
     parser.add_argument(
         "--job",
         type=Path,
@@ -63,52 +90,218 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="compare the trace with the formulas' estimate for this job file",
     )
+    parser.add_argument(
+        "--save",
+        metavar="FILE.trace",
+        help="keep every allocation, for vramcast compare A.trace B.trace",
+    )
+    parser.add_argument(
+        "--snapshot",
+        metavar="FILE.pickle",
+        help="write a torch memory snapshot with frames, for memory_viz and vramcast snapshot",
+    )
+    parser.add_argument(
+        "--scale",
+        metavar="NAME=FLAG,…",
+        help="trace the script at a few sizes and answer for all: batch=--batch-size,seq=--max-length; the command "
+        "says the sizes to begin with",
+    )
     parser.add_argument("--json", action="store_true", help="the documented JSON, one per GPU")
+    add_language_flag(parser)
+    add_picture_flags(parser)
     add_protection_flags(parser)
+    parser.parse_args = functools.partial(_parse, parser)  # type: ignore[method-assign, assignment]
+
+
+def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Flags may follow the script. What follows -- is not looked at."""
+    words = list(arguments)
+    end = words.index("--") if "--" in words else len(words)
+    args, unknown = parser.parse_known_intermixed_args(words[:end])
+    if unknown:
+        parser.error(
+            f"unrecognized arguments: {' '.join(unknown)} (the script's own come after --)"
+        )
+    args.command = [*args.command, *words[end + 1 :]]
+    if args.module is not None:
+        args.command = ["-m", args.module, *args.command]
+    if not args.command:
+        parser.error("there is nothing to run: give a script, or -- and the line that starts it")
+    return args
 
 
 def run(args: argparse.Namespace) -> int:
     """In a process of its own, which cannot change the user's files."""
     from vramcast.sandbox.process import run_protected
 
-    payload = {name: value for name, value in vars(args).items() if name not in PROTECTION_FLAGS}
+    ours = (*PROTECTION_FLAGS, *PICTURE_FLAGS)
+    payload = {name: value for name, value in vars(args).items() if name not in ours}
     payload["job"] = None if args.job is None else str(args.job)
-    answer = run_protected("vramcast.cli.trace:trace_here", payload, protection_options(args))
-    print(answer["report"])
+    if args.scale is not None and asks_for_pictures(args):
+        raise InputError("--html, --svg and --png show one run: leave out --scale")
+    if args.scale is not None:
+        from vramcast.cli.trace_scale import run_scaled
+
+        return run_scaled(args, payload)
+    options = protection_options(args)
+    if args.save or args.snapshot or asks_for_pictures(args):
+        payload["keeps"] = "frames" if args.snapshot else "sizes"
+
+    def show(answer: dict[str, Any]) -> None:
+        _save(args, answer)
+        _show(answer)
+
+    def show_first(answer: dict[str, Any]) -> None:
+        if not answer["runs_again"]:
+            show(answer)
+
+    answer = run_protected("vramcast.cli.trace:trace_here", payload, options, show_first)
+    if answer["runs_again"]:
+        print(RUNS_AGAIN, file=sys.stderr)
+        payload["lifts_limit"] = "always"
+        answer = run_protected("vramcast.cli.trace:trace_here", payload, options, show)
     return int(answer["exit_code"])
+
+
+def _save(args: argparse.Namespace, answer: dict[str, Any]) -> None:
+    if args.save:
+        from vramcast.traces.record import write
+
+        write(args.save, answer["trace"])
+    if args.snapshot:
+        from vramcast.traces.snapshot import write_snapshot
+
+        write_snapshot(args.snapshot, answer["snapshot"])
+    if asks_for_pictures(args):
+        _write_pictures(args, answer)
+
+
+def _write_pictures(args: argparse.Namespace, answer: dict[str, Any]) -> None:
+    """From the trace as it would be saved."""
+    from vramcast.catalog.gpus import find_gpu
+    from vramcast.forecast import Forecast
+    from vramcast.report.html_reports import TracedRun, trace_document
+    from vramcast.report.picture import render_picture
+    from vramcast.report.words.sentences import translate
+    from vramcast.timelines.of_trace import timeline_of_trace
+    from vramcast.traces.record import from_json
+
+    trace = from_json(answer["trace"])
+    forecast = Forecast(
+        model=None,
+        job=None,
+        gpu=find_gpu(args.gpu),
+        ledger=trace.ledger,
+        assumptions=(),
+        warnings=(),
+    )
+    timelines = [timeline_of_trace(trace, place) for place in trace.cards]
+    name = " ".join(trace.command)
+    run = TracedRun(
+        name=name,
+        ending=translate(f"{trace.ending} after {trace.steps} steps", args.lang),
+        is_decided=int(answer["exit_code"]) in (0, 1),
+        text="" if answer["report"].startswith(("{", "[")) else answer["report"],
+    )
+    write_pictures(
+        args,
+        lambda: trace_document(run, forecast, timelines, args.lang),
+        lambda: render_picture(forecast, args.lang, timelines[0] if timelines else None, name),
+    )
+
+
+RUNS_AGAIN = (
+    "vramcast: the script may catch the out-of-memory error, so it got it. It is run again without the limit, "
+    "to see what it needs."
+)
+
+
+def _show(answer: dict[str, Any]) -> None:
+    is_json = answer["report"].startswith(("{", "["))
+    print_report(answer["report"], as_it_is=is_json)
+    sys.stdout.flush()
+    if answer["error"]:
+        print_error(f"vramcast: {answer['error']}", lines=MAX_ERROR_LINES)
 
 
 def trace_here(payload: dict[str, Any], session: Session) -> dict[str, Any]:
     """In the process of the traced script: its report and its exit code."""
     try:
         from vramcast.virtual import virtual_gpu
-        from vramcast.virtual.script import run_script
+        from vramcast.virtual.accounting.cards import Lifting
+        from vramcast.virtual.accounting.export import trace_json
+        from vramcast.virtual.launch import cards_asked_for, read_command
+        from vramcast.virtual.script import run_launch
+        from vramcast.virtual.torch_patches.launchers import NeedsCards
+        from vramcast.virtual.torch_patches.snapshots import snapshot
     except ImportError as error:
         raise InputError(
             f"vramcast trace needs torch ({error}). Install it: pip install 'vramcast[trace]'"
         ) from error
     args = argparse.Namespace(**payload)
-    gpu = virtual_gpu(
-        args.gpu,
-        count=args.gpus,
-        steps=args.steps,
-        kernels=args.kernels,
-        empty_weights=args.empty_weights,
-        rank=args.rank,
-        protect=False,
-    )
-    ended = run_script(args.script, args.arguments, gpu, session.protection.explain)
-    forecast = _forecast(gpu, ended)
+
+    def explain(error: BaseException) -> str | None:
+        return session.protection.explain(error) or explain_oom(error)
+
+    launch = read_command(args.command)
+    count = args.gpus or cards_asked_for(args.command) or 1
+    is_launched = launch.console is not None or launch.per_node > 0 or launch.module != ""
+    while True:
+        gpu = virtual_gpu(
+            args.gpu,
+            count=count,
+            steps=args.steps,
+            kernels=args.kernels,
+            empty_weights=args.empty_weights,
+            rank=None if is_launched and args.gpus is None else args.rank,
+            protect=False,
+            lifts_limit=Lifting.ALWAYS if payload.get("lifts_limit") else Lifting.UNCAUGHT,
+        )
+        if payload.get("keeps"):
+            gpu.keep_history(with_frames=payload["keeps"] == "frames")
+        try:
+            with ExceptHook():  # for threads; an error of the main one is explained in the report
+                ended = run_launch(launch, gpu, args.rank, explain)
+            break
+        except NeedsCards as needs:
+            if args.gpus is not None:
+                raise InputError(
+                    f"--gpus {args.gpus}: the launcher starts {needs.count} processes on a node."
+                ) from None
+            count = needs.count
+    forecast = _with_versions(_forecast(gpu, ended), launch)
     formula = None if args.job is None else _formula(Path(args.job))
     used = [place for place in gpu.places if place in forecast.ledger.devices()]
     report = _as_json if args.json else _as_text
-    refused = bool(ended.out_of_memory) or any(
-        forecast.verdict(place).fits is False for place in used
-    )
-    text = report(
-        args, Traced(gpu=gpu, ended=ended, forecast=forecast, formula=formula, used=used), session
-    )
-    return {"report": text, "exit_code": int(refused)}
+    traced = Traced(gpu=gpu, ended=ended, forecast=forecast, formula=formula, used=used)
+    has_failed = not ended.is_whole and not ended.is_ended_from_outside
+    kept: dict[str, Any] = {}
+    if payload.get("keeps"):
+        kept["trace"] = trace_json(gpu, args.command, ended.steps, str(ended.ending))
+    if payload.get("keeps") == "frames":
+        kept["snapshot"] = snapshot(gpu)
+    return {
+        **kept,
+        "lost": list(ended.lost),
+        "report": report(args, traced, session),
+        "exit_code": _exit_code(traced),
+        "error": ended.error_text() if has_failed else "",
+        "runs_again": ended.shortfall is not None and not ended.shortfall.went_on,
+    }
+
+
+def _exit_code(traced: Traced) -> int:
+    """0 fits, 1 does not fit, 2 not decided, 130 and 143 as after Ctrl-C and SIGTERM."""
+    ended = traced.ended
+    if ended.is_ended_from_outside:
+        return 130 if ended.ending == "was interrupted" else 143
+    if ended.lost:
+        return 2
+    if ended.shortfall or any(
+        traced.forecast.verdict(place).fits is False for place in traced.used
+    ):
+        return 1
+    return 0 if ended.is_whole else 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +326,7 @@ def _as_json(args: argparse.Namespace, traced: Traced, session: Session) -> str:
             form["trace"]["beside"] = against_formula_json(
                 traced.forecast.ledger, traced.formula.ledger, place
             )
-    return json_text(data[0] if args.gpus == 1 or args.rank is not None else data)
+    return json_text(data[0] if traced.gpu.count == 1 or traced.gpu.world.fixed else data)
 
 
 def _as_text(args: argparse.Namespace, traced: Traced, session: Session) -> str:
@@ -143,15 +336,18 @@ def _as_text(args: argparse.Namespace, traced: Traced, session: Session) -> str:
 
     forecast, ending = traced.forecast, _ending(args, traced.ended)
     texts = [
-        render_trace(forecast, _points(traced.gpu, place), ending, place) for place in traced.used
+        render_trace(forecast, _points(traced.gpu, place), ending, place, args.lang)
+        for place in traced.used
     ]
-    texts[-1] = "\n".join([texts[-1], *footprint_lines(session.footprint())])
+    texts[-1] = "\n".join([texts[-1], *footprint_lines(session.footprint(), args.lang)])
     if traced.formula is not None:
         texts.append(
-            render(["traced", "formula"], [forecast, traced.formula], markdown=False, lang="en")
+            render(
+                ["traced", "formula"], [forecast, traced.formula], markdown=False, lang=args.lang
+            )
         )
         texts += [
-            against_formula_text(forecast.ledger, traced.formula.ledger, place)
+            against_formula_text(forecast.ledger, traced.formula.ledger, place, args.lang)
             for place in traced.used
         ]
     return "\n\n".join(texts)
@@ -163,17 +359,32 @@ def _forecast(gpu: VirtualGpu, ended: Run) -> Forecast:
 
     ledger = gpu.ledger()
     if not ledger.devices():
+        ended.check()
         raise TraceError("the script put nothing on a GPU: no tensor was ever on cuda.")
     notes = tuple(
         f"{text} ({times} times)" if times > 1 else text for text, times in gpu.notes.items()
     )
-    warnings = (
-        (f"out of memory at {ended.out_of_memory_line}: {ended.out_of_memory}",)
-        if ended.out_of_memory
-        else ()
-    )
+    warnings = ended.lost
+    if ended.out_of_memory:
+        warnings = (
+            *warnings,
+            f"out of memory at {ended.out_of_memory_line}: {ended.out_of_memory}",
+        )
     return Forecast(
         model=None, job=None, gpu=gpu.card, ledger=ledger, assumptions=notes, warnings=warnings
+    )
+
+
+def _with_versions(forecast: Forecast, launch: Launch) -> Forecast:
+    """Which libraries decided, and where the files beside the script ask for others."""
+    from vramcast.virtual.versions_beside import deciding_versions, differences, explain_versions
+
+    installed = deciding_versions()
+    folder = Path.cwd() if launch.script is None else launch.script.resolve().parent
+    return replace(
+        forecast,
+        assumptions=(*forecast.assumptions, explain_versions(installed)),
+        warnings=(*forecast.warnings, *differences(folder, installed)),
     )
 
 
@@ -184,13 +395,23 @@ def _formula(path: Path) -> Forecast:
     return estimate(read_job(path, {}))
 
 
-def _ending(args: argparse.Namespace, ended: Run) -> str:
-    how = "ran to its end"
-    if ended.stopped:
-        how = "stopped as asked"
-    if ended.out_of_memory:
-        how = f"ran out of memory at {ended.out_of_memory_line}"
-    return f"{args.script} {how} after {ended.steps} optimizer step(s)"
+def _ending(args: argparse.Namespace, ended: Run) -> HowItEnded:
+    from vramcast.report.trace import HowItEnded
+
+    missing = ended.shortfall
+    return HowItEnded(
+        script=" ".join(args.command[:2]) if args.module else args.command[0],
+        how=str(ended.ending),
+        steps=ended.steps,
+        line=ended.line,
+        exit_code="" if ended.exit_code is None else str(ended.exit_code),
+        out_of_memory_line=ended.out_of_memory_line,
+        steps_before_limit=missing.steps if missing else 0,
+        went_on=missing is not None and missing.went_on,
+        is_whole=ended.is_whole,
+        is_decided=ended.is_decided,
+        lost=ended.lost,
+    )
 
 
 def _points(gpu: VirtualGpu, place: str) -> list[tuple[str, int]]:
@@ -203,8 +424,17 @@ def _json(gpu: VirtualGpu, forecast: Forecast, ended: Run, place: str) -> dict[s
     data = forecast_json(forecast, place)
     data["entries"] = [entry for entry in data["entries"] if entry["place"] in (place, "host")]
     data["phases"] = [phase for phase in data["phases"] if phase["place"] == place]
+    if not ended.is_decided:
+        data["verdict"]["fits"] = data["verdict"]["answer"] = None
     data["trace"] = {
         "steps": ended.steps,
+        "ending": str(ended.ending),
+        "is_decided": ended.is_decided,
+        "error": ended.message or None,
+        "error_line": ended.line or None,
+        "lost": list(ended.lost),
+        "went_on_without_limit": bool(ended.shortfall and ended.shortfall.went_on),
+        "steps_before_limit": ended.shortfall.steps if ended.shortfall else None,
         "out_of_memory": ended.out_of_memory or None,
         "out_of_memory_line": ended.out_of_memory_line or None,
         "timeline": [

@@ -1,0 +1,93 @@
+"""A Chinese report has no English sentence: beyond names, code and citations everything is translated."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from screens import COMMANDS, shown
+from test_odd_inputs import REFUSED
+
+from vramcast.cli import main
+from vramcast.engine import estimate
+from vramcast.job import job_from
+from vramcast.report.words import language_of
+from vramcast.report.words.sentences import SENTENCES, is_known, translate
+
+ALL_CHINESE = ("estimate", "check", "compare", "sweep", "fit", "plan", "divide", "params")
+SLOT = re.compile(r"\{[a-g]\}")
+# Five English words in a row, outside of code, are a sentence.
+SENTENCE = re.compile(r"(?:\b[a-z]{2,}\b[ ,]+){4,}[a-z]{2,}\b")
+JOBS = (
+    {"model": "gpt2"},
+    {"model": "llama-2-7b", "qlora": True, "seq": 512},
+    {"model": "qwen2.5-0.5b", "gpus": 8, "gpu": "a100-80gb"},
+    {"model": "gpt2", "gpus": 4, "strategy": "zero3", "images": 2},
+    {"model": "llama-2-7b", "checkpointing": "full", "precision": "bf16-true", "torch-version": "99.1"},
+    {"model": "gpt2", "longest-seq": 512, "seq": 200, "lora-dropout": 0.1},
+    {"params": "7B", "seq": 512},
+)  # fmt: skip
+
+
+def test_every_template_has_the_same_slots_in_both_languages() -> None:
+    for english, chinese in SENTENCES.items():
+        assert set(SLOT.findall(english)) == set(SLOT.findall(chinese)), english
+
+
+def test_values_are_kept_and_inner_sentences_translated() -> None:
+    assert translate("seq 2048 (not given)", "zh") == "序列长度 2048（未给定）"
+    assert translate("precision bf16-true: everything in bf16, no master copy", "zh") == (
+        "精度 bf16-true：全部为 bf16，没有主副本"
+    )
+    assert (
+        translate("batch must be a whole number, not 'many'", "zh")
+        == "batch 必须是整数，而不是 'many'"
+    )
+    assert translate("nothing like this is known", "zh") == "nothing like this is known"
+    assert translate("seq 2048 (not given)", "en") == "seq 2048 (not given)"
+
+
+@pytest.mark.parametrize("values", JOBS, ids=str)
+def test_what_the_engine_says_is_known(values: dict[str, object]) -> None:
+    forecast = estimate(job_from(values))
+    said = (*forecast.assumptions, *forecast.warnings)
+    layouts = re.compile(r"dp \d+")  # `dp 8; fsdp2`: code
+    assert [text for text in said if not is_known(text) and not layouts.match(text)] == []
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name.startswith(ALL_CHINESE)])
+def test_a_chinese_screen_has_no_english_sentence(name: str) -> None:
+    text = " ".join(shown(COMMANDS[name], width=400, lang="zh", colour=False).split("\n"))
+    assert SENTENCE.findall(text) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "estimate gpt2 --torch-version abc",
+        "estimate gpt2 --batch many",
+        "estimate gpt2 --gpu banana",
+        "estimate gpt2 --lora-rank 100000",
+        "estimate gpt2 --seq 5000",
+        "plan gpt2",
+        "sweep gpt2 --seq abc",
+        "fit gpt2 --gpu rtx4090",
+    ],
+)
+def test_errors_are_chinese_where_the_terminal_is(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command in REFUSED
+    monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
+    assert main(command.split()) == 2
+    error = capsys.readouterr().err
+    assert re.search("[一-鿿]", error)
+    assert SENTENCE.findall(error) == []
+
+
+def test_the_terminals_language_is_respected() -> None:
+    assert language_of({"LANG": "zh_CN.UTF-8"}) == "zh"
+    assert language_of({"LANG": "zh_TW"}) == "zh"
+    assert language_of({"LANG": "de_DE.UTF-8"}) == "en"
+    assert language_of({"LC_ALL": "C", "LANG": "zh_CN.UTF-8"}) == "en"
+    assert language_of({}) == "en"
