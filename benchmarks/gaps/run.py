@@ -22,6 +22,7 @@ from vramcast.report.gaps import GapsReport, cell_text, gaps_json, gaps_page, ga
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PAGE = ROOT / "docs" / "gaps.md"
+WORKED_ON = HERE / "seeds_worked_on.txt"
 VERSIONS = ("4.40.2", "4.46.3", "4.51.3", "4.57.6", INSTALLED)
 
 
@@ -67,7 +68,12 @@ def main(args: argparse.Namespace) -> int:
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
     report = GapsReport(
-        seed=args.seed, jobs=len(jobs), grid=grid, versions=versions, written=_written()
+        seed=args.seed,
+        jobs=len(jobs),
+        grid=grid,
+        versions=versions,
+        written=_written(),
+        worked_on=_seeds_worked_on(),
     )
     if args.json:
         print(json.dumps(gaps_json(report), indent=1))
@@ -78,6 +84,11 @@ def main(args: argparse.Namespace) -> int:
     if args.write and not one:
         PAGE.write_text(gaps_page(report), encoding="utf-8")
     return 0 if grid.cells else 1
+
+
+def _seeds_worked_on() -> tuple[int, ...]:
+    lines = WORKED_ON.read_text(encoding="utf-8").splitlines()
+    return tuple(int(line) for line in lines if not line.startswith("#"))
 
 
 def _written() -> str:

@@ -74,6 +74,7 @@ def main(job_path: str, answer_path: str) -> None:
     peaks = Peaks()
     gpu.bill.watch = peaks.watch
     ended = run_script(str(LOOPS / f"loop_{job['framework']}.py"), [job_path], gpu)
+    ended.check()
     answer = {
         "versions": _versions(),
         "steps": ended.steps,

@@ -280,6 +280,8 @@ def test_every_report_shows_mechanism_worst_job_and_failure() -> None:
         assert "-10.00%" in shown
         assert "was not done after 120 s" in shown
         assert "make gaps SEED=0 ONLY=3 VERSIONS=4.57.6" in shown
+    assert "Seed 7 is not among them" in gaps_page(report)
+    assert "Seed 7 is one of them" in gaps_page(replace(report, worked_on=(6, 7)))
     data = gaps_json(report)
     assert data["cells"][0]["error"] == pytest.approx(-0.1)
     assert data["mechanisms"][0]["cells"] == [{"job": 3, "version": "4.57.6", "share": -0.1}]

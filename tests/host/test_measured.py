@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import pytest
 from vramcast.host.entries import host_entries
 from vramcast.host.host_job import HostData, HostJob, Loader, token_batch
 from vramcast.host.parquet import read_facts
-from vramcast.host.processes import family_use
+from vramcast.host.processes import HostUse, family_use
 from vramcast.ledger import FORWARD, Ledger
 from vramcast.units import MiB
 
@@ -140,19 +139,30 @@ def test_a_family_counts_shared_memory_that_only_a_descriptor_holds() -> None:
         assert family_use().shm_bytes - before.shm_bytes == 8 * MiB
 
 
-def test_a_family_counts_a_forks_pages_once() -> None:
-    held = mmap.mmap(-1, 64 * MiB)
-    held.write(b"x" * (64 * MiB))
-    before = family_use()
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(writer)
-        os.read(reader, 1)
-        os._exit(0)
-    during = family_use()
+FORK = f"""
+import json, mmap, os
+from dataclasses import asdict
+from vramcast.host.processes import family_use
+held = mmap.mmap(-1, {64 * MiB})
+held.write(b"x" * {64 * MiB})
+before = family_use()
+reader, writer = os.pipe()
+pid = os.fork()
+if pid == 0:
     os.close(writer)
-    os.waitpid(pid, 0)
-    os.close(reader)
-    assert during.processes == before.processes + 1
+    os.read(reader, 1)
+    os._exit(0)
+during = family_use()
+os.close(writer)
+os.waitpid(pid, 0)
+print(json.dumps([asdict(before), asdict(during)]))
+"""
+
+
+def test_a_family_counts_a_forks_pages_once() -> None:
+    """In a small process: one that holds gigabytes of objects copies pages when it collects garbage beside its fork."""
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=True)
+    before, during = (HostUse(**use) for use in json.loads(done.stdout))
+    assert before.total_bytes > 64 * MiB
+    assert (before.processes, during.processes) == (1, 2)
     assert during.total_bytes - before.total_bytes < 16 * MiB

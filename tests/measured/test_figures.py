@@ -17,12 +17,11 @@ from vramcast.catalog.residuals import (
     MIN_ROWS,
     MIN_SOURCES,
     classes_of,
-    range_from,
-    residual_range,
+    spread_from,
+    spread_of,
 )
 from vramcast.errors import InputError
 from vramcast.job import Job, Precision
-from vramcast.ledger import Level
 from vramcast.report.accuracy import Accuracy, accuracy_json, accuracy_markdown
 from vramcast.report.accuracy_changes import changes_markdown
 from vramcast.report.accuracy_svg import accuracy_svg
@@ -76,26 +75,32 @@ def test_the_worst_rows_come_first_whatever_their_sign() -> None:
 
 
 def test_a_range_holds_nine_of_ten_rows_and_the_prediction() -> None:
-    made = classes(TEN)["process/one length/fp32/plain"]
-    assert made["low"] <= 1 <= made["high"]
+    made = classes(TEN)["one length"]
+    assert made["low"] <= 1 <= made["high"] <= made["safe"]
     ratios = sorted(100 / (100 + percent) for percent in (-10, -5, -1, 0, 1, 2, 3, 4, 20, 30))
     assert sum(made["low"] <= round(ratio, 4) <= made["high"] for ratio in ratios) >= 9
 
 
-def test_every_source_weighs_the_same() -> None:
-    crowd = [outcome(percent / 100) for percent in range(100)]
-    made = classes([*crowd, *(outcome(25, source="two") for _ in range(2))])["process"]
-    assert made["low"] == pytest.approx(
-        0.8**1.5, abs=1e-4
-    )  # of two draws the farthest lies at two thirds
-    assert made["sources"] == 2
+def test_a_source_weighs_as_the_square_root_of_its_rows() -> None:
+    """16 rows weigh 4, one row weighs 1: a fifth of the weight is far, so the end is there; of two draws the farthest
+    is at two thirds."""
+    made = classes([*(outcome(0) for _ in range(16)), outcome(25, source="two")])["one length"]
+    assert made["low"] == pytest.approx(0.8**1.5, abs=1e-4)
+    assert (made["rows"], made["sources"]) == (17, 2)
 
 
 def test_of_a_large_source_the_outliers_do_not_count() -> None:
-    made = classes([*(outcome(percent / 100) for percent in range(38)), outcome(-50), outcome(90)])[
-        "process"
-    ]
+    rows = [*(outcome(percent / 100) for percent in range(38)), outcome(-50), outcome(90)]
+    made = classes(rows)["one length"]
     assert (made["low"], made["high"]) == (pytest.approx(1 / 1.0037**2, abs=1e-4), 1.0)
+
+
+def test_two_of_a_hundred_rows_may_lie_above_the_safe_limit() -> None:
+    rows = [outcome(-percent) for percent in range(100) if percent < 90]
+    rows += [outcome(0) for _ in range(200 - len(rows))]
+    made = classes(rows)["one length"]
+    ratios = [1 / (1 - percent / 100) for percent in range(90)] + [1.0] * 110
+    assert sum(ratio > made["safe"] + 1e-4 for ratio in ratios) == 4
 
 
 def test_coverage_leaves_the_judged_source_out() -> None:
@@ -107,47 +112,42 @@ def test_coverage_leaves_the_judged_source_out() -> None:
         10,
         10,
     )  # far's range reaches up to the prediction
+    low = [outcome(-50, source="low") for _ in range(5)]
+    judged = {each.source: each for each in coverage([*near, *low])}["low"]
+    assert judged.above_safe == 5
+    assert judged.slack == pytest.approx(-0.5, abs=0.01)
 
 
 def test_few_rows_give_no_range_and_wider_classes_answer() -> None:
     few = {
-        "a": {"rows": MIN_ROWS - 1, "sources": 9, "low": 0.5, "high": 2.0},
-        "b": {"rows": 50, "sources": MIN_SOURCES - 1, "low": 0.6, "high": 1.9},
-        "c": {"rows": MIN_ROWS, "sources": MIN_SOURCES, "low": 0.9, "high": 1.2},
+        "a": {"rows": MIN_ROWS - 1, "sources": 9, "low": 0.5, "high": 2.0, "safe": 2.0},
+        "b": {"rows": 50, "sources": MIN_SOURCES - 1, "low": 0.6, "high": 1.9, "safe": 2.0},
+        "c": {"rows": MIN_ROWS, "sources": MIN_SOURCES, "low": 0.9, "high": 1.2, "safe": 1.3},
     }
-    assert range_from(few, ("a", "b"), 100) is None
-    assert range_from(few, ("a", "b", "c"), 100) == (90, 120)
-
-
-def test_where_no_class_of_a_level_answers_the_same_shape_at_other_levels_does() -> None:
-    reserved = classes(
-        [outcome(p, source=name, metric="reserved") for p in (-5, 5) for name in ("a", "b", "c")]
-    )
-    assert range_from(reserved, classes_of(JOB, Level.PROCESS), 1000) == (
-        round(1000 / 1.05 ** (4 / 3)),
-        round(1000 / 0.95 ** (4 / 3)),
-    )
-    many = replace(JOB, gpus=2, strategy="ddp")
-    assert range_from(reserved, classes_of(many, Level.PROCESS), 1000) is None
+    assert spread_from(few, ("a", "b")) is None
+    found = spread_from(few, ("a", "b", "c"))
+    assert found is not None
+    assert (found.name, found.low, found.high, found.safe) == ("c", 0.9, 1.2, 1.3)
 
 
 def test_assumed_lengths_are_many_lengths() -> None:
-    assert classes_of(JOB, Level.RESERVED, assumed_lengths=True)[2] == "reserved/varied lengths"
+    assert classes_of(JOB, assumed_lengths=True)[0] == "varied lengths"
+    assert classes_of(replace(JOB, mean_seq=100, seq=512))[0] == "varied lengths"
 
 
-@pytest.mark.parametrize("level", list(Level))
-def test_the_stored_ranges_hold_the_prediction(level: Level) -> None:
-    found = residual_range(
-        Job(framework="plain", model="gpt2", precision=Precision.FP32), level, 10**10
-    )
-    assert found is not None
-    assert found[0] <= 10**10 <= found[1]
+def test_what_is_not_modelled_in_full_is_a_class_of_its_own() -> None:
+    hard = "not modelled in full"
+    assert classes_of(JOB)[0] == "one length"
+    assert classes_of(replace(JOB, compile=True))[0] == hard
+    assert classes_of(replace(JOB, gpus=2, tp=2, torch_version="2.4"))[0] == hard
+    assert classes_of(replace(JOB, gpus=2, tp=2, torch_version="2.8"))[0] == "one length"
 
 
-def test_many_lengths_are_a_class_of_their_own() -> None:
-    assert classes_of(JOB, Level.RESERVED)[0] == "reserved/one length/fp32/plain"
-    varied = Job(model="gpt2", precision=Precision.BF16_AUTOCAST, mean_seq=100, framework="hf")
-    assert classes_of(varied, Level.RESERVED)[0] == "reserved/varied lengths/16-bit/hf"
+def test_the_stored_spreads_hold_the_prediction() -> None:
+    for job in (JOB, replace(JOB, compile=True), replace(JOB, mean_seq=100, seq=512)):
+        found = spread_of(job)
+        assert found is not None
+        assert found.low <= 1 <= found.high <= found.safe
 
 
 def test_before_and_after_show_what_moved_worst_first() -> None:

@@ -23,4 +23,4 @@ for _ in range(STEPS):
     scaler.step(optimizer)
     scaler.update()
     if job["zero_grad"] != "after-forward":
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=job["zero_grad"] != "in-place")

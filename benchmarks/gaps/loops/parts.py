@@ -41,7 +41,10 @@ def load_model(job: dict[str, Any]) -> Any:
     }
     if job["attention"] == "eager":  # sdpa is left to the library, which knows who supports it
         options["attn_implementation"] = "eager"
-    return kind.from_pretrained(job["folder"], **options)
+    model = kind.from_pretrained(job["folder"], **options)
+    if not job["use_cache"]:
+        model.config.use_cache = False
+    return model
 
 
 def lora_config(job: dict[str, Any]) -> Any:
@@ -87,7 +90,9 @@ class Samples(torch.utils.data.Dataset):  # type: ignore[misc]
             size = config["image_size"]
             return {"pixel_values": torch.zeros(3, size, size), "labels": torch.tensor(1)}
         ids = torch.full((job["seq"],), 5)
-        sample = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        sample = {"input_ids": ids}
+        if job["attention_mask"]:
+            sample["attention_mask"] = torch.ones_like(ids)
         if config["architectures"][0].endswith("ForSequenceClassification"):
             return {**sample, "labels": torch.tensor(1)}
         if job["target_seq"] is not None:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from vramcast.accuracy.run import LEVEL_OF, Outcome
-from vramcast.catalog.residuals import classes_of, range_from
+from vramcast.accuracy.run import Outcome
+from vramcast.catalog.residuals import Spread, classes_of, spread_from
 
 TAIL = 0.05  # of the rows' weight is left out at either end: the central nine of ten are held
+UNSAFE = 0.02  # of the rows may lie above the safe limit
+VISIBLE_IN = 100  # rows: one in fifty cannot be seen in fewer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,8 @@ class Coverage:
     with_range: int
     inside: int
     width: float | None  # the median of (high − low) ÷ prediction
+    above_safe: int
+    slack: float | None  # the median of safe limit ÷ measured − 1
 
 
 def classes(outcomes: Iterable[Outcome]) -> dict[str, dict[str, Any]]:
@@ -37,27 +41,39 @@ def classes(outcomes: Iterable[Outcome]) -> dict[str, dict[str, Any]]:
 
 
 def _names(outcome: Outcome) -> tuple[str, ...]:
-    assumed = outcome.row.lengths == "assumed"
-    return classes_of(outcome.job, LEVEL_OF[outcome.row.metric], assumed_lengths=assumed)
+    return classes_of(outcome.job, assumed_lengths=outcome.row.lengths == "assumed")
 
 
 def _class(by_source: dict[str, list[float]]) -> dict[str, Any]:
-    """The central nine of ten, every source weighing the same: rows of one source err alike (the same code, the same
-    habits of measuring), so the next job is like the next source. The farthest of k draws lies, on average, at
-    k/(k + 1) of the largest possible, so both ends go out by (k + 1)/k, in logarithms. A range always holds the
-    prediction."""
-    weighted = sorted(
-        (ratio, 1 / len(ratios) / len(by_source))
+    """The central nine of ten, and what 98 of 100 stay below.
+
+    Rows of one source err in the same way (the same code, the same habits of measuring), so a source weighs as the
+    square root of its rows. The farthest of k draws lies, on average, at k/(k + 1) of the largest possible, so both
+    ends go out by (k + 1)/k, in logarithms. A range always holds the prediction. For the safe limit every row weighs
+    the same; where a class has too few rows to show one in fifty, it is the upper end, gone out once more.
+    """
+    rows = sum(map(len, by_source.values()))
+    weighted = _weighted(by_source, 0.5)
+    beyond = (len(by_source) + 1) / len(by_source)
+    high = round(max(1.0, _at(1 - TAIL, weighted)) ** beyond, 4)
+    safe = max(1.0, _at(1 - UNSAFE, _weighted(by_source, 1.0)))
+    return {
+        "rows": rows,
+        "sources": len(by_source),
+        "low": round(min(1.0, _at(TAIL, weighted)) ** beyond, 4),
+        "high": high,
+        "safe": round(safe if rows >= VISIBLE_IN else high**beyond, 4),
+    }
+
+
+def _weighted(by_source: dict[str, list[float]], power: float) -> list[tuple[float, float]]:
+    """Ratios with weights that add up to 1; a source's grows with that power of its rows."""
+    total = sum(len(ratios) ** power for ratios in by_source.values())
+    return sorted(
+        (ratio, len(ratios) ** (power - 1) / total)
         for ratios in by_source.values()
         for ratio in ratios
     )
-    beyond = (len(by_source) + 1) / len(by_source)
-    return {
-        "rows": len(weighted),
-        "sources": len(by_source),
-        "low": round(min(1.0, _at(TAIL, weighted)) ** beyond, 4),
-        "high": round(max(1.0, _at(1 - TAIL, weighted)) ** beyond, 4),
-    }
 
 
 def _at(share: float, weighted: list[tuple[float, float]]) -> float:
@@ -79,24 +95,30 @@ def coverage(outcomes: Sequence[Outcome]) -> list[Coverage]:
 def _covered(source: str, outcomes: Sequence[Outcome]) -> Coverage:
     others = classes(outcome for outcome in outcomes if outcome.row.source != source)
     own = [outcome for outcome in outcomes if outcome.row.source == source]
-    known = _with_ranges(own, others)
-    widths = sorted((span[1] - span[0]) / each.predicted_bytes for span, each in known)
+    known = _with_spreads(own, others)
+    ratios = [(each.row.peak_bytes / each.predicted_bytes, spread) for spread, each in known]
     return Coverage(
         source=source,
         rows=len(own),
         with_range=len(known),
-        inside=sum(span[0] <= each.row.peak_bytes <= span[1] for span, each in known),
-        width=widths[len(widths) // 2] if widths else None,
+        inside=sum(spread.low <= ratio <= spread.high for ratio, spread in ratios),
+        width=_median([spread.high - spread.low for _, spread in ratios]),
+        above_safe=sum(ratio > spread.safe for ratio, spread in ratios),
+        slack=_median([spread.safe / ratio - 1 for ratio, spread in ratios]),
     )
 
 
-def _with_ranges(
+def _median(values: list[float]) -> float | None:
+    return sorted(values)[len(values) // 2] if values else None
+
+
+def _with_spreads(
     outcomes: Iterable[Outcome], known: dict[str, dict[str, Any]]
-) -> list[tuple[tuple[int, int], Outcome]]:
-    """The outcomes whose classes are known, each with its range."""
+) -> list[tuple[Spread, Outcome]]:
+    """The outcomes whose classes are known, each with its spread."""
     found = []
     for outcome in outcomes:
-        span = range_from(known, _names(outcome), outcome.predicted_bytes)
-        if span is not None:
-            found.append((span, outcome))
+        spread = spread_from(known, _names(outcome))
+        if spread is not None:
+            found.append((spread, outcome))
     return found

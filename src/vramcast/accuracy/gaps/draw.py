@@ -38,6 +38,8 @@ class GapJob:
     lora_targets: tuple[str, ...]
     lora_dropout: float
     zero_grad: str | None
+    use_cache: bool = True
+    attention_mask: bool = True
 
     def words(self) -> dict[str, Any]:
         """Flags of `vramcast estimate`, without the model; only what is not the default."""
@@ -48,19 +50,25 @@ class GapJob:
             "checkpointing": self.checkpointing,
             "batch": self.batch,
         }
+        masked = self.config["architectures"][0].endswith("ForMaskedLM")
         optional = {
+            "task": "pretrain" if masked else None,
             "seq": self.seq,
             "target-seq": self.target_seq,
             "lora-rank": self.lora_rank,
             "zero-grad": self.zero_grad,
         }
         said.update({name: value for name, value in optional.items() if value is not None})
+        if self.config.get("architectures") == ["BertForMaskedLM"]:
+            said["task"] = "pretrain"  # else such a checkpoint is taken for a classifier
         defaults = {
             "accumulate": (self.accumulate, 1),
             "attention": (self.attention, "sdpa"),
             "optimizer": (self.optimizer, "adamw"),
-            "lora-targets": (",".join(self.lora_targets), "all-linear"),
+            "lora-targets": (",".join(self.lora_targets) if self.lora_rank else "", ""),
             "lora-dropout": (self.lora_dropout, 0.0),
+            "use-cache": (self.use_cache, True),
+            "attention-mask": (self.attention_mask, True),
         }
         said.update({name: value for name, (value, plain) in defaults.items() if value != plain})
         return said
@@ -112,7 +120,9 @@ def draw_job(seed: int, number: int) -> GapJob:
         lora_rank=rng.choice((8, 16, 64)) if lora else None,
         lora_targets=("all-linear",),
         lora_dropout=rng.choice((0.0, 0.05)) if lora else 0.0,
-        zero_grad=_weighted(rng, {None: 3, "after-forward": 1}) if framework == "plain" else None,
+        zero_grad=_weighted(rng, {None: 3, "after-forward": 1, "in-place": 1}) if framework == "plain" else None,
+        use_cache=_weighted(rng, {True: 4, False: 1}) if causal and by_hand else True,
+        attention_mask=_weighted(rng, {True: 4, False: 1}) if causal and by_hand else True,
     )  # fmt: skip
 
 

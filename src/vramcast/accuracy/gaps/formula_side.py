@@ -17,7 +17,7 @@ from vramcast.catalog.gpus import find_gpu
 from vramcast.engine import Drafts, Stamped, alive_at, estimate, phase_peaks
 from vramcast.job import Job
 from vramcast.ledger import Category, Entry, Level
-from vramcast.models.read.model import read_model
+from vramcast.setup import complete, model_of
 from vramcast.setup.resolve import resolve
 
 DEVICE = "cuda:0"
@@ -48,7 +48,7 @@ class FormulaSide:
     def __init__(self, job: Job) -> None:
         assert job.model is not None
         assert job.gpu is not None
-        config = read_model(job.model).config
+        config = model_of(complete(job)).config
         assert config is not None
         self.ledger = estimate(job, with_scaling=False).ledger
         self.draft = Drafts(config, find_gpu(job.gpu)).of(resolve(job))
