@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes depends on what else the machine does.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 SLOW_MODULES = {
     "diagnose/test_gap.py",

@@ -17,13 +17,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from vramcast.catalog.models import all_models
 from vramcast.engine.estimate import estimate
 from vramcast.errors import VramcastError
-from vramcast.job import job_from
+from vramcast.job import FIELDS, job_from
 from vramcast.ledger import Entry
 
 FILE = Path(__file__).with_name("frozen.json")
+# The catalog as it was when the answers were frozen: a model that is added moves none of them.
+MODELS = tuple(Path(__file__).with_name("models.txt").read_text().split())
 KINDS = {
     "fp32": {"precision": "fp32"},
     "bf16-mixed": {"precision": "bf16-mixed"},
@@ -101,12 +102,12 @@ RANDOM_JOBS = 400
 
 
 def catalog_jobs() -> Iterator[tuple[str, dict[str, Any]]]:
-    for model in all_models():
+    for model in MODELS:
         for kind, how in KINDS.items():
             for layout, where in LAYOUTS.items():
                 yield (
-                    f"{model.name} {kind} {layout}",
-                    {"model": model.name, "seq": 512, "batch": 2, **how, **where},
+                    f"{model} {kind} {layout}",
+                    {"model": model, "seq": 512, "batch": 2, **how, **where},
                 )
 
 
@@ -121,7 +122,7 @@ def other_jobs() -> Iterator[tuple[str, dict[str, Any]]]:
 def random_job(draw: random.Random) -> dict[str, Any]:
     count = draw.choice((1, 1, 1, 1, 2, 8, 16))
     values: dict[str, Any] = {
-        "model": draw.choice(all_models()).name,
+        "model": draw.choice(MODELS),
         "gpu": draw.choice(CARDS.split()),
         "seq": draw.choice((128, 1024, 2048)),
     }
@@ -193,6 +194,16 @@ TRACES = (
 )
 
 
+def _said(job: dict[str, Any]) -> dict[str, Any]:
+    """Without what is left at its default, so that a word more for jobs changes nothing here."""
+    defaults = {name.replace("_", "-"): field.default for name, field in FIELDS.items()}
+    return {
+        key: value
+        for key, value in job.items()
+        if value is not None and value != [] and value != defaults[key]
+    }
+
+
 def freeze_plan(words: str) -> list[str]:
     """What the plans change and what they take; the wording is not part of it."""
     pinned = [f"--{name}={value}" for name, value in AS_FROZEN.items() if f"--{name}" not in words]
@@ -200,7 +211,7 @@ def freeze_plan(words: str) -> list[str]:
     plans = [found["fewest_changes"], found["closest"], *found["plans"]]
     numbers = [
         [
-            {key: value for key, value in plan["job"].items() if value is not None},
+            _said(plan["job"]),
             plan["peak"],
             _rounded(plan["slowdown"]),
         ]

@@ -353,6 +353,67 @@ def _logs() -> list[Any]:
     return [path.read_bytes() for path in sorted((TESTS / "diagnose/samples").glob("*.txt"))]
 
 
+@cache
+def _frameworks(ending: str) -> list[Any]:
+    """The examples of docs/configs.md: a file of each framework."""
+    found = sorted((TESTS.parent / "docs/configs").glob(f"*.{ending}"), reverse=True)
+    return [path.read_bytes() for path in found]
+
+
+@cache
+def _notebooks() -> list[Any]:
+    """The Python example as cells, with a line of shell."""
+    (text,) = _frameworks("py")
+    cells = [
+        {"cell_type": "code", "source": [f"!pip install trl\n{part}\n"]}
+        for part in text.decode().split("\n\n")
+    ]
+    return [{"cells": cells, "nbformat": 4, "metadata": {}}]
+
+
+BRANCHES = b"""#!/bin/bash
+AC=${AC:-sel}
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --tp) TP=$2; shift 2;;
+  esac
+done
+if [ $AC = full ]; then
+  OPTS="--gradient_checkpointing true"
+elif [ "$AC" = sel ] && [ -z "$TP" ]; then
+  OPTS="--lora_rank 8 \\
+    --max_length $((4 * 256))"
+else
+  OPTS="--tuner_type full"
+fi
+source ./train.sh
+case "$AC" in
+  full|all) B=1;;
+  *) B=2 ;;
+esac
+for d in a b; do
+  run="swift sft --model gpt2 $OPTS --per_device_train_batch_size $B"
+  eval $run
+done
+"""
+
+
+def _scripts() -> list[Any]:
+    return [*_frameworks("sh"), BRANCHES]
+
+
+def changed_lines(data: bytes, rng: random.Random) -> bytes:
+    """Lines of a framework's file left out, repeated, moved, or given an odd value."""
+    lines = data.split(b"\n")
+    for _ in range(rng.choice([1, 2, 5])):
+        at = rng.randrange(len(lines))
+        key, sign, _value = lines[at].partition(rng.choice([b":", b"=", b" "]))
+        odd = str(rng.choice([*ODD_NUMBERS, *ODD_TEXTS])).encode("utf-8", "surrogatepass")
+        piece = rng.choice([key + sign + b" " + odd, lines[at] * 40, b"", rng.choice(lines)])
+        lines[at : at + rng.randrange(2)] = [piece] * rng.choice([1, 1, 30])
+    return b"\n".join(lines)
+
+
 def changed_log(data: bytes, rng: random.Random) -> bytes:
     lines = data.split(b"\n")
     other = rng.choice(_logs()).split(b"\n")
@@ -443,6 +504,21 @@ TARGETS = {
     "parquet": Target(
         file="x.parquet", command=("host", "--dataset", "FILE", "--ram", "16GiB"), seeds=_parquets, write=_as_they_are,
         mutate=changed_footer,
+    ),
+    **{
+        f"from-{ending}": Target(
+            file=f"train.{ending}", command=("job", *model, "--from", "FILE"),
+            seeds=lambda ending=ending: _scripts() if ending == "sh" else _frameworks(ending), write=_as_they_are,
+            mutate=changed_lines,
+        )
+        for ending, model in (("yaml", ()), ("json", ("gpt2",)), ("sh", ()), ("py", ()))
+    },
+    "from-ipynb": Target(
+        file="train.ipynb", command=("job", "--from", "FILE"), seeds=_notebooks, write=_json_bytes,
+    ),
+    "from-estimated": Target(
+        file="train.yaml", command=("estimate", "--from", "FILE", "--gpu", "rtx4090"),
+        seeds=lambda: _frameworks("yaml"), write=_as_they_are, mutate=changed_lines, in_bytes=0.02,
     ),
     "baseline": Target(
         file="x.json", command=("check", "FOLDER/job.yaml", "--baseline", "FILE"), seeds=_baselines, write=_json_bytes,

@@ -23,6 +23,7 @@ def load_generator() -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.path.insert(0, str(ROOT / "docs"))  # pages of its own stand beside it
     spec.loader.exec_module(module)
     return module
 
@@ -45,6 +46,13 @@ def test_every_command_has_help_for_every_option(
 
 def test_the_page_of_commands_is_what_the_commands_are() -> None:
     assert GENERATE.COMMANDS_PAGE.read_text(encoding="utf-8") == GENERATE.commands_page(), (
+        "run make docs"
+    )
+
+
+@pytest.mark.slow
+def test_the_page_of_configuration_files_is_what_is_read() -> None:
+    assert GENERATE.CONFIGS_PAGE.read_text(encoding="utf-8") == GENERATE.configs_page(), (
         "run make docs"
     )
 

@@ -28,6 +28,7 @@ PRINTED = {
     "plan": ("plan", "plan gpt2 --gpu 8GiB --batch 32 --seq 512"),
     "fit": ("cards", "fit gpt2 --seq 512"),
     "divide": ("divisions", "divide llama-2-7b --gpus 8 --gpu h100-80gb --seq 4096"),
+    "job": ("job", "job --from {folder}/train.yaml"),
     "params": ("params", "params gpt2"),
     "models": ("models", "models gpt2"),
     "gpus": ("gpus", "gpus h100"),
@@ -35,7 +36,8 @@ PRINTED = {
     "diagnose": ("diagnosis", "diagnose {folder}/oom.txt"),
     "snapshot": ("snapshot", "snapshot {folder}/snapshot.pickle --replay"),
 }
-ELSEWHERE = {"trace": "tests/virtual", "accuracy": "tests/measured"}
+WITHOUT_JSON = {"completion"}  # it prints a script
+ELSEWHERE = {"trace": "tests/virtual", "accuracy": "tests/measured", "serve": "tests/page"}
 
 
 def segment() -> dict[str, Any]:
@@ -74,12 +76,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "frames": [],
     }
     snapshot = {"segments": [segment()], "device_traces": [[made, event]], "allocator_settings": {}}
+    training = "model_name_or_path: gpt2\nstage: sft\ntemplate: default\nuse_badam: true\n"
+    (path / "train.yaml").write_text(training, encoding="utf-8")
     (path / "snapshot.pickle").write_bytes(pickle.dumps(snapshot))
     return path
 
 
 def test_every_command_is_held_against_the_schema() -> None:
-    assert set(PRINTED) | set(ELSEWHERE) == set(COMMANDS)
+    assert set(PRINTED) | set(ELSEWHERE) | WITHOUT_JSON == set(COMMANDS)
 
 
 @pytest.mark.slow
