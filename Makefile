@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: setup demo test check lint docs accuracy gaps bench clean
+.PHONY: setup demo test check lint docs accuracy gaps bench clean page-tools page-check site serve
 
 setup: $(READY)
 
@@ -21,13 +21,37 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+	@if test -d page/node_modules/typescript; then $(MAKE) --no-print-directory page-check; \
+	else echo "page: types and lint left out; make page-tools installs what they need"; fi
+
+# The page's own checks: types by JSDoc, and lint.
+page-check:
+	page/node_modules/.bin/tsc -p page
+	page/node_modules/.bin/eslint -c page/eslint.config.js src/vramcast/web/page src/vramcast/report
+
 # The fast loop: under a minute.
 check: lint
 	$(PYTEST) -m "not slow"
 
 # Everything, as CI runs it.
-test: lint
+test: page-tools lint
 	$(PYTEST)
+	@test -z "$$(page/missing.sh)" || echo "LEFT OUT: the page in a browser; missing: $$(page/missing.sh)"
+
+# What the page's tests need: npm packages, and Chromium where this machine's packages can be installed. Never fails:
+# `make test` says what is missing.
+page-tools:
+	@page/tools.sh
+
+# The page as a folder for any static host: make site SITE=build/site
+SITE ?= build/site
+site: $(READY)
+	test -d page/node_modules/pyodide || (cd page && npm ci --silent)
+	$(BIN)/python page/site.py $(SITE)
+
+# The same page with the engine on this machine.
+serve: $(READY)
+	$(BIN)/vramcast serve
 
 demo: $(READY)
 	$(BIN)/vramcast params phi-3-mini

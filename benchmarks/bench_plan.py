@@ -68,14 +68,14 @@ def candidates_per_s() -> float:
     }
     fitting = 0
     for optimizer in OPTIMIZERS:
-        lying = recording.lying(
+        persistent = recording.persistent(
             resolve(
                 Job(model="qwen2.5-7b", gpu="rtx4090", checkpointing="full", optimizer=optimizer)
             )
         )
         peak = numpy.zeros(b.shape, numpy.int64)
         for phase, grid in moving.items():
-            numpy.maximum(peak, grid + lying[phase], out=peak)
+            numpy.maximum(peak, grid + persistent[phase], out=peak)
         fitting += int((peak <= 24 * 2**30).sum())
     return len(OPTIMIZERS) * b.size / (time.process_time() - started)
 
