@@ -312,6 +312,26 @@ def test_the_api_has_the_guard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert sorted(os.listdir(tmp_path)) == ["after.txt", "model.pt"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/shm is Linux's")
+def test_the_guard_covers_files_in_shared_memory() -> None:
+    import multiprocessing
+
+    import vramcast
+
+    mine = Path(f"/dev/shm/vramcast-test-{os.getpid()}")
+    mine.write_text("real")
+    try:
+        with vramcast.virtual_gpu("rtx4090"):
+            mine.write_text("changed")
+            assert mine.read_text() == "changed"
+            shared = multiprocessing.Array("i", 4)  # a file of Python's own there, and a semaphore
+            shared[0] = 7
+            assert list(shared) == [7, 0, 0, 0]
+        assert mine.read_text() == "real"
+    finally:
+        mine.unlink()
+
+
 # A library in C opens a file itself; a program does too.
 BY_A_LIBRARY = """\
 import ctypes, os

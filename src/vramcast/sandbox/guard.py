@@ -29,6 +29,8 @@ from vramcast.sandbox.merged import MergedFiles, is_folder, lexists
 
 _WRITING_LETTERS = frozenset("wax+")
 _DIRECT = ("/dev", "/proc", "/sys")
+# People keep data sets there. Shared memory itself is made in C and does not pass here.
+_LAYERED = ("/dev/shm",)
 _UNNAMED = getattr(os, "O_TMPFILE", 0)
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -37,7 +39,7 @@ class Guard:
     """`with Guard(upper, scratch):` every path of this process is looked up in the merged files."""
 
     def __init__(self, upper: str, scratch: str, *, kernel_refuses: bool = False) -> None:
-        self.files = MergedFiles(upper, (*_DIRECT, scratch))
+        self.files = MergedFiles(upper, (*_DIRECT, scratch), _LAYERED)
         self._patches = Patches()
         self._defaults: list[tuple[Any, tuple[Any, ...]]] = []  # of functions, as they were
         self._auditor = Auditor(self.files.is_direct, programs_may_run=kernel_refuses)

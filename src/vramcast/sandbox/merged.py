@@ -47,14 +47,17 @@ def is_folder(path: str) -> bool:
 class MergedFiles:
     """Paths here are absolute and have no links in them, as `resolve` returns them."""
 
-    def __init__(self, upper: str, direct: Iterable[str]) -> None:
+    def __init__(self, upper: str, direct: Iterable[str], layered: Iterable[str] = ()) -> None:
+        """`direct`: folders written as they are (devices, the scratch folder itself), except for `layered` ones."""
         self.upper = upper
         self.untouched = True  # nothing was changed yet: the files are as the system shows them
-        direct = tuple(
-            direct
-        )  # folders that are written as they are: devices, the scratch folder itself
+        direct = tuple(direct)
         self._direct = frozenset(direct)
         self._below_direct = tuple(f"{folder}/" for folder in direct)
+        self._below_layered = tuple(f"{folder}/" for folder in layered)
+        self._below_inner = tuple(
+            folder for folder in self._below_direct if folder.startswith(self._below_layered)
+        )
         self._changed_folders: set[str] = set()  # that exist in the upper folder
         self._deleted: set[str] = set()
         self._folders: dict[str, str] = {}
@@ -120,6 +123,8 @@ class MergedFiles:
         return path[len(self.upper) :] or "/" if _is_inside(self.upper, path) else path
 
     def is_direct(self, path: str) -> bool:
+        if path.startswith(self._below_layered):
+            return path.startswith(self._below_inner)
         return path.startswith(self._below_direct) or path in self._direct
 
     # -- reading ----------------------------------------------------------------------------------------------------
