@@ -32,6 +32,7 @@ _KILLED = re.compile(
     r"|node was low on resource: memory|zsh: killed|(?:finally |was |被)(?:it was )?kill(?:ed)? (?:by"
     r"|掉了)? ?(?:linux|the kernel|the OS)"
     r"|terminated by signal 9|node running low on memory|signal: 9\b|killed by signal 9\b"
+    r"|(?<!killed by )\bsignal: killed\b"  # a process that Go started: Ollama, Docker, Kubernetes
     r"|(?:session|notebook|kernel) (?:has )?crashed (?:after|because).{0,20}(?:using all available|ran "
     r"out of|all available) (?:RAM|memory)"
     r"|使用了所有可用的? ?RAM|(?:会话|内核).{0,12}(?:RAM|内存).{0,8}(?:崩溃|耗尽)"
@@ -153,6 +154,10 @@ def read_worker_gone(passage: Passage) -> Iterator[Read]:
 
 
 _ENDED = (
+    # A DataLoader names the signal of its worker in the words of the C library.
+    ("SIGTERM", r"killed by signal: Terminated"),
+    ("SIGHUP", r"killed by signal: Hangup"),
+    ("SIGINT", r"killed by signal: Interrupt"),
     (
         "SIGHUP",
         r"signal SIGHUP|got signal: 1\b|Received 1 death signal|Signals\.SIGHUP|exit(?:code"
@@ -184,8 +189,9 @@ def read_ended(passage: Passage) -> Iterator[Read]:
 
 _CRASHED = (
     ("SIGSEGV", r"Segmentation fault|SIGSEGV|Signals\.SIGSEGV|段错误|段錯誤"),
-    ("SIGABRT", r"SIGABRT|Aborted \(core dumped\)"),
+    ("SIGABRT", r"SIGABRT|Aborted \(core dumped\)|killed by signal: Aborted"),
     ("SIGILL", r"SIGILL|Illegal instruction"),
+    ("SIGFPE", r"SIGFPE|killed by signal: Floating point exception"),
     (
         "SIGSEGV",
         r"(?:exit[ _]?code|return[ _]?code|exit status)['\"]?\s*[=:(]?\s*(?:-11|139)\b|[Ss]ignal:? 11\b",
@@ -284,6 +290,8 @@ READERS = (
             "signal: 11",
             "signal 6",
             "signal: 6",
+            "sigfpe",
+            "by signal: ",
         ),
         read=read_crashed,
     ),
@@ -299,6 +307,7 @@ READERS = (
             "due to preemption",
             "exit code",
             "exitcode",
+            "by signal: ",
         ),
         read=read_ended,
     ),

@@ -168,7 +168,12 @@ _NOT_CAPACITY = (
         r"out of resource: shared memory|uses too much shared data|too many resources "
         r"requested for launch",
     ),
-    ("illegal access", r"illegal memory access|Memory access fault by GPU|misaligned address"),
+    (
+        "illegal access",
+        r"illegal memory access|Memory access fault by GPU|misaligned address"
+        # a kernel checks its indices, and says so once per thread
+        r"|device-side assert|thread: \[\d+,\d+,\d+\] Assertion",
+    ),
     ("disk", r"Errno 28\b|No space left on device|Disk quota exceeded"),
 )
 _NOT_CAPACITY_WORDS = tuple(
@@ -213,6 +218,8 @@ READERS = (
             "illegal memory",
             "memory access fault",
             "misaligned addr",
+            "device-side assert",
+            "] assertion",
             "errno 28",
             "no space left",
             "quota exceeded",

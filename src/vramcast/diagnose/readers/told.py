@@ -18,7 +18,7 @@ MAX_LINES, MAX_CHARS = 400, 1000
 
 _KILLED = re.compile(
     r"(?:progress|process|program|script|job|training|kernel|it|worker|session)\s(?:\w+\s){0,3}?(?:be|is|was|got|gets|been"
-    r"|being|just)\s(?:\w+\s){0,2}?killed\b|(?:message|says?|output|gets?|get|error)\W{1,4}killed\b|被 ?kill|直接 ?kill"
+    r"|being|just)\s(?:\w+\s){0,2}?killed\b|\b(?:getting|gets|got|being)\s(?:\w+\s){0,2}?killed\b|(?:message|says?|output|gets?|get|error)\W{1,4}killed\b|被 ?kill|直接 ?kill"
     r"|kill ?掉|被系统杀|被杀|got (?:oom[- ])?killed|exit(?:s|ed)? with code -9",
     re.IGNORECASE,
 )
@@ -43,12 +43,13 @@ _DEVICE = re.compile(
 )
 # Chinese has no blanks between words: only Latin letters, digits and dashes make OOM a part of a name.
 _OOM = re.compile(
-    r"(?<![A-Za-z0-9_-])(?:(?i:cuda|gpu) [Oo][Oo][Mm]|OOM)(?:s|ed|ing)?(?![A-Za-z0-9_-]|\s*[=:]\s*\d)(?! ?[Kk]ill)"
+    r"(?<![A-Za-z0-9_./\\-])(?:(?i:cuda|gpu) [Oo][Oo][Mm]|OOM|oom)(?:s|ed|ing)?"
+    r"(?![A-Za-z0-9_(-]|\s*[=:]\s*\d|\.\w)(?! ?[Kk]ill)"
 )
 # Before the words: what makes them a condition, an aim or a denial.
 _NOT_SO = re.compile(
     r"\b(?:if|avoid\w*|prevent\w*|reduc\w+|against|in case of|may|might|risk|without|no|never|handl\w+|catch\w*"
-    r"|recover\w*|skip\w*|unless|help)\b[^.;!?\n]{0,40}$|避免|防止|如果",
+    r"|recover\w*|skip\w*|unless|help)\b[^.;!?\n]{0,40}$|\bin and $|避免|防止|如果",
     re.IGNORECASE,
 )
 

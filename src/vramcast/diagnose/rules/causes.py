@@ -33,7 +33,7 @@ CLUE_RULES: tuple[ClueRule, ...] = (
         name="vllm_share",
         plausibility=SEEN - 8,
         clues=("vllm",),
-        without=("server_weights", "engine_elsewhere"),
+        without=("server_weights", "engine_elsewhere", "trainers_turn"),
         unless=SAID_BY_SERVER,
     ),
     ClueRule(
@@ -42,6 +42,17 @@ CLUE_RULES: tuple[ClueRule, ...] = (
         clues=("sglang",),
         without=("server_weights",),
         unless=SAID_BY_SERVER,
+    ),
+    ClueRule(
+        name="vllm_share",
+        plausibility=POSSIBLE + 11,
+        clues=("vllm", "trainers_turn"),
+        without=("engine_elsewhere",),
+    ),
+    ClueRule(
+        name="activations",
+        plausibility=LIKELY + 2,
+        clues=("beside_a_trainer", "trainers_turn"),
     ),
     ClueRule(name="server_buffers", plausibility=SEEN - 4, clues=("graph_capture",)),
     ClueRule(name="server_buffers", plausibility=SEEN - 6, clues=("vllm", "profiling_run")),
@@ -81,7 +92,7 @@ CLUE_RULES: tuple[ClueRule, ...] = (
         name="memory_grows",
         plausibility=POSSIBLE + 15,
         clues=("after_steps",),
-        without=("skips_batches",),
+        without=("skips_batches", "counts_numbers"),
     ),
     # A trainer that drops the batch and goes on has room for the others.
     ClueRule(name="long_sample", plausibility=LIKELY + 4, clues=("skips_batches",)),

@@ -32,7 +32,10 @@ _TABLE: tuple[tuple[str, str], ...] = (
         "image_generation",
         r"comfyui|\bVAEDecode|KSampler|stable-diffusion-webui|diffusers[/\\.]pipelines"
         r"|\w+Pipeline\.from_pretrained|a1111|vae\.decode|\b(?:txt|text|img|image)2(?:img|image|video|vid)\b"
-        r"|hi(?:gh)?[- ]?re[sx][. _-]?fix|fooocus|invokeai|cogvideo|hunyuan ?video|\bcomfy\b",
+        r"|hi(?:gh)?[- ]?re[sx][. _-]?fix|fooocus|invokeai|cogvideo|hunyuan ?video|\bcomfy\b"
+        r"|\bvae[ _-](?:de|en)cod\w*|\bwan ?2\.\d|\bflux[ ._-]?(?:1|2|dev|schnell)|\bsdxl\b|--(?:med|low)vram\b"
+        r"|unloading all loaded models|prompt executed in"
+        r"|\bgenerat(?:e|es|ing) (?:an? |the |any )?(?:\w+ )?(?:images?|pictures?|videos?)\b|生成图|出图|文生视频|图生视频",
     ),
     (
         "upscaling",
@@ -77,6 +80,12 @@ _TABLE: tuple[tuple[str, str], ...] = (
         r"vllm_mode\W{1,4}server|vllm_server_host|vllm_num_engines|swift rollout\b",
     ),
     ("beside_a_trainer", r"\b(?:grpo|rloo|ppo|verl|openrlhf|rollout)\w*|self\.llm = LLM\("),
+    # ... and then it is the trainer's turn, not the engine's
+    (
+        "trainers_turn",
+        r"actor_update|update_actor|update_policy|update_critic|compute_(?:ref_)?log_prob|_per_token_logps|training_step"
+        r"|(?:\b(?:at|in|during|through|on|of)\s(?:\w+\s){0,3}?|second |\d )(?:loss\.)?back(?:ward|prop)\w*",
+    ),
     (
         "graph_capture",
         r"capture (?:the )?cuda ?graphs?|capturing .{0,40}cuda ?graphs?|cuda_graph_runner|capture_model",
@@ -196,9 +205,12 @@ _TABLE: tuple[tuple[str, str], ...] = (
         r"|creep|climb|accumulat)\w*"
         r"|(?:slow|steady|gradual|constant|continuous)(?: and \w+)? (?:increase|growth|rise)\b"
         r"|\b(?:ram|memory) (?:is |gets? |was )?(?:slowly |gradually )?(?:filled|fills?|filling) up\b"
-        r"|(?:keeps?|kept|slowly|steadily|gradually|continu\w+|still) (?:to )?(?:ris|rais|grow|increas|climb)\w*"
-        r"|(?:内存|显存)[^\n]{0,16}?(?:上涨|增长|增加|变大|涨|增大|泄[漏露])",
+        r"|(?:keeps?|kept|slowly|steadily|gradually|continu\w+|still|constantly|monotonic\w*|linearly) (?:to )?"
+        r"(?:ris|rais|grow|increas|climb)\w*"
+        r"|(?:内存|显存)[^\n]{0,16}?(?:上涨|增长|增加|变大|涨|增大|泄[漏露]|越来越|升高|攀升)",
     ),
+    # the loss is taken as a number: then it keeps no graph
+    ("counts_numbers", r"\bloss\w*(?:\.\w+\(\))*\.(?:item|detach)\("),
     # models or inputs one after the other, in one process
     (
         "loops",
@@ -210,8 +222,8 @@ _TABLE: tuple[tuple[str, str], ...] = (
         r"after (?:a few|several|some|many|a couple of) (?:hundred |thousand )?(?:training )?(?:iterations|steps"
         r"|epochs|batches)\b"
         r"|(?:after|until|(?:ran?|runs?|running|train(?:s|ed|ing)?|works?|worked|went|got|fails?|crash(?:es|ed)?|stops?|stopped)"
-        r"(?: \w+){0,2}? (?:for|to|at|up to))\s~?(?:about |around |roughly |some )?\d[\d,.]*k?\s?(?:th |training "
-        r")?(?:iterations?|iters?|steps?|epochs?|batches)\b"
+        r"(?: \w+){0,2}? (?:for|to|at|up to)|after(?: \w+){0,4}? (?:running|training))\s~?(?:about |around |roughly |some )?"
+        r"\d[\d,.]*k?(?:\s?(?:-|–|~|to)\s?\d[\d,.]*k?)?\s?(?:th |training )?(?:iterations?|iters?|steps?|epochs?|batches)\b"
         r"|\d+\s?(?:个)?(?:epochs?|轮|步|样本|个?step)\s?(?:后|时|就|之后)"
         r"|训练(?:到)?(?:一半|中途|过程中途)|halfway through"
         r"|(?:训练|运行|跑)(?:起来)?了?(?:一段时间|一阵子?|一会儿?|几个?小时|很久)",

@@ -163,6 +163,8 @@ def not_a_lack_of_memory(case: Case) -> Hypothesis | None:
     found = case.found_among(tuple(NOT_MEMORY))
     if not found:
         return None
-    is_alone = all(item.kind in NOT_MEMORY_KINDS for item in case.failures())
+    # After a wrong address every call into CUDA fails: what a library says then is no sign of a full card.
+    kinds = (*NOT_MEMORY_KINDS, "masked_oom") if "illegal_access" in found else NOT_MEMORY_KINDS
+    is_alone = all(item.kind in kinds for item in case.failures())
     plausibility = PROVEN if is_alone else POSSIBLE - 10
     return Hypothesis(name=NOT_MEMORY[found[0]], plausibility=plausibility, evidence=found)

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vramcast.diagnose.rules.case import Case, Hypothesis
+from vramcast.diagnose.rules.case import PROVEN, Case, Hypothesis
 from vramcast.diagnose.rules.causes import CAUSES
+from vramcast.diagnose.rules.host_causes import NOT_MEMORY
 from vramcast.diagnose.rules.job_causes import UNDECIDED
 
 if TYPE_CHECKING:  # the engine is loaded only if a job is given
@@ -30,6 +31,9 @@ ONLY_IN_TRAINING = (
 )
 
 
+NO_MEMORY = tuple(NOT_MEMORY.values())  # where one of them is proven, nothing else is looked for
+
+
 def rank(case: Case) -> tuple[Hypothesis, ...]:
     """The causes with any evidence, the most plausible first; equal ones keep the order of CAUSES."""
     results = [rule(case) for rule in CAUSES]
@@ -39,8 +43,9 @@ def rank(case: Case) -> tuple[Hypothesis, ...]:
         for hypothesis in results
         if hypothesis is not None and hypothesis.name not in impossible
     ]
+    no_memory = [item for item in found if item.name in NO_MEMORY and item.plausibility >= PROVEN]
     strongest: dict[str, Hypothesis] = {}
-    for hypothesis in _sort_by_plausibility(found):
+    for hypothesis in _sort_by_plausibility(no_memory or found):
         strongest.setdefault(hypothesis.name, hypothesis)  # two rules may find one cause
     return tuple(strongest.values())
 

@@ -128,8 +128,8 @@ CAUSES: dict[str, tuple[str, str]] = {
         "不是显存问题：某个内核申请的片上共享内存超过了这块 GPU 的上限。",
     ),
     "illegal_access": (
-        "Not a lack of memory: a kernel read or wrote outside its tensors.",
-        "不是内存不足：内核访问了张量之外的地址。",
+        "Not a lack of memory: a kernel used an index or an address outside its tensors, often a label or a token id that is too large.",
+        "不是内存不足：内核使用了张量范围之外的下标或地址，常见原因是标签或词元编号过大。",
     ),
     "disk_full": (
         "Not memory: a disk is full (the output folder, the cache, or /tmp).",
