@@ -83,6 +83,7 @@ STEPS_OF_INFERENCE: dict[str, tuple[str, ...]] = {
     "attention_scores": ("flash_attention", "tile_the_input"),
     "logits": ("fewer_sequences",),
     "activations": ("smaller_input",),
+    "memory_grows": ("release_between_runs",),
     "card_full_elsewhere": ("smaller_input", "leave_room_for_libraries", "look_who_holds"),
 }
 # Where the allocator has no settings.

@@ -52,6 +52,11 @@ _PINNED = re.compile(r"HostAlloc|MallocHost|pinned memory", re.IGNORECASE)
 _ON_DEVICE = re.compile(
     r"on device (?:ordinal )?(\d{1,3})\b|device_id ?[:=] ?(\d{1,3})\b|\b(?:CUDA|ROCm)(\d{1,3}) buffer"
 )
+# What ggml says of a buffer, where the line of the runtime that refused it was not pasted.
+_GGML = re.compile(
+    r"(?:failed|unable) to allocate (?:(?:CUDA|ROCm|HIP|Vulkan|SYCL|Metal)\d* |compute |backend )?buffers?\b(?! on (?:the )?CPU)",
+    re.IGNORECASE,
+)
 _NCCL = re.compile(
     r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA calloc|NCCL.{0,80}out of memory",
     re.IGNORECASE,
@@ -122,6 +127,15 @@ def read_runtime(passage: Passage) -> Iterator[Read]:
 def _bare(text: str, passage: Passage) -> tuple[str, ...]:
     is_later = any(_LATER.search(line.raw) for line in passage.following(4))
     return (BARE,) if _BARE.search(text) and not is_later else ()
+
+
+def read_ggml(passage: Passage) -> Iterator[Read]:
+    """A buffer that ggml could not have; the lines before usually say why, and were read then."""
+    text = passage.text()
+    above = " ".join(line.raw for line in passage.preceding(3)).lower()
+    if not _GGML.search(text) or "out of memory" in f"{above} {text.lower()}":
+        return
+    yield _failure(passage, kind="cuda_runtime_oom", marks=(OTHER_RUNTIME,))
 
 
 _METAL = re.compile(
@@ -363,6 +377,7 @@ READERS = (
         ),
         read=read_runtime,
     ),
+    Reader(words=("failed to allocate", "unable to allocate"), read=read_ggml),
     Reader(
         words=(
             "cache blocks",

@@ -25,7 +25,7 @@ _KILLED = re.compile(
     r"|Signal 9 \(SIGKILL\)|Signals\.SIGKILL|OOMKilled|oom[-_]kill"
     r"|(?:got|by|with|received|signal:?|died:?) (?:signal )?:? ?SIGKILL\b|signal SIGKILL\b|SIGKILL \(9\)|SIGKILL: 9"
     r"|Out of memory: Kill|Killed process \d+ \(|tasks? [\d,-]+: Out Of Memory|killed by signal: Killed"
-    r"|^Killed$|(?<![\w\s'\"`])Killed$"
+    r"|^[*_`]{0,3}Killed[*_`]{0,3}$|(?<![\w\s'\"`])Killed$"
     r"|: line \d+:\s+\d+ Killed\b|\[\d+\]\s*[+-]?\s*\d+ killed\b"
     r"|^(?:已杀死|已砍掉|强制终止|被杀死|強制終了|Убито|Getötet)$"
     r"|[:：] ?(?:行|第) ?\d+ ?(?:行)?[:：]\s*\d+ 已杀死"

@@ -105,6 +105,7 @@ GATES = (
     "too many resou",
     "misaligned",
     "device-side",
+    "cannot malloc",
     "] assertion",
     "no space left",
     "quota exc",

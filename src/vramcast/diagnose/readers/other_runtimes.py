@@ -50,11 +50,11 @@ def _failure(
 
 PADDLE = Form(
     kind="paddle_oom",
-    words=("out of memory error on gpu", "cannot allocate", "enforce allocating"),
+    words=("out of memory error on gpu", "cannot allocate", "cannot malloc", "enforce allocating"),
     moment=Moment.FAILURE,
     device=r"on GPU (\d{1,3})",
     clauses=(
-        clause("requested_bytes", r"Cannot allocate {q} (?:GPU )?memory"),
+        clause("requested_bytes", r"Cannot (?:allocate|malloc) {q} (?:GPU )?memory"),
         clause("requested_bytes", r"enforce allocating <= available failed, {n} >", "B"),
         clause("allocated_bytes", r"{q} memory has been allocated"),
         clause("free_bytes", r"available memory is (?:only )?{q}"),

@@ -19,6 +19,7 @@ MAX_LINES, MAX_CHARS = 400, 1000
 _KILLED = re.compile(
     r"(?:progress|process|program|script|job|training|kernel|it|worker|session)\s(?:\w+\s){0,3}?(?:be|is|was|got|gets|been"
     r"|being|just)\s(?:\w+\s){0,2}?killed\b|\b(?:getting|gets|got|being)\s(?:\w+\s){0,2}?killed\b|(?:message|says?|output|gets?|get|error)\W{1,4}killed\b|被 ?kill|直接 ?kill"
+    r"|\b(?:then|and)\s(?:just\s|it\s|it's\s)?killed\b"
     r"|kill ?掉|被系统杀|被杀|got (?:oom[- ])?killed|exit(?:s|ed)? with code -9",
     re.IGNORECASE,
 )
@@ -34,7 +35,7 @@ _DEVICE = re.compile(
     r"|(?:runs?|ran|running) out of (?:g?pu )?vram|(?:memory|vram) (?:has |have )?(?:ran|run) out"
     r"|(?:gpu|cuda|video|graphics)(?: card)?(?:'s)? (?:v?ram|memory) (?:is |was |gets? |got |becomes? )?"
     r"(?:full|exhausted|used up)"
-    r"|\b(?:CUDA|GPU) ?OutOfMemory|Device memory allocation of size \d+ failed"
+    r"|\b(?:CUDA|GPU) ?OutOfMemory|(?<!exceptions\.)(?<!lang\.)\bOutOfMemoryError\b|Device memory allocation of size \d+ failed"
     r"|(?:not enough|insufficient) (?:gpu |cuda |video )?(?:memory|vram)\b|(?:gpu|cuda|vram) memory (?:error|overflow)"
     r"|爆显存|显存(?:不足|不够|溢出|爆|耗尽|占满)|炸显存|显存.{0,12}(?:溢出|不够|不足)"
     r"|(?:GPU|VRAM|ビデオ)?メモリ(?:不足|が足り)|(?:GPU )?메모리.{0,6}(?:부족|초과)|не хватает (?:видео)?памяти"
@@ -48,7 +49,7 @@ _OOM = re.compile(
 )
 # Before the words: what makes them a condition, an aim or a denial.
 _NOT_SO = re.compile(
-    r"\b(?:if|avoid\w*|prevent\w*|reduc\w+|against|in case of|may|might|risk|without|no|never|handl\w+|catch\w*"
+    r"\b(?:if|except|avoid\w*|prevent\w*|reduc\w+|against|in case of|may|might|risk|without|no|never|handl\w+|catch\w*"
     r"|recover\w*|skip\w*|unless|help)\b[^.;!?\n]{0,40}$|\bin and $|避免|防止|如果",
     re.IGNORECASE,
 )

@@ -69,11 +69,13 @@ _FIELDS: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("capacity_bytes", r"devicelimit:{q}"),
         ("allocated_bytes", r"{q}alreadyallocated"),
         ("allocated_bytes", r"{q}isallocated(?:bypytorch|$)"),
+        ("allocated_bytes", r"oftheallocatedmemory{q}i?s?al?l?o?c?[a-z]{0,4}$"),  # cut off inside the word
         ("allocated_bytes", r"(?:currentlyallocated|mpsallocated):{q}"),
         ("free_bytes", r"free\(accordingtocuda\):{q}"),
         ("free_bytes", r"{q}(?:is)?free"),
         ("unallocated_bytes", r"{q}cached"),
         ("unallocated_bytes", r"{q}isreservedbypytorch"),
+        ("unallocated_bytes", r"and{q}isres[a-z]{0,5}(?:by?p?[a-z]{0,6})?$"),
         ("reserved_bytes", r"{q}res[a-z]{3,7}intotal"),  # also as people type it
         ("process_bytes", r"thisprocesshas{q}"),
         ("allowed_bytes", r"{q}allowed"),

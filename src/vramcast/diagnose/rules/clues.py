@@ -30,9 +30,9 @@ _TABLE: tuple[tuple[str, str], ...] = (
     ),
     (
         "image_generation",
-        r"comfyui|\bVAEDecode|KSampler|stable-diffusion-webui|diffusers[/\\.]pipelines"
+        r"comfyui|\bVAEDecode|KSampler|stable[- ]diffusion|diffusers[/\\.]pipelines"
         r"|\w+Pipeline\.from_pretrained|a1111|vae\.decode|\b(?:txt|text|img|image)2(?:img|image|video|vid)\b"
-        r"|hi(?:gh)?[- ]?re[sx][. _-]?fix|fooocus|invokeai|cogvideo|hunyuan ?video|\bcomfy\b"
+        r"|hi(?:gh)?[- ]?re[sx][. _-]?fix|fooocus|invokeai|cogvideo|hunyuan ?video|\bcomfy\b|\bhi-?res\b"
         r"|\bvae[ _-](?:de|en)cod\w*|\bwan ?2\.\d|\bflux[ ._-]?(?:1|2|dev|schnell)|\bsdxl\b|--(?:med|low)vram\b"
         r"|unloading all loaded models|prompt executed in"
         r"|\bgenerat(?:e|es|ing) (?:an? |the |any )?(?:\w+ )?(?:images?|pictures?|videos?)\b|生成图|出图|文生视频|图生视频",
@@ -48,7 +48,8 @@ _TABLE: tuple[tuple[str, str], ...] = (
     ),
     (
         "runs_a_model",
-        r"\binference\b|\binfer\w*\.py|\bpredict(?:ion|ions|ing)?\b|\.generate\(|\w*demo\.py|推理|预测|图生图"
+        r"\binference\b|\binfer\w*\.py|\bpredict(?:ion|ions|ing)?\b|\w*demo\.py|推理|预测|图生图"
+        r"|\.generate\b|\b(?:to|when|while) generat(?:e|ing)\b(?! the following)"
         r"|转换图片|\binferenc\w+\b|\bwhisperx?\b|\btranscri\w+|CUDA failed with error|ctranslate2"
         r"|text-to-(?:image|video|speech)|\bdemo\b(?! data)|synthesi[sz](?:e|es|ed|ing)\b",
     ),
@@ -165,7 +166,9 @@ _TABLE: tuple[tuple[str, str], ...] = (
         r"\b(?:gpu|cuda|card|device)[ :#]?0\b[^.\n]{0,40}\b(?:more|most|higher|very high|full(?:er)?|much)\b"
         r"|\b(?:0|0th|first) (?:gpu|card|device)\b[^.\n]{0,30}\b(?:more|most|higher|full(?:er)?)\b"
         r"|process(?:es)? (?:are|is) (?:all )?(?:using|on) (?:gpu|cuda|card)[ :#]?0\b"
-        r"|(?:0号|第一张)(?:卡|显卡|GPU)[^。\n]{0,16}(?:更多|最多|占满|爆)",
+        r"|\b(?:gpu|cuda|card|device)[ :#]?0\b[^.\n]{0,60}\b(?:while|but|whereas)\s(?:the |all )?other(?:s\b|\s(?:gpu|card|device)s?)"
+        r"|(?:0号|第一张)(?:卡|显卡|GPU)[^。\n]{0,16}(?:更多|最多|占满|爆)"
+        r"|(?:都|全部?|均)(?:占用?|用|在|跑|挤)[^。\n]{0,6}(?:0号|第一张|第0张|GPU ?0|cuda:0)",
     ),
     (
         "resumes",
@@ -201,13 +204,47 @@ _TABLE: tuple[tuple[str, str], ...] = (
     ),
     (
         "grows",
-        r"memory (?:usage )?(?:is |keeps? |kept |will |starts to )*(?:rais|ris|grow|increas|leak"
-        r"|creep|climb|accumulat)\w*"
+        r"(?:memory|\bv?ram)(?: (?:of|on|in|for) (?:the )?\w+)?(?: usage| use| consumption| utili[sz]ation)?"
+        r" (?:is |was |are |keeps? |kept |will |would |starts? to |has been |be )*(?:\w+ly )?"
+        r"(?:rais|ris|grow|increas|leak|creep|climb|accumulat)\w*"
         r"|(?:slow|steady|gradual|constant|continuous)(?: and \w+)? (?:increase|growth|rise)\b"
         r"|\b(?:ram|memory) (?:is |gets? |was )?(?:slowly |gradually )?(?:filled|fills?|filling) up\b"
         r"|(?:keeps?|kept|slowly|steadily|gradually|continu\w+|still|constantly|monotonic\w*|linearly) (?:to )?"
         r"(?:ris|rais|grow|increas|climb)\w*"
         r"|(?:内存|显存)[^\n]{0,16}?(?:上涨|增长|增加|变大|涨|增大|泄[漏露]|越来越|升高|攀升)",
+    ),
+    # it fits or not as the batch is small or large
+    (
+        "batch_matters",
+        r"(?<![a-z])batch(?:[-_ ]?size)?\W{0,4}(?:of |is |to |as )?\d+\b[^.\n]{0,24}?\b(?:works|is (?:fine|ok)|runs|fits)\b(?! out)"
+        r"|\b(?:works?|runs?|trains?|fits?|fine|ok|success\w*)\b[^.\n]{0,16}\b(?:with|at|for|using) (?:a )?batch[^.\n]{0,40}?\d+[^\n]{0,60}?"
+        r"\b(?:fails?|oom|out of memory|not|stops?|crash\w*|error)\b"
+        r"|\b(?:any|a|use|using|with|try|tried) (?:bigger|larger|higher|greater) batch"
+        r"|\b(?:reduc|lower|decreas)\w*[^.\n]{0,24}\bbatch\w*\W{0,4}(?:to |of )?\d*\s(?:works|helps|solves|fixes|is ok)\b"
+        r"|\bbatch(?:[-_ ]?size)? like \d+\b[^.\n]{0,30}\b(?:starts|works|runs)\b"
+        r"|batch(?:[-_ ]?size)?[^\n\d]{0,8}\d+[^\n]{0,8}?(?:可以|正常|没问题|能跑)",
+    ),
+    # one input is too much: then it is not how many there are
+    (
+        "even_one_input",
+        r"\b(?:even|just|only)\s(?:\w+\s){0,4}?(?:a )?(?:single|one|1) (?:image|sample|example|frame|picture)\b"
+        r"|(?:一张|单张)图片?(?:都|也|就)",
+    ),
+    # some batches are larger than others
+    (
+        "at_random",
+        r"\b(?:random(?:ly)?|occasional(?:ly)?|sporadic(?:ally)?|intermittent(?:ly)?|sometimes|once in a while|unpredictabl\w+)"
+        r"\b[^.\n]{0,40}?(?:ooms?\b|out of memory|crash|fail)"
+        r"|(?:ooms?\b|out of memory|crash\w*|fails?) (?:randomly|occasionally|sometimes|at random|at different (?:steps|iterations|points))"
+        r"|(?:偶尔|偶发|随机|有时候?)[^。\n]{0,12}(?:OOM|爆|溢出|不足)",
+    ),
+    # the first run works, and leaves something behind
+    (
+        "runs_again",
+        r"\b(?:second|2nd) (?:run|time|call|attempt|generation|image|request)\b"
+        r"|\bfirst (?:run|time|call|generation|image|request|one)\b[^.\n]{0,60}?\b(?:second|subsequent|then|next|again|after)\b"
+        r"|\brestart(?:ing|ed)? (?:the |my )?(?:kernel|notebook|runtime|server|webui|comfy\w*|program)\b"
+        r"|第二次(?:运行|生成|推理|调用|训练)|第一次(?:运行|生成|推理)?(?:可以|正常|没问题)",
     ),
     # the loss is taken as a number: then it keeps no graph
     ("counts_numbers", r"\bloss\w*(?:\.\w+\(\))*\.(?:item|detach)\("),
@@ -226,6 +263,7 @@ _TABLE: tuple[tuple[str, str], ...] = (
         r"\d[\d,.]*k?(?:\s?(?:-|–|~|to)\s?\d[\d,.]*k?)?\s?(?:th |training )?(?:iterations?|iters?|steps?|epochs?|batches)\b"
         r"|\d+\s?(?:个)?(?:epochs?|轮|步|样本|个?step)\s?(?:后|时|就|之后)"
         r"|训练(?:到)?(?:一半|中途|过程中途)|halfway through"
+        r"|\bafter (?:(?:about|around|roughly|several|a few|some|many) )?(?:\d+(?:\.\d+)?(?:\s?(?:-|–|~|to)\s?\d+)? ?)?(?:hours?|hrs?|days?)\b"
         r"|(?:训练|运行|跑)(?:起来)?了?(?:一段时间|一阵子?|一会儿?|几个?小时|很久)",
     ),
     (

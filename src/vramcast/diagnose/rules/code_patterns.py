@@ -22,6 +22,7 @@ CODE_OF_CAUSES: tuple[tuple[str, int, str], ...] = (
         r"cross_entropy|log_softmax|_convert_to_fp32|ConvertOutputsToFp32|logits\.(?:float|contiguous"
         r"|clone)|lm_head\(|loss_function|log_probs?\b",
     ),
+    ("logits", LIKELY + 4, r"_logps\b|\blogits = "),
     (
         "attention_scores",
         SEEN,
@@ -84,7 +85,7 @@ CODE_OF_CAUSES: tuple[tuple[str, int, str], ...] = (
     (
         "generation_cache",
         LIKELY + 5,
-        r"\bgenerate\b|past_key_values?\b|cache_utils|DynamicCache|kv_cache",
+        r"^generate |\.generate\b|past_key_values?\b|cache_utils|DynamicCache|kv_cache",
     ),
     ("dequantised_weight", LIKELY, r"dequantize\w*|MatMul4Bit|MatMul8bitLt"),
     (

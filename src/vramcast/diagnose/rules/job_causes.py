@@ -136,7 +136,10 @@ def growth_over_steps(case: Case) -> Hypothesis | None:
 
 def fragmented(case: Case) -> Hypothesis | None:
     if case.has("fragmentation"):
-        return Hypothesis(name="fragmentation", plausibility=SEEN + 7, evidence=("fragmentation",))
+        plausibility = SEEN + 7 if _caches_far_more(case) else LIKELY + 12
+        return Hypothesis(
+            name="fragmentation", plausibility=plausibility, evidence=("fragmentation",)
+        )
     if case.has("fragmentation_of_old"):
         return Hypothesis(
             name="fragmentation", plausibility=LIKELY - 5, evidence=("fragmentation_of_old",)
@@ -144,6 +147,17 @@ def fragmented(case: Case) -> Hypothesis | None:
     if case.has("large_cache"):
         return Hypothesis(name="fragmentation", plausibility=POSSIBLE, evidence=("large_cache",))
     return None
+
+
+FAR_MORE = 1.5
+
+
+def _caches_far_more(case: Case) -> bool:
+    """Would the cache serve the request easily if it were in one piece? What barely adds up is nearly full as well."""
+    values = [dict(item.values) for item in case.findings if item.rule == "fragmentation"]
+    return any(
+        int(item["unallocated_bytes"]) >= FAR_MORE * int(item["requested_bytes"]) for item in values
+    )
 
 
 def _has_a_better_answer(case: Case) -> bool:
@@ -179,7 +193,8 @@ def too_much_at_rest(case: Case) -> Hypothesis | None:
     name = "loading_the_model" if case.is_inference() else "model_states"
     # What lies there does so from the first step on.
     is_refuted = case.is_inference() or case.seen("after_steps") or case.has("ran_before")
-    said = () if is_refuted else case.seen("full_training", "batch_of_one")
+    speaks = ("full_training",) if case.seen("batch_matters") else ("full_training", "batch_of_one")
+    said = () if is_refuted else case.seen(*speaks)
     plausibility = POSSIBLE + 18 if said else POSSIBLE + 10
     return Hypothesis(name=name, plausibility=plausibility, evidence=said)
 

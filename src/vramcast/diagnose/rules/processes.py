@@ -19,6 +19,8 @@ LIBRARIES_MAX_BYTES = 2 * GiB
 # A CUDA context alone, on the cards people published: 105 MiB (RTX 4060, catalog) to 871 MiB.
 BARE_CONTEXT_MIN_BYTES = 105 * MiB
 BARE_CONTEXT_MAX_BYTES = 1 * GiB
+# What no process accounts for on a card that one holds alone: up to 0.13 GiB (A100 40 GB).
+UNACCOUNTED_MAX_BYTES = 256 * MiB
 
 
 def process_bytes(oom: Observation) -> int | None:
@@ -59,9 +61,17 @@ def is_among_listed(oom: Observation) -> bool:
     return len(_listed(oom)) > 1 and _leaves_no_room(oom)
 
 
+def _may_be_this_one(oom: Observation) -> bool:
+    """Is the message cut off before it says what this process holds, and can the only listed one be this one?"""
+    if oom.process_bytes is not None or _held_by_pytorch(oom) is not None:
+        return False
+    unlisted = _unlisted_bytes(oom)
+    return len(_listed(oom)) == 1 and unlisted is not None and unlisted < UNACCOUNTED_MAX_BYTES
+
+
 def neighbours(oom: Observation) -> tuple[ProcessUse, ...]:
     """The listed processes that are surely not this one."""
-    if is_among_listed(oom):
+    if is_among_listed(oom) or _may_be_this_one(oom):
         return ()
     own = own_process(oom)
     return tuple(use for use in oom.other_processes or () if use is not own)

@@ -39,7 +39,10 @@ CAUSES: dict[str, tuple[str, str]] = {
         "推理引擎（vLLM、SGLang）所占比例放不下。",
     ),
     "outside_pytorch": ("Memory outside PyTorch's allocator.", "PyTorch 分配器之外的占用。"),
-    "memory_grows": ("Tensors are kept from step to step.", "张量在步与步之间一直被持有。"),
+    "memory_grows": (
+        "Tensors are kept from one step, or one run, to the next.",
+        "张量在步与步之间、或两次运行之间一直被持有。",
+    ),
     "optimizer_foreach": (
         "The foreach optimizer step makes a temporary copy the size of all parameters.",
         "foreach 优化器在 step 中临时多出一份全部参数大小的张量。",
@@ -256,6 +259,11 @@ STEPS: dict[str, tuple[str, str]] = {
     "stop_keeping_graphs": (
         "Store numbers, not tensors (loss.item(), .detach()), and drop outputs before the next step.",
         "保存数值而非张量（loss.item()、.detach()），并在下一步之前释放输出。",
+    ),
+    "release_between_runs": (
+        "Release what the last run left: delete results and models that are no longer used, then torch.cuda.empty_cache(). If a restart "
+        "of the program helps, this is it.",
+        "释放上一次运行留下的内容：删除不再使用的结果与模型，再调用 torch.cuda.empty_cache()。若重启程序就好，便是这个原因。",
     ),
     "fused_optimizer": (
         "Use the fused optimizer (fused=True, adamw_torch_fused) or foreach=False: the temporary copy disappears.",
