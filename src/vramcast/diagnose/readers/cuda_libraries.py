@@ -54,7 +54,7 @@ _ON_DEVICE = re.compile(
 )
 # What ggml says of a buffer, where the line of the runtime that refused it was not pasted.
 _GGML = re.compile(
-    r"(?:failed|unable) to allocate (?:(?:CUDA|ROCm|HIP|Vulkan|SYCL|Metal)\d* |compute |backend )?buffers?\b(?! on (?:the )?CPU)",
+    r"(?:failed|unable) to allocate (?:(?:CUDA|ROCm|HIP|Vulkan|SYCL|Metal)\d* |compute |backend )?buffers?\b",
     re.IGNORECASE,
 )
 _NCCL = re.compile(
@@ -133,7 +133,8 @@ def read_ggml(passage: Passage) -> Iterator[Read]:
     """A buffer that ggml could not have; the lines before usually say why, and were read then."""
     text = passage.text()
     above = " ".join(line.raw for line in passage.preceding(3)).lower()
-    if not _GGML.search(text) or "out of memory" in f"{above} {text.lower()}":
+    around = f"{above} {text.lower()}"
+    if not _GGML.search(text) or "out of memory" in around or "of size" in around:
         return
     yield _failure(passage, kind="cuda_runtime_oom", marks=(OTHER_RUNTIME,))
 

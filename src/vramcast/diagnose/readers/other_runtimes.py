@@ -23,13 +23,20 @@ _NO_ROOM = re.compile(
 )
 
 
+# ggml keeps what is not offloaded in buffers of the CPU.
+_OF_THE_HOST = re.compile(r"cpu_buffer_type|allocate CPU buffer", re.IGNORECASE)
+
+
 def read_of_size(passage: Passage) -> Iterator[Read]:
     """`failed to allocate CUDA0 buffer of size 151851674624`: a size in bytes after the word."""
     text = passage.text()
     match = _OF_SIZE.search(text)
     if match is not None:
-        place = device_of(text, "npu" if match["ascend"] else "cuda")
         requested = int(match.group(1) or match.group(3))
+        if _OF_THE_HOST.search(text):
+            yield _failure(passage, kind="host_alloc_fail", place="host", requested_bytes=requested)
+            return
+        place = device_of(text, "npu" if match["ascend"] else "cuda")
         yield _failure(passage, kind="allocation_refused", place=place, requested_bytes=requested)
 
 

@@ -17,10 +17,16 @@ from vramcast.diagnose.readers.stream import LINES_AFTER, LINES_BEFORE, Line, Pa
 MAX_LINES, MAX_CHARS = 400, 1000
 
 _KILLED = re.compile(
-    r"(?:progress|process|program|script|job|training|kernel|it|worker|session)\s(?:\w+\s){0,3}?(?:be|is|was|got|gets|been"
-    r"|being|just)\s(?:\w+\s){0,2}?killed\b|\b(?:getting|gets|got|being)\s(?:\w+\s){0,2}?killed\b|(?:message|says?|output|gets?|get|error)\W{1,4}killed\b|被 ?kill|直接 ?kill"
+    r"(?:progress|process|program|script|job|training|kernel|it|worker|session|container"
+    r"|pod)\s(?:\w+\s){0,5}?(?:be|is|was|got|gets|been"
+    r"|being|just)\s(?:\w+\s){0,2}?killed\b|\b(?:getting|gets|got|being)\s(?:\w+\s){0,2}?killed\b"
+    r"|(?:message|says?|output|gets?|get|error|displays?|prints?|shows?|printed)\W{1,4}killed\b|被 ?kill|直接 ?kill"
     r"|\b(?:then|and)\s(?:just\s|it\s|it's\s)?killed\b"
     r"|kill ?掉|被系统杀|被杀|got (?:oom[- ])?killed|exit(?:s|ed)? with code -9",
+    re.IGNORECASE,
+)
+_KERNEL = re.compile(
+    r"\b(?:notebook|jupyter|the|my|ipython) kernel (?:\w+ )?(?:dies|died|dying|crash\w*)\b",
     re.IGNORECASE,
 )
 _HOST = re.compile(
@@ -35,8 +41,10 @@ _DEVICE = re.compile(
     r"|(?:runs?|ran|running) out of (?:g?pu )?vram|(?:memory|vram) (?:has |have )?(?:ran|run) out"
     r"|(?:gpu|cuda|video|graphics)(?: card)?(?:'s)? (?:v?ram|memory) (?:is |was |gets? |got |becomes? )?"
     r"(?:full|exhausted|used up)"
-    r"|\b(?:CUDA|GPU) ?OutOfMemory|(?<!exceptions\.)(?<!lang\.)\bOutOfMemoryError\b|Device memory allocation of size \d+ failed"
-    r"|(?:not enough|insufficient) (?:gpu |cuda |video )?(?:memory|vram)\b|(?:gpu|cuda|vram) memory (?:error|overflow)"
+    r"|\b(?:CUDA|GPU) ?OutOfMemory|(?<![\w.])(?:torch\.)?(?:cuda\.)?OutOfMemoryError\b"
+    r"|Device memory allocation of size \d+ failed"
+    r"|(?:not enough|insufficient) (?:gpu |cuda |video )?(?:memory|vram)\b|(?:gpu|cuda"
+    r"|vram) memory (?:error|overflow)"
     r"|爆显存|显存(?:不足|不够|溢出|爆|耗尽|占满)|炸显存|显存.{0,12}(?:溢出|不够|不足)"
     r"|(?:GPU|VRAM|ビデオ)?メモリ(?:不足|が足り)|(?:GPU )?메모리.{0,6}(?:부족|초과)|не хватает (?:видео)?памяти"
     r"|memoria insuficiente|mémoire insuffisante|speicher reicht nicht",
@@ -49,7 +57,8 @@ _OOM = re.compile(
 )
 # Before the words: what makes them a condition, an aim or a denial.
 _NOT_SO = re.compile(
-    r"\b(?:if|except|avoid\w*|prevent\w*|reduc\w+|against|in case of|may|might|risk|without|no|never|handl\w+|catch\w*"
+    r"\b(?:if|except|avoid\w*|prevent\w*|reduc\w+|against|in case of|may|might|risk|without|no|never"
+    r"|handl\w+|catch\w*"
     r"|recover\w*|skip\w*|unless|help)\b[^.;!?\n]{0,40}$|\bin and $|避免|防止|如果",
     re.IGNORECASE,
 )
@@ -70,6 +79,7 @@ def _told(lines: Sequence[str]) -> Iterator[tuple[int, str, str]]:
     for pattern, kind, place in (
         (_KILLED, "host_oom_kill", "host"),
         (_HOST, "host_told", "host"),
+        (_KERNEL, "kernel_gone", "host"),
         (_DEVICE, "gpu_told", "cuda"),
         (_OOM, "gpu_told", "cuda"),
     ):

@@ -69,7 +69,10 @@ _FIELDS: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("capacity_bytes", r"devicelimit:{q}"),
         ("allocated_bytes", r"{q}alreadyallocated"),
         ("allocated_bytes", r"{q}isallocated(?:bypytorch|$)"),
-        ("allocated_bytes", r"oftheallocatedmemory{q}i?s?al?l?o?c?[a-z]{0,4}$"),  # cut off inside the word
+        (
+            "allocated_bytes",
+            r"oftheallocatedmemory{q}i?s?al?l?o?c?[a-z]{0,4}$",
+        ),  # cut off inside the word
         ("allocated_bytes", r"(?:currentlyallocated|mpsallocated):{q}"),
         ("free_bytes", r"free\(accordingtocuda\):{q}"),
         ("free_bytes", r"{q}(?:is)?free"),

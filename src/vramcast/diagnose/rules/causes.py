@@ -64,6 +64,13 @@ CLUE_RULES: tuple[ClueRule, ...] = (
         name="kv_cache", plausibility=LIKELY + 10, clues=("local_llm",), without=("server_weights",)
     ),
     ClueRule(name="kv_cache", plausibility=LIKELY + 18, clues=("local_llm", "context_buffers")),
+    ClueRule(
+        name="kv_cache",
+        plausibility=PROVEN + 1,
+        clues=("local_llm", "context_buffers"),
+        findings=HOST_RULES,
+        on_host=True,
+    ),
     ClueRule(name="loading_the_model", plausibility=SEEN, clues=("local_llm", "server_weights")),
     ClueRule(name="loading_the_model", plausibility=LIKELY - 10, clues=("local_llm",)),
     ClueRule(name="input_too_large", plausibility=LIKELY + 12, clues=("length_named",)),

@@ -35,7 +35,8 @@ _TABLE: tuple[tuple[str, str], ...] = (
         r"|hi(?:gh)?[- ]?re[sx][. _-]?fix|fooocus|invokeai|cogvideo|hunyuan ?video|\bcomfy\b|\bhi-?res\b"
         r"|\bvae[ _-](?:de|en)cod\w*|\bwan ?2\.\d|\bflux[ ._-]?(?:1|2|dev|schnell)|\bsdxl\b|--(?:med|low)vram\b"
         r"|unloading all loaded models|prompt executed in"
-        r"|\bgenerat(?:e|es|ing) (?:an? |the |any )?(?:\w+ )?(?:images?|pictures?|videos?)\b|生成图|出图|文生视频|图生视频",
+        r"|\bgenerat(?:e|es|ing) (?:an? |the |any )?(?:\w+ )?(?:images?|pictures?|videos?)\b|生成图|出图"
+        r"|文生视频|图生视频",
     ),
     (
         "upscaling",
@@ -49,7 +50,8 @@ _TABLE: tuple[tuple[str, str], ...] = (
     (
         "runs_a_model",
         r"\binference\b|\binfer\w*\.py|\bpredict(?:ion|ions|ing)?\b|\w*demo\.py|推理|预测|图生图"
-        r"|\.generate\b|\b(?:to|when|while) generat(?:e|ing)\b(?! the following)"
+        r"|\bexample(?:_\w+)?\.py\b|(?:chat|text)_completion|\.generate\b|\b(?:to|when|while) generat(?:e"
+        r"|ing)\b(?! the following)"
         r"|转换图片|\binferenc\w+\b|\bwhisperx?\b|\btranscri\w+|CUDA failed with error|ctranslate2"
         r"|text-to-(?:image|video|speech)|\bdemo\b(?! data)|synthesi[sz](?:e|es|ed|ing)\b",
     ),
@@ -84,7 +86,8 @@ _TABLE: tuple[tuple[str, str], ...] = (
     # ... and then it is the trainer's turn, not the engine's
     (
         "trainers_turn",
-        r"actor_update|update_actor|update_policy|update_critic|compute_(?:ref_)?log_prob|_per_token_logps|training_step"
+        r"actor_update|update_actor|update_policy|update_critic|compute_(?:ref_)?log_prob|_per_token_logps"
+        r"|training_step"
         r"|(?:\b(?:at|in|during|through|on|of)\s(?:\w+\s){0,3}?|second |\d )(?:loss\.)?back(?:ward|prop)\w*",
     ),
     (
@@ -97,19 +100,21 @@ _TABLE: tuple[tuple[str, str], ...] = (
     ),
     (
         "server_weights",
-        r"error loading model|alloc_tensor_range|load_tensors|unable to allocate .{0,12}buffer",
+        r"error loading model|alloc_tensor_range|load_tensors\b[^\n]{0,60}?(?:fail|unable)"
+        r"|unable to allocate .{0,12}buffer",
     ),
     (
         "context_buffers",
         r"KV (?:self size|buffer size)|failed to (?:create|initialize) (?:the )?context"
-        r"|compute (?:buffer|pp)",
+        r"|compute (?:buffer|pp)|buffer for kv cache|kv_cache_init\(\) failed",
     ),
     # what the job was doing
     ("eager_mode", r"enforce[-_]eager"),
     (
         "offload",
         r"offload_(?:optimizer|param)\w*(?![^,}\n]{0,30}\b(?:none|null|false)\b)|adam_offload|ZeRO?Offload"
-        r"|zero(?:(?!no_?offload)\w)*offload|(?:ds|zero)_?z?[23](?:(?!no_?offload)\w)*offload|cpu_offload(?!\W{0,4}false)"
+        r"|zero(?:(?!no_?offload)\w)*offload|(?:ds|zero)_?z?[23](?:(?!no_?offload)\w)*offload"
+        r"|cpu_offload(?!\W{0,4}false)"
         r"|offload_opt(?!imizer)|cpuadam",
     ),
     # the host's own /dev/shm, one of at least 30 GB, or one in which `df` shows at least 4 GB free
@@ -121,7 +126,8 @@ _TABLE: tuple[tuple[str, str], ...] = (
     ("workers", r"num_workers|DataLoader worker|\bworkers?[=: ]+\d+|dataloader_num_workers"),
     (
         "evaluates",
-        r"(?:during|in|at|while|after|until|when(?:ever)?|once|on)\s(?:the\s)?(?:[\w-]+\s){0,3}(?:evaluation|eval|evaluating"
+        r"(?:during|in|at|while|after|until|when(?:ever)?|once|on|(?:proceeds?|gets?|comes?|goes) to"
+        r"|reach(?:es|ed)|enter(?:s|ed))\s(?:the\s)?(?:[\w-]+\s){0,3}(?:evaluation|eval|evaluating"
         r"|validation|validating)\b|evaluation phase"
         r"|\b(?:evaluation|eval|validation)\s(?:\w+\s){0,2}?(?:fails?|failed|crash\w*|ooms?|dies|runs? out)\b"
         r"|\.predict\(|predict_results|predict_with_generate|compute_metrics"
@@ -141,7 +147,8 @@ _TABLE: tuple[tuple[str, str], ...] = (
     ),
     (
         "batch_of_one",
-        r"batch[-_ ]?size\W{0,4}(?:is |of |to |at |= ?)?1(?!\d|\.\d)|批次?(?:大小)?\w{0,3}\s?1(?!\d)|(?:even"
+        r"batch(?:[-_ ]?size\W{0,4}(?:is |of |to |at |= ?)?|(?:[-_ ]?size)? and \w+ to )1(?!\d|\.\d)"
+        r"|批次?(?:大小)?\w{0,3}\s?1(?!\d)|(?:even"
         r"|only) (?:with|when|if|using).{0,40}batch"
         r"|no matter (?:how|what|which)|无论怎么|不管怎么",
     ),
@@ -166,7 +173,8 @@ _TABLE: tuple[tuple[str, str], ...] = (
         r"\b(?:gpu|cuda|card|device)[ :#]?0\b[^.\n]{0,40}\b(?:more|most|higher|very high|full(?:er)?|much)\b"
         r"|\b(?:0|0th|first) (?:gpu|card|device)\b[^.\n]{0,30}\b(?:more|most|higher|full(?:er)?)\b"
         r"|process(?:es)? (?:are|is) (?:all )?(?:using|on) (?:gpu|cuda|card)[ :#]?0\b"
-        r"|\b(?:gpu|cuda|card|device)[ :#]?0\b[^.\n]{0,60}\b(?:while|but|whereas)\s(?:the |all )?other(?:s\b|\s(?:gpu|card|device)s?)"
+        r"|\b(?:gpu|cuda|card|device)[ :#]?0\b[^.\n]{0,60}\b(?:while|but|whereas)\s(?:the "
+        r"|all )?other(?:s\b|\s(?:gpu|card|device)s?)"
         r"|(?:0号|第一张)(?:卡|显卡|GPU)[^。\n]{0,16}(?:更多|最多|占满|爆)"
         r"|(?:都|全部?|均)(?:占用?|用|在|跑|挤)[^。\n]{0,6}(?:0号|第一张|第0张|GPU ?0|cuda:0)",
     ),
@@ -188,7 +196,8 @@ _TABLE: tuple[tuple[str, str], ...] = (
     ),
     (
         "after_items",
-        r"after\s(?:\w+ing\s)?(?:about |around |~)?\d[\d,]*\s(?:\w+\s){0,2}?(?:images?|samples?|frames?|files?|inputs?"
+        r"after\s(?:\w+ing\s)?(?:about |around |~)?\d[\d,]*\s(?:\w+\s){0,2}?(?:images?|samples?|frames?"
+        r"|files?|inputs?"
         r"|sequences?|requests?|prompts?)\b|more than (?:one|two|\d+) (?:image|sample|frame|file|input)s?\b",
     ),
     (
@@ -216,11 +225,14 @@ _TABLE: tuple[tuple[str, str], ...] = (
     # it fits or not as the batch is small or large
     (
         "batch_matters",
-        r"(?<![a-z])batch(?:[-_ ]?size)?\W{0,4}(?:of |is |to |as )?\d+\b[^.\n]{0,24}?\b(?:works|is (?:fine|ok)|runs|fits)\b(?! out)"
-        r"|\b(?:works?|runs?|trains?|fits?|fine|ok|success\w*)\b[^.\n]{0,16}\b(?:with|at|for|using) (?:a )?batch[^.\n]{0,40}?\d+[^\n]{0,60}?"
+        r"(?<![a-z])batch(?:[-_ ]?size)?\W{0,4}(?:of |is |to |as )?\d+\b[^.\n]{0,24}?\b(?:works|is (?:fine"
+        r"|ok)|runs|fits)\b(?! out)"
+        r"|\b(?:works?|runs?|trains?|fits?|fine|ok|success\w*)\b[^.\n]{0,16}\b(?:with|at|for"
+        r"|using) (?:a )?batch[^.\n]{0,40}?\d+[^\n]{0,60}?"
         r"\b(?:fails?|oom|out of memory|not|stops?|crash\w*|error)\b"
         r"|\b(?:any|a|use|using|with|try|tried) (?:bigger|larger|higher|greater) batch"
-        r"|\b(?:reduc|lower|decreas)\w*[^.\n]{0,24}\bbatch\w*\W{0,4}(?:to |of )?\d*\s(?:works|helps|solves|fixes|is ok)\b"
+        r"|\b(?:reduc|lower|decreas)\w*[^.\n]{0,24}\bbatch\w*\W{0,4}(?:to |of )?\d*\s(?:works|helps|solves"
+        r"|fixes|is ok)\b"
         r"|\bbatch(?:[-_ ]?size)? like \d+\b[^.\n]{0,30}\b(?:starts|works|runs)\b"
         r"|batch(?:[-_ ]?size)?[^\n\d]{0,8}\d+[^\n]{0,8}?(?:可以|正常|没问题|能跑)",
     ),
@@ -233,16 +245,19 @@ _TABLE: tuple[tuple[str, str], ...] = (
     # some batches are larger than others
     (
         "at_random",
-        r"\b(?:random(?:ly)?|occasional(?:ly)?|sporadic(?:ally)?|intermittent(?:ly)?|sometimes|once in a while|unpredictabl\w+)"
+        r"\b(?:random(?:ly)?|occasional(?:ly)?|sporadic(?:ally)?|intermittent(?:ly)?|sometimes"
+        r"|once in a while|unpredictabl\w+)"
         r"\b[^.\n]{0,40}?(?:ooms?\b|out of memory|crash|fail)"
-        r"|(?:ooms?\b|out of memory|crash\w*|fails?) (?:randomly|occasionally|sometimes|at random|at different (?:steps|iterations|points))"
+        r"|(?:ooms?\b|out of memory|crash\w*|fails?)(?: (?:errors? )?(?:happens?|occurs?|appears?"
+        r"|comes?))? (?:randomly|occasionally|sometimes|at random|at different (?:steps|iterations|points))"
         r"|(?:偶尔|偶发|随机|有时候?)[^。\n]{0,12}(?:OOM|爆|溢出|不足)",
     ),
     # the first run works, and leaves something behind
     (
         "runs_again",
         r"\b(?:second|2nd) (?:run|time|call|attempt|generation|image|request)\b"
-        r"|\bfirst (?:run|time|call|generation|image|request|one)\b[^.\n]{0,60}?\b(?:second|subsequent|then|next|again|after)\b"
+        r"|\bfirst (?:run|time|call|generation|image|request|one)\b[^.\n]{0,60}?\b(?:second|subsequent|then"
+        r"|next|again|after)\b"
         r"|\brestart(?:ing|ed)? (?:the |my )?(?:kernel|notebook|runtime|server|webui|comfy\w*|program)\b"
         r"|第二次(?:运行|生成|推理|调用|训练)|第一次(?:运行|生成|推理)?(?:可以|正常|没问题)",
     ),
@@ -258,12 +273,16 @@ _TABLE: tuple[tuple[str, str], ...] = (
         "after_steps",
         r"after (?:a few|several|some|many|a couple of) (?:hundred |thousand )?(?:training )?(?:iterations|steps"
         r"|epochs|batches)\b"
-        r"|(?:after|until|(?:ran?|runs?|running|train(?:s|ed|ing)?|works?|worked|went|got|fails?|crash(?:es|ed)?|stops?|stopped)"
-        r"(?: \w+){0,2}? (?:for|to|at|up to)|after(?: \w+){0,4}? (?:running|training))\s~?(?:about |around |roughly |some )?"
-        r"\d[\d,.]*k?(?:\s?(?:-|–|~|to)\s?\d[\d,.]*k?)?\s?(?:th |training )?(?:iterations?|iters?|steps?|epochs?|batches)\b"
+        r"|(?:after|until|(?:ran?|runs?|running|train(?:s|ed|ing)?|works?|worked|went|got|fails?|crash(?:es"
+        r"|ed)?|stops?|stopped)"
+        r"(?: \w+){0,2}? (?:for|to|at|up to)|after(?: \w+){0,4}? (?:running|training))\s~?(?:about |around "
+        r"|roughly |some )?"
+        r"\d[\d,.]*k?(?:\s?(?:-|–|~|to)\s?\d[\d,.]*k?)?\s?(?:th |training )?(?:iterations?|iters?|steps?"
+        r"|epochs?|batches)\b"
         r"|\d+\s?(?:个)?(?:epochs?|轮|步|样本|个?step)\s?(?:后|时|就|之后)"
         r"|训练(?:到)?(?:一半|中途|过程中途)|halfway through"
-        r"|\bafter (?:(?:about|around|roughly|several|a few|some|many) )?(?:\d+(?:\.\d+)?(?:\s?(?:-|–|~|to)\s?\d+)? ?)?(?:hours?|hrs?|days?)\b"
+        r"|\bafter (?:(?:about|around|roughly|several|a few|some|many) )?(?:\d+(?:\.\d+)?(?:\s?(?:-|–|~"
+        r"|to)\s?\d+)? ?)?(?:hours?|hrs?|days?)\b"
         r"|(?:训练|运行|跑)(?:起来)?了?(?:一段时间|一阵子?|一会儿?|几个?小时|很久)",
     ),
     (

@@ -75,6 +75,8 @@ CODE_OF_CAUSES: tuple[tuple[str, int, str], ...] = (
         r"vae\.decode|first_stage_model\.decode|VAEDecode|\btiled_scale\w*|decode_first_stage"
         r"|vae_decode|autoencoder_kl\w*",
     ),
+    # a layer makes its parameters: the model is still being built
+    ("loading_the_model", SEEN, r"^__init__ \S*torch[/\\]nn[/\\]modules[/\\]"),
     # ComfyUI puts the weights on the card just before it samples
     ("loading_the_model", SEEN, r"prepare_sampling|load_models?_gpu|partially_load\b"),
     (

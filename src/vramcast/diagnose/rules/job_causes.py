@@ -65,6 +65,9 @@ _WITHOUT_GRADIENTS = re.compile(
 _RUNS_THE_MODEL = re.compile(r"^(?:forward|__call__|_(?:wrapped_)?call_impl)$")
 
 
+_MAKES_THE_MODEL = re.compile(r"^(?:__init__|from_pretrained|load\w*|build\w*|create_model)$")
+
+
 @dataclass(frozen=True, slots=True)
 class _Evaluation:
     """The outermost frame that evaluates, and the frames inside it."""
@@ -107,6 +110,8 @@ def evaluation_of_results(case: Case) -> Hypothesis | None:
     if evaluation is None:
         return None
     if any(_RUNS_THE_MODEL.match(frame.function) for frame in evaluation.inner):
+        return None
+    if any(_MAKES_THE_MODEL.match(frame.function) for frame in evaluation.inner):
         return None
     plausibility = LIKELY if case.has_large_request() else LIKELY - 6
     return Hypothesis(
