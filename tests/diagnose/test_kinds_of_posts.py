@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from vramcast.diagnose.diagnosis import Diagnosis, diagnose
 from vramcast.diagnose.readers.log import read_text
+from vramcast.report.diagnose_answer import answer as answer_sentences
 
 BARE = "torch.OutOfMemoryError: CUDA out of memory."
 WORKER = "RuntimeError: DataLoader worker (pid 4242) is killed by signal: {}."
@@ -134,6 +135,8 @@ def test_after_an_assert_no_library_says_anything_about_memory(
     diagnosis = answer("\n".join(lines))
     assert [item.name for item in diagnosis.hypotheses] == ["illegal_access"]
     assert {item.step for item in diagnosis.advice} == {"find_the_access"}
+    assert {item.rule for item in diagnosis.findings} == {"illegal_access"}
+    assert answer_sentences(diagnosis, "en")[0] == "An error that is not about capacity."
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -153,6 +156,13 @@ def test_without_an_assert_a_full_card_is_likely(library: str) -> None:
 )
 def test_words_that_only_look_alike_are_no_failure_of_a_card(text: str) -> None:
     assert not [item for item in answer(text).reading.observations if item.kind == "gpu_told"]
+
+
+def test_a_failure_that_is_told_is_no_message_that_was_cut() -> None:
+    rules = {item.rule for item in answer("My training runs out of GPU memory").findings}
+    assert "gpu_told" in rules
+    assert "truncated" not in rules
+    assert "truncated" in {item.rule for item in answer(BARE).findings}
 
 
 def test_a_sentence_that_generates_an_error_is_no_generation() -> None:

@@ -8,6 +8,7 @@ from vramcast.diagnose.diagnosis import Diagnosis
 from vramcast.diagnose.observation import Observation
 from vramcast.diagnose.planned_steps import PlannedStep
 from vramcast.diagnose.rules.case import Hypothesis
+from vramcast.diagnose.rules.host_causes import NOT_MEMORY, NOT_MEMORY_KINDS
 from vramcast.report.words import diagnose_causes as words
 from vramcast.report.words import diagnose_gap as gap_words
 from vramcast.report.words import say
@@ -34,7 +35,7 @@ def answer(diagnosis: Diagnosis, lang: str, plans: Sequence[PlannedStep] = ()) -
 def _sentences(diagnosis: Diagnosis, lang: str, plans: Sequence[PlannedStep]) -> Iterator[str]:
     failures = [item for item in diagnosis.reading.observations if item.is_failure()]
     if failures:
-        yield _certain(_most_telling(failures), lang)
+        yield _certain(_most_telling(_not_about_memory(diagnosis, failures) or failures), lang)
     if diagnosis.question is not None:
         yield from _undecided(diagnosis, lang)
         yield from _asked_for(diagnosis, lang)
@@ -68,6 +69,13 @@ def _moves(step: PlannedStep, lang: str) -> str:
     moves = " + ".join(say(MOVES, name, lang) for name in step.moves)
     process, capacity = format_bytes(step.process_bytes), format_bytes(step.capacity_bytes)
     return say(gap_words.HEADINGS, "plan", lang, moves=moves, process=process, capacity=capacity)
+
+
+def _not_about_memory(diagnosis: Diagnosis, failures: list[Observation]) -> list[Observation]:
+    """The failures that prove that memory is not the matter, where that is the answer."""
+    if not diagnosis.hypotheses or diagnosis.hypotheses[0].name not in NOT_MEMORY.values():
+        return []
+    return [item for item in failures if item.kind in NOT_MEMORY_KINDS]
 
 
 def _most_telling(failures: list[Observation]) -> Observation:

@@ -463,7 +463,9 @@ def outside_async_pool(oom: Observation) -> Finding | None:
 
 
 def truncated(oom: Observation) -> Finding | None:
-    """The message was cut off before the figures that matter most."""
+    """The message was cut off before the figures that matter most, or was never pasted."""
+    if oom.kind == "gpu_told":
+        return fact("gpu_told")
     is_cut = "truncated" in oom.marks and oom.allocated_bytes is None
     return fact("truncated") if is_cut else None
 

@@ -159,7 +159,16 @@ def find(reading: Reading) -> tuple[Finding, ...]:
         found += [replace(item, observation=index) for item in _find_in(observation)]
     results = [rule(reading) for rule in LOG_RULES]
     found += [result for result in results if result is not None]
-    return tuple(found)
+    return tuple(found if not _has_a_wrong_address(found) else _without_libraries(found))
+
+
+def _has_a_wrong_address(found: list[Finding]) -> bool:
+    return any(item.rule == "illegal_access" for item in found)
+
+
+def _without_libraries(found: list[Finding]) -> list[Finding]:
+    """After a wrong address every call into CUDA fails: what a library says then is no sign of a full card."""
+    return [item for item in found if not item.rule.startswith("masked")]
 
 
 def _find_in(observation: Observation) -> list[Finding]:

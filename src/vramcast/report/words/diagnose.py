@@ -366,6 +366,10 @@ FINDINGS: dict[str, tuple[str, str]] = {
         "with a wrong shape).",
         "拒绝 {requested_bytes} 的是主机而不是 GPU：这是 CPU 上的张量（加载、卸载、汇总，或形状有误的批次）。",
     ),
+    "gpu_told": (
+        "The text says that GPU memory ran out; no program's message was pasted with it.",
+        "文字说显存耗尽；没有贴出程序的报错。",
+    ),
     "host_told": (
         "The text says that host memory ran out; no program's message was pasted with it.",
         "文字说主机内存耗尽；没有贴出程序的报错。",

@@ -10,7 +10,7 @@ CAUSES: dict[str, tuple[str, str]] = {
     "one_tensor_larger_than_card": ("One tensor is larger than the card.", "单个张量就大于显卡。"),
     "one_large_tensor": (
         "One large tensor does not fit in addition to the rest.",
-        "一个大张量与其余部分放不下。",
+        "除已占用的部分外，再放不下这一个大张量。",
     ),
     "windows_spill": (
         "The card was full long before: memory spilled to the host.",
@@ -27,16 +27,16 @@ CAUSES: dict[str, tuple[str, str]] = {
     "host_memory": ("Host memory ran out, not the GPU's.", "耗尽的是主机内存，不是显存。"),
     "shared_memory": ("/dev/shm is too small.", "/dev/shm 太小。"),
     "open_files": (
-        "Not memory: files through which processes share tensors.",
-        "不是内存问题：进程间共享张量所用的文件。",
+        "Not a lack of memory: the files through which DataLoader workers share tensors are too many, or gone.",
+        "不是内存不足：DataLoader 工作进程共享张量所用的文件打开过多，或已被删除。",
     ),
     "card_full_elsewhere": (
         "The card was full when a library outside PyTorch's allocator needed a little.",
         "PyTorch 之外的库需要少量显存时卡已满。",
     ),
     "vllm_share": (
-        "The inference engine's share (vLLM, SGLang) of the card does not fit.",
-        "推理引擎（vLLM、SGLang）所占比例放不下。",
+        "The inference engine (vLLM, SGLang) takes a larger share of the card than is free, or leaves too little beside it.",
+        "推理引擎（vLLM、SGLang）预占的显存超过空闲量，或留给其余部分的太少。",
     ),
     "outside_pytorch": ("Memory outside PyTorch's allocator.", "PyTorch 分配器之外的占用。"),
     "memory_grows": (
