@@ -79,6 +79,9 @@ def test_the_systems_own_error_is_host_memory() -> None:
     assert text is not None
     assert "Host memory" in text
     assert explain_oom(raised(OSError(errno.ENOENT, "No such file or directory"))) is None
+    in_another_language = explain_oom(raised(OSError(errno.ENOMEM, "无法分配内存")))
+    assert in_another_language is not None
+    assert "Host memory" in in_another_language
 
 
 def test_text_is_explained_like_an_exception() -> None:

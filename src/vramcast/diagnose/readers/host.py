@@ -30,6 +30,7 @@ _CPU_WORDS = (
     "页面文件",
     "memoryerror",
     "cannot allocate memory",
+    "errno 12]",
     "pinned memory",
     "hostalloc fail",
     "mallochost fail",
