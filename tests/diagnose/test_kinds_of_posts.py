@@ -82,6 +82,19 @@ FIRST = (
     (f"GRPO, vllm wakes up: self.llm.wake_up()\n{BARE}", "vllm_share"),
     # irregular
     (f"OOM happens randomly, once a day or so\n{BARE}", "long_sample"),
+    (f"A small subset trains, the whole dataset runs out of memory\n{BARE}", "long_sample"),
+    # what every step needs is there from the first one on
+    (
+        f'It crashed after 27k iterations.\n  File "train.py", line 75, in do_train\n    losses.backward()\n{BARE}',
+        "memory_grows",
+    ),
+    # said not to be a training
+    (f"I infer (not train) a protein of 525 residues\n{BARE}", "input_too_large"),
+    # boxes and anchors under other names
+    (
+        f'  File "retina.py", line 249, in assign_targets_to_anchors\n    matched = self.proposal_matcher(\n  File "ops.py", line 157, in box_iou_union_3d\n    inter = overlap * depth\n{BARE}',
+        "many_boxes",
+    ),
     # a full first card beside empty others
     (f"GPU 0 is full while the other GPUs have 10 GB left\n{BARE}", "all_ranks_on_one_card"),
     # the second run

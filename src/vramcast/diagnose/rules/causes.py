@@ -94,10 +94,11 @@ CLUE_RULES: tuple[ClueRule, ...] = (
     ClueRule(name="evaluation_gathers", plausibility=LIKELY + 8, clues=("evaluates", "grows")),
     ClueRule(name="memory_grows", plausibility=LIKELY + 4, clues=("grows",)),
     ClueRule(name="memory_grows", plausibility=POSSIBLE + 16, clues=("loops",)),
-    ClueRule(name="long_sample", plausibility=POSSIBLE + 14, clues=("after_steps",)),
+    # What every step needs is there from the first one on: this says more than a frame of some layer.
+    ClueRule(name="long_sample", plausibility=POSSIBLE + 26, clues=("after_steps",)),
     ClueRule(
         name="memory_grows",
-        plausibility=POSSIBLE + 15,
+        plausibility=POSSIBLE + 27,
         clues=("after_steps",),
         without=("skips_batches", "counts_numbers"),
     ),
@@ -105,7 +106,7 @@ CLUE_RULES: tuple[ClueRule, ...] = (
     ClueRule(name="long_sample", plausibility=LIKELY + 4, clues=("skips_batches",)),
     ClueRule(
         name="long_sample",
-        plausibility=POSSIBLE + 17,
+        plausibility=POSSIBLE + 29,
         clues=("uneven_samples", "after_steps"),
     ),
     ClueRule(name="long_sample", plausibility=POSSIBLE + 11, clues=("uneven_samples",)),

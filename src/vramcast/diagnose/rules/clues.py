@@ -49,7 +49,8 @@ _TABLE: tuple[tuple[str, str], ...] = (
     ),
     (
         "runs_a_model",
-        r"\binference\b|\binfer\w*\.py|\bpredict(?:ion|ions|ing)?\b|\w*demo\.py|推理|预测|图生图"
+        r"\binference\b|\binfer(?:s|red|ring)?\b|\binfer\w*\.py|\bpredict(?:ion|ions|ing)?\b|\w*demo\.py"
+        r"|推理|预测|图生图"
         r"|\bexample(?:_\w+)?\.py\b|(?:chat|text)_completion|\.generate\b|\b(?:to|when|while) generat(?:e"
         r"|ing)\b(?! the following)"
         r"|转换图片|\binferenc\w+\b|\bwhisperx?\b|\btranscri\w+|CUDA failed with error|ctranslate2"
@@ -71,7 +72,8 @@ _TABLE: tuple[tuple[str, str], ...] = (
     ),
     (
         "trains",
-        r"\btrain(?:ing|er|ed|s)?\b|train\w*\.py|training|\bepochs?\b|fine-?tun\w+|\boptimizer\b"
+        r"(?<!not )(?<!n't )(?<!not to )\btrain(?:ing|er|ed|s)?\b|train\w*\.py|(?<!not )training"
+        r"|\bepochs?\b|fine-?tun\w+|\boptimizer\b"
         r"|\.backward\(|\bq?lora\b|训练|微调"
         r"|deepspeed|accelerate launch",
     ),
@@ -250,6 +252,9 @@ _TABLE: tuple[tuple[str, str], ...] = (
         r"\b[^.\n]{0,40}?(?:ooms?\b|out of memory|crash|fail)"
         r"|(?:ooms?\b|out of memory|crash\w*|fails?)(?: (?:errors? )?(?:happens?|occurs?|appears?"
         r"|comes?))? (?:randomly|occasionally|sometimes|at random|at different (?:steps|iterations|points))"
+        r"|\b(?:partial|small\w*|sub)[- ]?(?:data ?)?sets?\b[^.\n]{0,60}"
+        r"\b(?:whole|full|entire|overall|complete|larger?) (?:data ?)?set\b[^.\n]{0,30}(?:ooms?\b"
+        r"|out of memory|fails?|crash)"
         r"|(?:偶尔|偶发|随机|有时候?)[^。\n]{0,12}(?:OOM|爆|溢出|不足)",
     ),
     # the first run works, and leaves something behind

@@ -60,7 +60,8 @@ CODE_OF_CAUSES: tuple[tuple[str, int, str], ...] = (
         SEEN,
         r"select_candidates_in_gts|get_pos_mask|dynamic_k_matching|get_(?:geometry_)?in_boxes_info"
         r"|\w*[Aa]ssigner\b|\bassign_wrt_overlaps"
-        r"|bbox_overlaps|pairwise_iou|\bbox_iou\b|label assignment",
+        r"|bbox_overlaps|pairwise_iou|\bbox_iou(?:_\w+)?\b|label assignment|\bassign_targets\w*"
+        r"|\bmatch_quality_matrix\b",
     ),
     (
         "dataset_on_gpu",
