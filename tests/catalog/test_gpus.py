@@ -87,6 +87,33 @@ def test_an_ambiguous_name_is_not_guessed() -> None:
 
 
 @pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("NVIDIA GeForce RTX 4070 Laptop GPU", "GeForce RTX 4070 Laptop"),
+        ("NVIDIA TITAN V", "TITAN V"),
+        ("A6000 Ada", "RTX 6000 Ada"),
+        ("AMD Instinct MI325X OAM", "AMD Instinct MI325X"),
+        ("NVIDIA H200 NVL", "H200 NVL 141GB"),
+    ],
+)
+def test_a_card_has_a_capacity_by_the_name_that_a_driver_prints(typed: str, name: str) -> None:
+    gpu = find_gpu(typed)
+    assert gpu.name == name
+    assert gpu.capacity_bytes() > 7 * 1024 * MiB
+
+
+def test_a_laptops_card_is_not_the_desktops() -> None:
+    assert find_gpu("rtx 4090 laptop").capacity_bytes() < find_gpu("rtx 4090").capacity_bytes()
+
+
+@pytest.mark.parametrize(("renter", "machine"), [("kaggle", "kaggle T4 x2"), ("colab", "colab L4")])
+def test_who_rents_several_cards_is_asked_for_one_of_them(renter: str, machine: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"several cards.*{machine}"):
+        find_gpu(renter)
+    assert count_cards(machine).count
+
+
+@pytest.mark.parametrize(
     ("typed", "series"),
     [
         ("rtx-4091", "GeForce RTX 40"),
@@ -97,7 +124,7 @@ def test_an_ambiguous_name_is_not_guessed() -> None:
         # Other cards than those whose names begin like this.
         ("gtx 1080", "GeForce GTX 1080 Ti"),
         ("rtx 2080", "GeForce RTX 2080"),
-        ("RTX 4090 Laptop GPU", "GeForce RTX 40"),
+        ("RTX 4050 Laptop GPU", "GeForce RTX 40"),
     ],
 )
 def test_an_unknown_name_gets_cards_of_its_series(typed: str, series: str) -> None:
@@ -137,6 +164,10 @@ def test_every_machine_has_a_card_and_a_source(instance: Instance) -> None:
         ("2x p5.48xlarge", Cards("H100 SXM 80GB", 16, 8)),
         ("kaggle t4 x2", Cards("Tesla T4", 2, 2)),
         ("4x_H100_SECURE", Cards("H100 PCIe 80GB", 4)),
+        ("ml.g5.12xlarge", Cards("NVIDIA A10G", 4, 4)),
+        ("runpod 4090", Cards("4090")),
+        ("lambda 2x h100", Cards("h100", 2)),
+        ("DGX H100", Cards("H100 SXM 80GB", 8, 8)),
     ],
 )
 def test_cards_are_counted(typed: str, cards: Cards) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache
 
-from vramcast.catalog.instances import find_instance
+from vramcast.catalog.instances import find_instance, machines_of
 from vramcast.catalog.tables import read_rows
 from vramcast.errors import InputError, UnsupportedError, unknown
 from vramcast.units import MiB, format_gib, parse_bytes
@@ -33,6 +33,7 @@ DECORATION = {
     "apple",
     "generation",
     "gpu",
+    "oam",  # the form of AMD's modules
 }
 
 
@@ -107,6 +108,9 @@ def find_gpu(name: str) -> Gpu:
         raise UnsupportedError(
             f"{name!r} may be {_or([gpu.name for gpu in found])}. Write one of these."
         )
+    rented = [f"{name.strip()} {machine}" for machine in machines_of(name)]
+    if rented:
+        raise UnsupportedError(f"{name.strip()!r} has several cards. Write one of {_or(rented)}.")
     if instance is not None:
         raise UnsupportedError(
             f"{instance.name} has {instance.card}, which is not in the catalog. Give the memory of one card instead: "

@@ -18,6 +18,12 @@ COUNT_FIRST = re.compile(r"([0-9]{1,6})\s*[x×*][\s_-]*([a-z].*)", re.IGNORECASE
 COUNT_LAST = re.compile(r"(.*\S)\s*[x×*:]\s*([0-9]{1,6})", re.IGNORECASE)
 # RunPod's two clouds, as SkyPilot writes them after the card, and the cards that RunPod calls by less than their name.
 CLOUDS = re.compile(r"_(SECURE|COMMUNITY)$", re.IGNORECASE)
+# Who rents cards by their names.
+RENTERS = re.compile(
+    r"^(runpod|lambda(labs)?|vast(\.?ai)?|modal|vultr|together|fal|paperspace|coreweave|nebius|colab( pro)?|kaggle|hf|"
+    r"gcp|aws|azure)[\s:/_-]+",
+    re.IGNORECASE,
+)
 RUNPOD = {"h100": "H100 PCIe 80GB", "a100-80gb": "A100 80GB PCIe"}
 
 
@@ -44,6 +50,9 @@ def count_cards(text: str) -> Cards:
     first = COUNT_FIRST.fullmatch(text)
     if first is not None:
         return _times(int(first[1]), first[2])
+    rented = RENTERS.sub("", text)
+    if rented != text and (is_known(rented) or COUNT_FIRST.fullmatch(rented)):
+        return count_cards(rented)
     last = COUNT_LAST.fullmatch(text)
     if last is not None and (":" in text or not is_known(text)) and is_known(last[1]):
         return _times(int(last[2]), last[1])

@@ -13,6 +13,8 @@ from functools import cache
 
 from vramcast.catalog.tables import read_rows
 
+SAGEMAKER = re.compile(r"^\s*ml\.", re.IGNORECASE)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
@@ -40,8 +42,19 @@ def all_instances() -> tuple[Instance, ...]:
 
 
 def find_instance(text: str) -> Instance | None:
-    """A machine by its name, with or without its provider: `g5.12xlarge`, `aws g5.12xlarge`, `colab-t4`."""
-    return _by_key().get(_key(text))
+    """A machine by its name, with or without its provider: `g5.12xlarge`, `aws g5.12xlarge`, `colab-t4`. SageMaker
+    writes `ml.` before Amazon's names."""
+    return _by_key().get(_key(SAGEMAKER.sub("", text)))
+
+
+def machines_of(provider: str) -> list[str]:
+    """What Colab or Kaggle have, which are named by their cards."""
+    key = _key(provider).removesuffix("pro")
+    return [
+        instance.name
+        for instance in all_instances()
+        if instance.provider == key and _is_card_name(instance)
+    ]
 
 
 @cache
