@@ -90,7 +90,7 @@ def test_an_unknown_name_gets_near_ones() -> None:
     ("typed", "near"),
     [
         ("qwen3-15b", "qwen3-14b"),
-        ("somebody/my-qwen3-8b-sft-v2", "qwen3-8b"),
+        ("somebody/my-qwen3-8b-audio", "qwen3-8b"),
         ("llama-3.1-9b", "llama-3.1-8b"),
         ("Gemma-3-5b", "gemma-3-4b"),
     ],
@@ -151,6 +151,37 @@ def test_what_a_name_leaves_open_is_said(typed: str, said: str) -> None:
     except UnsupportedError as error:
         text = str(error)
     assert re.search(said, text)
+
+
+@pytest.mark.parametrize(
+    ("typed", "base"),
+    [
+        ("somebody/my-qwen3-8b-sft-v2", "qwen3-8b"),
+        ("allenai/Llama-3.1-Tulu-3-8B", "llama-3.1-8b"),
+        ("nvidia/Llama-3.1-Nemotron-Nano-8B-v1", "llama-3.1-8b"),
+        ("gradientai/Llama-3-8B-Instruct-Gradient-1048k", "llama-3-8b"),
+    ],
+)
+def test_a_fine_tune_is_its_base_and_that_is_said(typed: str, base: str) -> None:
+    source = read_model(typed)
+    assert source.name == base
+    assert any(f"{typed} was taken for" in note for note in source.notes)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "state-spaces/mamba2-130m",  # another version
+        "nvidia/Llama-3.1-Minitron-4B-Width-Base",  # another size
+        "chargoddard/llama3-42b-v0",
+        "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B",  # a drafter
+        "llava-hf/llava-onevision-qwen2-7b-ov-hf",  # with a tower
+        "trl-internal-testing/tiny-random-llama-3.1-8b",
+    ],
+)
+def test_another_model_that_names_a_base_is_not_taken_for_it(typed: str) -> None:
+    with pytest.raises(UnsupportedError, match="unknown model"):
+        read_model(typed)
 
 
 @pytest.mark.parametrize("typed", ["Qwen/Qwen3-8B", "qwen3-8b", "unsloth/Qwen3-8B"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 # How a checkpoint is stored, as a part of its name says it. The first that matches counts.
 STORED = {
@@ -52,6 +53,7 @@ VARIANTS = {
     "deduped",
     "qat",
     "unquantized",
+    "linearized",
     "abliterated",
     "uncensored",
     "official",
@@ -65,6 +67,20 @@ REPEATED_OWNER = re.compile(
 )
 # A release's month or day: 2507 is July 2025, 0528 the 28th of May.
 DATE = re.compile(r"2[3-6](0[1-9]|1[0-2])|(0[1-9]|1[0-2])([0-2][0-9]|3[01])")
+
+
+# The longest text that it was trained for: rotary positions have no parameters.
+CONTEXT = re.compile(r"[0-9]+k|1m")
+# Words of a model that is more, or other, than the one whose name it holds: other inputs, a head of its own, a part.
+OF_ANOTHER = {
+    "vl", "vla", "vlm", "vision", "visual", "image", "video", "audio", "speech", "tts", "asr", "ocr", "omni",
+    "sam", "llava", "onevision", "next", "blip", "internvl", "minicpm", "cogvlm", "clip", "siglip", "fuse",
+    "projector", "eagle", "medusa", "mtp", "draft", "drafter", "speculator", "dflash", "hydra", "embed",
+    "embedding", "embeddings", "gte", "e", "retriever", "colbert", "reranker", "moe", "mamba", "rwkv", "hybrid",
+    "pruned", "prune", "sheared", "sparse", "slim", "minitron", "depth", "width", "layers", "layer", "random",
+    "testing", "dummy", "debug", "expanded", "extended", "resized", "vocab", "tokenizer", "byte", "diffusion",
+    "encoder", "scratch", "upscaled", "merged", "x"
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +99,8 @@ class ModelName:
         """Without the words that do not change a tensor."""
         kept = [part for part in self.tail.split("-") if part not in VARIANTS]
         undated = [part for part in kept if not DATE.fullmatch(part)]
+        if len(undated) > 1 and CONTEXT.fullmatch(undated[-1]):
+            undated.pop()
         return split_words("-".join(undated))
 
 
@@ -106,3 +124,31 @@ def normalise(name: str) -> str:
 
 def split_words(tail: str) -> tuple[str, ...]:
     return tuple(re.findall(r"[a-z]+|[0-9]+(?:\.[0-9]+)*", tail))
+
+
+def is_built_on(asked: tuple[str, ...], base: tuple[str, ...]) -> bool:
+    """Does a name hold that of its base, as those of fine-tunes do: `dolphin-2.9-llama3-8b`, `llama-3.1-tulu-3-8b`?
+
+    The base's last words are its size, which may come later; nothing else may tell of another model or size."""
+    if len(base) < 3 or base[-1] not in SIZE_UNITS or not base[-2][0].isdigit():
+        return False
+    family, size = base[:-2], base[-2:]
+    for at in range(len(asked) - len(base) + 1):
+        if asked[at : at + len(family)] != family:
+            continue
+        rest = asked[at + len(family) :]
+        if rest[:2] != size and VERSION.match(" ".join(rest)):
+            continue
+        for later in range(len(rest) - 1):
+            if rest[later : later + 2] == size:
+                others = (*asked[:at], *rest[:later], *rest[later + 2 :])
+                return OF_ANOTHER.isdisjoint(others) and not _has_size(others)
+    return False
+
+
+SIZE_UNITS = ("b", "m")
+VERSION = re.compile(r"(v )?[0-9]")  # of a family, where its base has none: mamba2 is not mamba
+
+
+def _has_size(words: tuple[str, ...]) -> bool:
+    return any(number[0].isdigit() and unit in SIZE_UNITS for number, unit in pairwise(words))

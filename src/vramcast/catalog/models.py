@@ -17,6 +17,7 @@ from typing import Any
 from vramcast.catalog.model_names import (
     VARIANTS,
     ModelName,
+    is_built_on,
     normalise,
     read_name,
     split_words,
@@ -97,11 +98,19 @@ def all_models() -> tuple[CatalogModel, ...]:
 
 
 def find_model(name: str) -> CatalogModel:
-    """A catalog name, an alias or a Hugging Face id, in any usual spelling and with any usual ending."""
-    model = lookup_model(name)
+    """A catalog name, an alias or a Hugging Face id, in any usual spelling and with any usual ending; else the model
+    that a fine-tune's name says it was made of."""
+    model = lookup_model(name) or find_base(name)
     if model is None:
         raise _unknown_model(name)
     return model
+
+
+def find_base(name: str) -> CatalogModel | None:
+    """The model whose name is a part of this one; the longest of several."""
+    asked = read_name(name)
+    found = {key: model for key, model in _by_words().items() if is_built_on(asked.words, key)}
+    return found[max(found, key=len)] if found else None
 
 
 def lookup_model(name: str) -> CatalogModel | None:

@@ -115,7 +115,8 @@ def _from_catalog(model: CatalogModel, asked: str) -> ModelSource:
     config = Config(_as_stored(model.config, name.stored), model.name)
     notes: list[str] = []
     warnings: list[str] = []
-    if name.owner and not is_known_owner(name.owner, model):
+    is_fine_tune = lookup_model(asked) is None
+    if is_fine_tune or (name.owner and not is_known_owner(name.owner, model)):
         notes.append(
             f"{asked} was taken for {model.hf_id} by its name; give its config.json if it differs."
         )
