@@ -13,8 +13,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "every-type.md"
 HEAD = """# Every model type of transformers
 
 Written by `benchmarks/every_type/table.py` from a run of `benchmarks/every_type/run.py` with transformers {version}:
-for every type in its registry a small config (two layers), as transformers writes it. The bill is that of two plain
-steps in bf16 with AdamW, batch 2, 64 tokens. {count} of the {all} types of the registry were run.
+for every type in its registry a small config (two layers, or as many as it needs), as transformers writes it. The bill
+is that of two plain steps in bf16 (fp32 where the class cannot be run in bf16) with AdamW, batch 2, 64 tokens.
+{count} of the {all} types of the registry were run.
 
 A model that no formula describes is answered by two steps of its class on the virtual GPU, in a process of its own,
 with inputs of its own kind: tokens, pictures (one for each sample, `--images` says otherwise), sound, series. It is
@@ -41,6 +42,7 @@ def main() -> None:
 
     texts = [Path(path).read_text(encoding="utf-8") for path in sys.argv[1:]]
     rows = [json.loads(line) for text in texts for line in text.splitlines()]
+    # Of several runs of a type the last one counts.
     rows = sorted({row["type"]: row for row in rows}.values(), key=lambda row: row["type"])
     text = HEAD.format(
         version=transformers.__version__,

@@ -16,6 +16,7 @@ from vramcast.forecasting import cache, tracer
 from vramcast.job import Job, Precision
 from vramcast.ledger import Category, Level, Origin
 from vramcast.models.families import MODULE_OF
+from vramcast.models.read.config import Config
 from vramcast.models.read.model import read_model
 from vramcast.sandbox import process
 from vramcast.virtual.gpu import virtual_gpu
@@ -48,6 +49,22 @@ KINDS: dict[str, dict[str, Any]] = {
                                          "num_key_value_heads": 2}},
     "detection": {"model_type": "yolos", "architectures": ["YolosForObjectDetection"], **WIDTH,
                   "intermediate_size": 64, "image_size": [64, 96], "num_detection_tokens": 4},
+    "regions of a picture": {"model_type": "lxmert", "architectures": ["LxmertModel"], "hidden_size": 32, "l_layers": 1,
+                             "num_attention_heads": 2, "intermediate_size": 32, "x_layers": 1, "r_layers": 1,
+                             "visual_feat_dim": 24, "vocab_size": 1200},
+    "actions": {"model_type": "decision_transformer", "architectures": ["DecisionTransformerModel"],
+                "hidden_size": 32, "n_layer": 1, "n_head": 2, "state_dim": 5, "act_dim": 3, "max_ep_len": 100},
+    "a prompt of pictures": {"model_type": "seggpt", "architectures": ["SegGptModel"], "hidden_size": 32,
+                             "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": [64, 32],
+                             "patch_size": 8, "pretrain_image_size": 32, "decoder_hidden_size": 8,
+                             "intermediate_hidden_state_indices": [0, 1], "merge_index": 0},
+    "pictures beside a text": {"model_type": "blip", "architectures": ["BlipForConditionalGeneration"],
+                               "text_config": {"hidden_size": 32, "encoder_hidden_size": 32, "num_hidden_layers": 1,
+                                               "intermediate_size": 32, "num_attention_heads": 2, "vocab_size": 1200},
+                               "vision_config": {"hidden_size": 32, "num_hidden_layers": 1, "image_size": 32,
+                                                 "num_attention_heads": 2, "intermediate_size": 32, "patch_size": 8}},
+    "weights in a dtype of their own": {"model_type": "xlnet", "architectures": ["XLNetLMHeadModel"], "d_model": 32,
+                                        "n_layer": 1, "n_head": 2, "d_inner": 32, "vocab_size": 1200},
 }  # fmt: skip
 
 
@@ -103,8 +120,36 @@ def test_every_kind_of_model_gets_inputs_of_its_own_kind(kind: str, tmp_path: Pa
         "pictures in text": "pixel_values",
         "sound": "input_values",
         "segmentation": "pixel_values",
+        "regions of a picture": "visual_pos",
+        "actions": "actions",
+        "a prompt of pictures": "prompt_masks",
+        "pictures beside a text": "input_ids",
     }
     assert wanted.get(kind, "") in {"", *found["inputs"]}
+
+
+def test_a_class_without_forward_is_refused_by_name(tmp_path: Path) -> None:
+    config = Config({"model_type": "bark"}, "config.json")
+    asked = tracer.request_of(job_for(tmp_path, {"model_type": "bark"}), config)
+    error = trace_here({"jobs": [asked]}, None)["answers"][0]["error"]
+    assert "BarkModel has no forward" in error
+
+
+def test_a_config_without_a_class_says_whose_part_it_is(tmp_path: Path) -> None:
+    job = job_for(tmp_path, {"model_type": "sam_mask_decoder"})
+    with pytest.raises(UnsupportedError, match="it is a part of 'sam'"):
+        read_model(str(job.model)).table()
+
+
+def test_a_type_that_is_built_with_anothers_class(tmp_path: Path) -> None:
+    sizes = {**WIDTH, "intermediate_size": 64, "num_key_value_heads": 2, "head_dim": 16}
+    data = {"model_type": "iquestcoder", **sizes}
+    job = job_for(tmp_path, data)
+    built_there = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model("iquestcoder", **sizes)
+    )
+    numel = sum(p.numel() for p in built_there.parameters())
+    assert sum(p.numel for p in read_model(str(job.model)).table() if p.tied_to is None) == numel
 
 
 def test_a_traced_bill_is_that_of_a_loop_by_hand(

@@ -40,6 +40,8 @@ MAIN_INPUTS = (
     "image_pixel_values",
     "audio_input_features",
 )
+LARGE_IMAGE = 640  # pixels: what detection models are trained with (RT-DETR, RF-DETR)
+LARGEST_IMAGE = 1536  # Depth Pro's
 TEXT_BESIDE = 32  # tokens of text, where pictures take the whole length
 
 
@@ -50,7 +52,9 @@ class Attempt:
     with_labels: bool = True
     with_pictures: bool = True
     with_cache: bool = True  # as the class has it
+    with_text: bool | None = None  # ids of a text; None: where they are the class's main input
     most_tokens: int | None = None
+    least_image: int = 0  # pixels, where the class takes pictures of any size
 
 
 @dataclass
@@ -85,10 +89,12 @@ class AnyFeed:
         self.made = Batch(
             model=base,
             job=self.job,
-            seq=self._length(),
+            seq=sizes.only_length(base.config) or self._length(),
             placeholders=self.placeholders,
             with_labels=self.attempt.with_labels,
             with_pictures=self.attempt.with_pictures,
+            with_text=self.attempt.with_text,
+            least_image=self.attempt.least_image,
         )
         if not self.attempt.with_cache:
             base.config.use_cache = False
@@ -168,10 +174,20 @@ def _count_rows(features: Any) -> int:
 
 def _attempts(config: Config, job: Job) -> Iterator[Attempt]:
     """The job as it is; without labels; on text alone; and with what some classes need to run at all."""
+    built = built_config(config)
+    taken = inspect.signature(model_class(config, built).forward).parameters
     yield Attempt()
     yield Attempt(with_labels=False)
+    if "input_ids" in taken:
+        yield Attempt(with_text=True)
+        yield Attempt(with_text=True, with_labels=False)
+    if "pixel_values" in taken:
+        yield Attempt(least_image=LARGE_IMAGE)
+        yield Attempt(least_image=LARGEST_IMAGE)
     yield Attempt(with_pictures=False)
-    longest = sizes.longest(built_config(config))
+    yield Attempt(with_pictures=False, with_cache=False)
+    yield Attempt(with_pictures=False, with_labels=False)
+    longest = sizes.longest(built)
     shorter = longest if longest is not None and longest < (job.seq or 1) else None
     for most in dict.fromkeys((None, shorter)):
         yield Attempt(with_cache=False, most_tokens=most)
@@ -194,6 +210,7 @@ def run_any(job: Job, loop: Loop, config: Config, gpu: str, *, keeps_sizes: bool
             "loss chunked cannot be traced for a model that no formula describes: give --loss full or fused"
         )
     refuse_what_has_no_loop(job)
+    _refuse_what_has_no_forward(config)
     first: Exception | None = None
     placeholders = count_placeholders(config, job, gpu)
     dtype = None if loop.autocast else DTYPES[loop.weights]
@@ -220,6 +237,16 @@ def run_any(job: Job, loop: Loop, config: Config, gpu: str, *, keeps_sizes: bool
         return Ran(gpu=traced, feed=feed, kind=feed.made.kind)
     assert first is not None
     raise _not_run(config, first) from first
+
+
+def _refuse_what_has_no_forward(config: Config) -> None:
+    """Whole systems of models (Bark, Qwen2.5-Omni with its talker) only generate; their parts are trained."""
+    kind = model_class(config, built_config(config))
+    if kind.forward is torch.nn.Module.forward:
+        raise UnsupportedError(
+            f"{kind.__name__} has no forward: transformers generates with it and trains its parts. Give the config of "
+            "a part, or run your own script with vramcast trace"
+        )
 
 
 _SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}

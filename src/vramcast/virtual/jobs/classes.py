@@ -10,6 +10,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from vramcast.errors import UnsupportedError
@@ -58,19 +59,46 @@ def model_class(config: Config, built: Any) -> Any:
     from transformers.models.auto import modeling_auto
 
     tables = [getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES", {}) for name in TABLES]
-    for table in (*tables, modeling_auto.MODEL_MAPPING_NAMES):
-        names = table.get(config.model_type, ())
-        for name in (names,) if isinstance(names, str) else names:
-            found = _class_named(transformers, name)
-            if found is not None and isinstance(built, found.config_class):
-                return found
-    own = next(_classes_of(built), None)
+    tables.append(modeling_auto.MODEL_MAPPING_NAMES)
+    listed = [
+        found
+        for table in tables
+        for name in _names(table.get(config.model_type, ()))
+        if (found := _class_named(transformers, name)) is not None and _has_its_sizes(name, built)
+    ]
+    made_for_it = [found for found in listed if isinstance(built, found.config_class)]
+    # Last those of another type: transformers builds InternLM3 with Llama's classes.
+    own = next(chain(made_for_it, _classes_of(built), listed), None)
     if own is None:
         raise UnsupportedError(
             f"{config.where}: transformers {transformers.__version__} has a config of type {config.model_type!r} and "
-            "no model class for it: it is a part of another model. Give that model's config."
+            f"no model class for it{_whole_of(built)}"
         )
     return own
+
+
+def _has_its_sizes(name: str, built: Any) -> bool:
+    """A head for letters needs to know how many; speech encoders that were only pretrained do not say."""
+    return not name.endswith("ForCTC") or getattr(built, "vocab_size", 0) is not None
+
+
+def _names(names: Any) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _whole_of(built: Any) -> str:
+    """Whose part it is, by the configs of its package that hold it."""
+    module = importlib.import_module(type(built).__module__)
+    kinds: list[Any] = [kind for kind in vars(module).values() if inspect.isclass(kind)]
+    wholes = [
+        kind.model_type
+        for kind in kinds
+        if type(built) in (getattr(kind, "sub_configs", None) or {}).values()
+    ]
+    if not wholes:
+        return ": it has no class of its own. Give the config of the model that it is used with."
+    names = " or ".join(map(repr, dict.fromkeys(wholes)))
+    return f": it is a part of {names}. Give that model's config."
 
 
 def plain_numbers(value: Any) -> Any:

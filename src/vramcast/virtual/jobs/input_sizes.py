@@ -7,6 +7,7 @@ the config and in those inside it; where a model takes any size, a usual one is 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 VISION = ("vision_config", "image_config", "vision_encoder_config", "vit_config", "backbone_config")
@@ -151,7 +152,19 @@ def num_frames(config: Any) -> int:
 # ---- sound
 
 
+# Frames that a feature extractor joins to one.
+JOINED = {"granite_speech5": 4, "fun_asr_nano": 7}
+
+
 def mel_bins(config: Any) -> int:
+    joined = (count for kind, count in JOINED.items() if config.model_type.startswith(kind))
+    return next(joined, 1) * _bins(config)
+
+
+def _bins(config: Any) -> int:
+    convolutions = find(config, "subsampling_conv_channels", within=AUDIO)
+    if isinstance(convolutions, list | tuple) and convolutions:
+        return int(convolutions[0])  # Gemma 4: its projection takes a quarter of the bins, as many
     return number(
         config,
         "num_mel_bins",
@@ -173,6 +186,17 @@ def mel_frames(config: Any) -> int:
     if isinstance(positions, int) and positions > 0 and find(config, "num_mel_bins", within=AUDIO):
         return 2 * positions
     return number(config, "max_length", "spec_size", default=100 * USUAL_SECONDS, within=AUDIO)
+
+
+def codebooks(config: Any) -> int:
+    """Rows of tokens for one sound."""
+    return number(config, "num_codebooks", default=1, within=("decoder",))
+
+
+def only_length(config: Any) -> int | None:
+    """The one length that a class trains on: Reformer's axial positions."""
+    shape = getattr(config, "axial_pos_shape", None)
+    return prod(shape) if shape and getattr(config, "axial_pos_embds", False) else None
 
 
 def samples(config: Any) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from vramcast.errors import UnsupportedError
 from vramcast.job import Job
+from vramcast.virtual.jobs import further_inputs
 from vramcast.virtual.jobs import input_sizes as sizes
 
 KNOWN_TOKENS = 1000  # ids are drawn below it: control tokens are above, or few
@@ -66,6 +67,8 @@ class Batch:
     placeholders: Mapping[int, int] = field(default_factory=dict)
     with_labels: bool = True
     with_pictures: bool = True
+    with_text: bool | None = None
+    least_image: int = 0
 
     @cached_property
     def config(self) -> Any:
@@ -131,18 +134,33 @@ class Batch:
     def _is_wanted(self, name: str) -> bool:
         if name not in MAKERS:
             return False
+        if name == "input_ids" and self.with_text is not None:
+            return self.with_text
         if self.must_have(name) or name in self.main:
+            return True
+        if further_inputs.is_needed(name, self.parameters, self.config):
             return True
         return name in WITH or (name in OPTIONAL and OPTIONAL[name](self))
 
     # ---- pieces
 
+    def further(self, name: str) -> Tensor | None:
+        wanted = further_inputs.Wanted(self.config, self.size, self.seq, self.image())
+        return further_inputs.MAKERS[name](wanted)
+
     def ids(self, length: int, vocabulary: int | None = None) -> Tensor:
         high = max(2, min(vocabulary or sizes.vocabulary(self.config), KNOWN_TOKENS))
         return torch.randint(min(3, high - 1), high, (self.size, length))
 
+    def codes(self, length: int) -> Tensor:
+        """Tokens of sound, a row for each codebook."""
+        ids = self.ids(length)
+        return ids.repeat(sizes.codebooks(self.config), 1)
+
     def text(self) -> Tensor:
         """Token ids with placeholders of pictures and sounds in front."""
+        if self.config.model_type in CODE_DECODERS:
+            return self.codes(self.seq)
         ids = self.ids(self.seq)
         at = 1
         for token, count in self.placeholders.items():
@@ -153,7 +171,10 @@ class Batch:
         return ids
 
     def image(self) -> tuple[int, int]:
-        return sizes.image_size(self.config)
+        height, width = sizes.image_size(self.config)
+        if self.has("prompt_pixel_values"):  # SegGPT puts the prompt above the picture
+            height //= 2
+        return max(height, self.least_image), max(width, self.least_image)
 
     @property
     def target_seq(self) -> int:
@@ -181,6 +202,12 @@ def _pixel_values(batch: Batch) -> Tensor:
         rows, columns = _patch_rows(batch)
         return torch.randn(count, rows * columns, sizes.patch_width(config))
     shape: tuple[int, ...] = (sizes.channels(config), height, width)
+    if config.model_type == "xclip_vision_model":  # whole films, picture by picture
+        count *= sizes.num_frames(config)
+    if batch.kind in PAIRS:
+        return torch.randn(batch.size, 2, *shape)
+    if batch.has("perceiver_embeddings"):  # IDEFICS: pictures of a text in a row
+        return torch.randn(batch.size, batch.pictures, *shape)
     if _takes_films(batch):
         return torch.randn(batch.size, sizes.num_frames(config), *shape)
     if batch.has("pixel_attention_mask") and batch.has("input_ids"):
@@ -189,6 +216,15 @@ def _pixel_values(batch: Batch) -> Tensor:
         tiles = sizes.number(config, "max_num_tiles", default=4, within=sizes.VISION)
         return torch.randn(batch.size, batch.pictures, tiles, *shape)
     return torch.randn(count, *_tiles(batch), *shape)
+
+
+# Two pictures are compared.
+PAIRS = (
+    "EfficientLoFTRModel",
+    "EfficientLoFTRForKeypointMatching",
+    "LightGlueForKeypointMatching",
+    "SuperGlueForKeypointMatching",
+)
 
 
 def _takes_flat_patches(batch: Batch) -> bool:
@@ -235,6 +271,10 @@ def _has_grid(batch: Batch) -> bool:
 
 def _takes_films(batch: Batch) -> bool:
     named = f"{batch.kind} {batch.config.model_type}".lower()
+    if batch.config.model_type.endswith(
+        "vision_model"
+    ):  # it gets the pictures of a film one by one
+        return False
     words = ("video", "timesformer", "vivit", "xclip", "vjepa")
     return (any(word in named for word in words) and not batch.has("input_ids")) or (
         "xclip" in named and "text" not in named
@@ -247,9 +287,14 @@ def _grids(batch: Batch) -> Tensor:
 
 
 def _flat_patches(batch: Batch) -> Tensor:
-    """A vision tower that takes patches in a row."""
+    """A vision tower that takes patches in a row, or its pictures under this name."""
     if not _has_grid(batch):
-        width = sizes.number(batch.config, "hidden_size", "d_model", default=64)
+        if "pixel_values" in batch.main:
+            return _pixel_values(batch)
+        names: tuple[str, ...] = ("input_dim", "hidden_size", "d_model")
+        if batch.must_have("mask"):  # Phi-4's tower of sound
+            names = ("input_size", *names)
+        width = sizes.number(batch.config, *names, default=64)
         return torch.randn(batch.size, batch.seq, width)
     frames, rows, columns = sizes.grid(batch.config, batch.job.image_tokens or sizes.USUAL_TOKENS)
     return torch.randn(
@@ -302,6 +347,9 @@ FRAMES_FIRST = (
     "cohere_asr",
     "fun_asr",
     "pop2piano",
+    "univnet",
+    "xcodec2",
+    "neucodec",
 )
 
 
@@ -321,7 +369,19 @@ def _input_values(batch: Batch) -> Tensor:
     return torch.randn(batch.size, sizes.samples(config))
 
 
-CODECS = ("dac", "encodec", "mimi", "xcodec", "xcodec2", "neucodec")
+CODECS = (
+    "dac",
+    "encodec",
+    "mimi",
+    "xcodec",
+    "xcodec2",
+    "neucodec",
+    "pe_audio",
+    "pe_audio_encoder",
+    "vibevoice_acoustic_tokenizer",
+    "vibevoice_acoustic_tokenizer_encoder",
+)
+CODE_DECODERS = ("musicgen_decoder", "musicgen_melody_decoder")
 
 
 def _bool_masked(batch: Batch) -> Tensor | None:
@@ -343,19 +403,25 @@ def _series(batch: Batch) -> Tensor:
 
 
 def _boxes(batch: Batch) -> Tensor:
-    return torch.zeros(batch.size, batch.seq, 4, dtype=torch.long)
+    """Places on a page; BROS takes them as parts of its width and height."""
+    boxes = torch.zeros(batch.size, batch.seq, 4, dtype=torch.long)
+    return boxes.float() if batch.config.model_type == "bros" else boxes
 
 
 def _flattened_patches(batch: Batch) -> Tensor:
     config = batch.config
-    width = 2 + sizes.channels(config) * sizes.patch_size(config) ** 2
+    flat = sizes.channels(config) * sizes.patch_size(config) ** 2
+    width = 2 + sizes.number(config, "patch_embed_hidden_size", default=flat, within=sizes.VISION)
     return torch.rand(batch.size, batch.seq, width)
 
 
 def _decoder_ids(batch: Batch) -> Tensor | None:
     """Models with labels shift them themselves."""
     has_loss = batch.with_labels and batch.has("labels") and batch.kind.endswith(TOKEN_LABELS)
-    return None if has_loss else batch.ids(batch.target_seq)
+    if has_loss:
+        return None
+    is_music = batch.config.model_type in ("musicgen", "musicgen_melody")
+    return batch.codes(batch.target_seq) if is_music else batch.ids(batch.target_seq)
 
 
 def _features(batch: Batch) -> Tensor:
@@ -367,6 +433,22 @@ def _like_features(batch: Batch) -> Tensor:
     return torch.ones(batch.size, sizes.mel_frames(batch.config), dtype=torch.long)
 
 
+def _no_padding(batch: Batch) -> Tensor:
+    """Gemma 3n's mask says where there is none."""
+    return torch.zeros(batch.size, sizes.mel_frames(batch.config), dtype=torch.bool)
+
+
+def _image_attention(batch: Batch) -> Tensor | None:
+    if not batch.has("perceiver_embeddings"):
+        return None
+    return torch.ones(batch.size, batch.seq, batch.pictures, dtype=torch.long)
+
+
+def _inputs(batch: Batch) -> Tensor | None:
+    """Perceiver's ids; a model of speech and text has its sound under a name of its own."""
+    return None if batch.has("input_values") else batch.ids(batch.seq)
+
+
 MAKERS: dict[str, Maker] = {
     "input_ids": lambda batch: batch.text(),
     "attention_mask": _ones_like_text,
@@ -374,6 +456,8 @@ MAKERS: dict[str, Maker] = {
     "inputs_embeds": _features,
     "pixel_values": _pixel_values,
     "image_pixel_values": _pixel_values,
+    "image": _pixel_values,
+    "image_attention_mask": _image_attention,
     "pixel_values_videos": lambda batch: torch.randn(
         batch.size,
         sizes.num_frames(batch.config),
@@ -398,21 +482,31 @@ MAKERS: dict[str, Maker] = {
     "audio_input_features": _input_features,
     "input_features_mask": _like_features,
     "feature_attention_mask": _like_features,
-    "audio_mel_mask": _like_features,
+    "audio_mel_mask": _no_padding,
     "input_values": _input_values,
     "is_longer": lambda batch: torch.zeros(batch.size, 1, dtype=torch.bool),
     "bbox": _boxes,
     "bool_masked_pos": _bool_masked,
     "past_values": _series,
     "flattened_patches": _flattened_patches,
-    "inputs": lambda batch: batch.ids(batch.seq),
-    "mm_token_type_ids": lambda batch: _token_types(batch),
+    "inputs": _inputs,
+    "mm_token_type_ids": lambda batch: _kinds_of_tokens(batch),
     "token_type_ids": lambda batch: _token_types(batch),
     "spectrogram": lambda batch: torch.randn(
         batch.size, 100, sizes.number(batch.config, "model_in_dim", default=80)
     ),
     "return_loss": lambda batch: True if batch.with_labels else None,
+    "mask": lambda batch: torch.ones(batch.size, batch.seq, dtype=torch.bool),
+    "merge_sizes": lambda batch: torch.full(
+        (batch.size * batch.pictures,), sizes.merge_size(batch.config)
+    ),
 }
+MAKERS |= {name: partial(Batch.further, name=name) for name in further_inputs.MAKERS}
+
+
+def _kinds_of_tokens(batch: Batch) -> Tensor | None:
+    """Text and pictures apart; some classes ask for it in training, whatever there is."""
+    return torch.zeros_like(batch.text()) if not batch.placeholders else _token_types(batch)
 
 
 def _token_types(batch: Batch) -> Tensor | None:
@@ -441,6 +535,11 @@ def _plays_sounds(batch: Batch) -> bool:
     return batch.with_pictures and not batch.has("pixel_values")
 
 
+def _takes_waves(batch: Batch) -> bool:
+    """A wave or its spectrogram, not both."""
+    return batch.has("input_values") and batch.has("inputs")
+
+
 OPTIONAL: dict[str, Callable[[Batch], bool]] = {
     "pixel_values": _shows_pictures,
     "image_pixel_values": _shows_pictures,
@@ -454,8 +553,10 @@ OPTIONAL: dict[str, Callable[[Batch], bool]] = {
     "aspect_ratio_ids": _shows_pictures,
     "aspect_ratio_mask": _shows_pictures,
     "cross_attention_mask": lambda batch: bool(batch.pictures) and batch.has("aspect_ratio_ids"),
-    "input_features": _plays_sounds,
+    "input_features": lambda batch: _plays_sounds(batch) and not _takes_waves(batch),
     "input_values": _plays_sounds,
+    "image_attention_mask": _shows_pictures,
+    "flattened_patches": lambda batch: True,
     "input_features_mask": _plays_sounds,
     "feature_attention_mask": _plays_sounds,
     "bbox": lambda batch: True,

@@ -44,13 +44,24 @@ def bare_model(config: Config, job: Job, dtype: torch.dtype) -> Any:
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        return _with_fp32_parts(kind(own), dtype)
+        return _with_fp32_parts(_in_dtype(kind(own), dtype), dtype)
     except Exception as error:
         if config.model_type in MODULE_OF:
             raise
         raise cannot_build(config, error) from error
     finally:
         torch.set_default_dtype(before)
+
+
+def _in_dtype(model: Any, dtype: torch.dtype) -> Any:
+    """As from_pretrained loads it: parameters that a class makes in a dtype of its own (XLNet, DeBERTa) are cast, too,
+    unless it wants them kept in fp32 whatever the rest is (`_keep_in_fp32_modules_strict`)."""
+    kept = tuple(model._keep_in_fp32_modules_strict or ())
+    for name, parameter in model.named_parameters():
+        is_other = parameter.is_floating_point() and parameter.dtype != dtype
+        if is_other and not any(part in name for part in kept):
+            parameter.data = parameter.data.to(dtype)
+    return model
 
 
 def _with_fp32_parts(model: Any, dtype: torch.dtype) -> Any:
