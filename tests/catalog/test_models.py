@@ -260,3 +260,9 @@ def test_any_text_is_a_model_or_a_clear_error(text: str) -> None:
     except UnsupportedError as error:
         said = str(error)
     assert said in NAMES or "vramcast models" in said
+
+
+def test_a_name_as_written_is_the_one_that_its_words_say() -> None:
+    for model in all_models():
+        assert lookup_model(model.name) is model
+        assert lookup_model(model.name.upper()) is model  # taken apart: no name is in capitals

@@ -114,6 +114,9 @@ def find_base(name: str) -> CatalogModel | None:
 
 
 def lookup_model(name: str) -> CatalogModel | None:
+    as_written = _by_name().get(name)
+    if as_written is not None:
+        return as_written
     asked = read_name(name)
     known = _by_words()
     return known.get(asked.words) or known.get(asked.plain_words) or _without_size(asked)
@@ -145,6 +148,12 @@ def search_models(text: str) -> tuple[CatalogModel, ...]:
         return any(wanted in name.lower() for name in names)
 
     return tuple(filter(matches, all_models()))
+
+
+@cache
+def _by_name() -> dict[str, CatalogModel]:
+    """Names as the catalog writes them, which need not be taken apart: most questions."""
+    return {model.name: model for model in all_models()}
 
 
 @cache
