@@ -27,6 +27,7 @@ from vramcast.engine.estimate import (
 
 if TYPE_CHECKING:
     from vramcast.engine.explain import LayerTensors, SavedTensor, list_saved_tensors
+    from vramcast.engine.generation import resolve_generation
     from vramcast.engine.lines.optimizers import is_paged, state_bytes
     from vramcast.engine.lines.states import States, unique
     from vramcast.engine.parallel.divisions import RECOMPUTE, Division, search_divisions
@@ -47,15 +48,18 @@ if TYPE_CHECKING:
     from vramcast.engine.recording.sequence_limits import DEFAULT_SEQ
     from vramcast.engine.replay.drafts import Drafts
     from vramcast.engine.replay.varying_lengths import has_many_lengths
+    from vramcast.engine.rl_phases import update_job
     from vramcast.engine.serving.sweep import ServingSweep, sweep_serving
     from vramcast.engine.stream.checkpointing import recompute_rule
     from vramcast.engine.stream.gate_loops import TWO_PASSES
     from vramcast.engine.stream.timeline import Stamped, alive_at, phase_peaks
     from vramcast.engine.timeline import record_timeline
     from vramcast.engine.traced import TracedStep, bill_traced_step
+    from vramcast.engine.traced_generation import TracedGeneration, bill_traced_generation
 
 _HOME = {
     "explain": ("LayerTensors", "SavedTensor", "list_saved_tensors"),
+    "generation": ("resolve_generation",),
     "lines.optimizers": ("is_paged", "state_bytes"),
     "lines.states": ("States", "unique"),
     "parallel.divisions": ("RECOMPUTE", "Division", "search_divisions"),
@@ -71,12 +75,14 @@ _HOME = {
     "recording.sequence_limits": ("DEFAULT_SEQ",),
     "replay.drafts": ("Drafts",),
     "replay.varying_lengths": ("has_many_lengths",),
+    "rl_phases": ("update_job",),
     "serving.sweep": ("ServingSweep", "sweep_serving"),
     "stream.checkpointing": ("recompute_rule",),
     "stream.gate_loops": ("TWO_PASSES",),
     "stream.timeline": ("Stamped", "alive_at", "phase_peaks"),
     "timeline": ("record_timeline",),
     "traced": ("TracedStep", "bill_traced_step"),
+    "traced_generation": ("TracedGeneration", "bill_traced_generation"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -104,9 +110,11 @@ __all__ = [
     "Sweep",
     "TooLarge",
     "Topology",
+    "TracedGeneration",
     "TracedStep",
     "accumulates_unsharded",
     "alive_at",
+    "bill_traced_generation",
     "bill_traced_step",
     "context_bytes",
     "describes_adapters",
@@ -126,6 +134,7 @@ __all__ = [
     "record_model",
     "record_timeline",
     "reserved_bytes",
+    "resolve_generation",
     "search_divisions",
     "sizes_of",
     "state_bytes",
@@ -134,6 +143,7 @@ __all__ = [
     "topology_of",
     "unique",
     "units_of",
+    "update_job",
 ]
 
 

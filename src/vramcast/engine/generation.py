@@ -37,7 +37,7 @@ from vramcast.engine.seq2seq_generation import Decoding, decoding_lines, is_enco
 from vramcast.engine.serving.quantisation import rule_of_format
 from vramcast.engine.stream.events import Event
 from vramcast.engine.stream.timeline import Stamped, step_events
-from vramcast.errors import InputError, UnsupportedError
+from vramcast.errors import InputError, UndescribedModelError, UnsupportedError
 from vramcast.forecast import Forecast
 from vramcast.job import TRAINED_OVER, Job, Precision
 from vramcast.ledger import DECODE, FORWARD, HOST, LOAD, PREFILL, Category, Entry
@@ -162,7 +162,7 @@ def script_of_generation(job: Job) -> tuple[Program, Script, States]:
     source = read_model(job.model)
     if source.config is None:
         raise UnsupportedError(f"{source.name}: only its parameters are known")
-    run = _resolve(job, source.config)
+    run = resolve_generation(job, source.config)
     whole = run.record(1)
     states = States(params=unique(whole.params()), setup=run.setup)
     prefill = backbone(run.record(run.prompt))
@@ -178,7 +178,7 @@ def estimate_generation(job: Job) -> Forecast:
         raise UnsupportedError(
             f"{source.name}: only its parameters are known; give a config.json to generate"
         )
-    run = _resolve(job, source.config)
+    run = resolve_generation(job, source.config)
     whole = run.record(1)
     if is_encoder_decoder(whole):
         return _estimate_seq2seq(run, source, whole)
@@ -201,7 +201,7 @@ def estimate_generation(job: Job) -> Forecast:
         *(entry for one in lines for entry in one.entries()),
         *workspace_entries(run.setup.versions, run.gpu, DEVICE, handles=1),
         *context_entries(run.setup.versions, run.gpu, DEVICE),
-        *_host_entries(run, states),
+        *host_entries(run, states),
         *(replace(entry, phases=PHASES_OF_GENERATION) for entry in allocator_slack(replayed)),
     ]
     bill = Bill(
@@ -210,7 +210,9 @@ def estimate_generation(job: Job) -> Forecast:
         model=summarize_model(source.name, states, run.config.model_type, count_layers(whole)),
         entries=entries,
         phases=PHASES_OF_GENERATION,
-        remarks=Remarks(assumptions=_assumptions(run), warnings=(*source.notes, *source.warnings)),
+        remarks=Remarks(
+            assumptions=assumptions_of(run), warnings=(*source.notes, *source.warnings)
+        ),
     )
     return bill.forecast()
 
@@ -251,7 +253,7 @@ def _estimate_seq2seq(run: Generation, source: ModelSource, whole: Program) -> F
         *(entry for one in lines for entry in one.entries()),
         *workspace_entries(run.setup.versions, run.gpu, DEVICE, handles=1),
         *context_entries(run.setup.versions, run.gpu, DEVICE),
-        *_host_entries(run, states),
+        *host_entries(run, states),
         *(replace(entry, phases=PHASES_OF_GENERATION) for entry in slack),
     ]
     bill = Bill(
@@ -260,12 +262,14 @@ def _estimate_seq2seq(run: Generation, source: ModelSource, whole: Program) -> F
         model=summarize_model(source.name, states, run.config.model_type, count_layers(whole)),
         entries=entries,
         phases=PHASES_OF_GENERATION,
-        remarks=Remarks(assumptions=_assumptions(run), warnings=(*source.notes, *source.warnings)),
+        remarks=Remarks(
+            assumptions=assumptions_of(run), warnings=(*source.notes, *source.warnings)
+        ),
     )
     return bill.forecast()
 
 
-def _host_entries(run: Generation, states: States) -> Iterator[Entry]:
+def host_entries(run: Generation, states: States) -> Iterator[Entry]:
     """Interpreter, libraries, and weights on their way to the card; no data loader."""
     sizes = Sizes.named(run.rows, run.prompt, run.prompt, 1, None)
     for entry in host_side(run.setup, run.config, states, sizes):
@@ -286,7 +290,7 @@ def _check(job: Job) -> None:
         raise InputError("task generate has no seq: say prompt and new-tokens")
 
 
-def _resolve(job: Job, config: Config) -> Generation:
+def resolve_generation(job: Job, config: Config) -> Generation:
     """The weights are in the dtype of the checkpoint, as `from_pretrained(dtype="auto")` loads them."""
     prompt, new = job.prompt or PROMPT, job.new_tokens or NEW_TOKENS
     precision = job.precision or STORED.get(stored_dtype(config), Precision.BF16_TRUE)
@@ -344,7 +348,7 @@ def _cached_layers(run: Generation, program: Program) -> list[CachedLayer]:
         if values:
             found.append(CachedLayer(values=tuple(values), window=window if slide else None))
     if not found and program.cached():
-        raise UnsupportedError(
+        raise UndescribedModelError(
             f"{run.config.model_type} keeps its cache outside its layers: not modelled"
         )
     return found
@@ -543,7 +547,7 @@ def _event(sign: int, key: object, nbytes: int) -> Stamped:
     return Stamped(FORWARD, 0, Event(sign, key, nbytes, "kv cache", "keys and values"), key)
 
 
-def _assumptions(run: Generation) -> tuple[str, ...]:
+def assumptions_of(run: Generation) -> tuple[str, ...]:
     job, versions = run.job, run.setup.versions
     said = {"prompt": job.prompt, "new-tokens": job.new_tokens}
     used = {"prompt": run.prompt, "new-tokens": run.new}

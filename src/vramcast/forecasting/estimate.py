@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from vramcast import engine
-from vramcast.errors import UndescribedModelError
+from vramcast.errors import UndescribedModelError, UnsupportedError
 from vramcast.forecast import Forecast
 from vramcast.job import Job
+from vramcast.models.read.model import read_model
 from vramcast.models.read.source import ModelSource
 from vramcast.setup import complete, model_of
 from vramcast.setup.tasks import ONE_PASS, has_rl_phases
@@ -13,6 +14,10 @@ from vramcast.setup.tasks import ONE_PASS, has_rl_phases
 
 def estimate(job: Job, *, with_scaling: bool = True) -> Forecast:
     """The memory of a job."""
+    if job.task == "generate" and job.engine is None and job.model is not None:
+        return _estimate_generation(job)
+    if job.task in ONE_PASS and job.engine is None and job.model is not None:
+        return _estimate_pass(job)
     source, why = find_undescribed(job), None
     if source is None:
         try:
@@ -22,6 +27,33 @@ def estimate(job: Job, *, with_scaling: bool = True) -> Forecast:
     from vramcast.forecasting.by_trace import estimate_by_trace
 
     return estimate_by_trace(job, source, why)
+
+
+def _estimate_generation(job: Job) -> Forecast:
+    """By the formulas, else by the real generate() on the virtual GPU."""
+    try:
+        return engine.estimate(job)
+    except UndescribedModelError as error:
+        assert job.model is not None
+        source = read_model(job.model)
+        if source.config is None:
+            raise
+        from vramcast.forecasting.by_generation import estimate_generation_by_trace
+
+        try:
+            return estimate_generation_by_trace(job, source)
+        except UnsupportedError as reason:
+            raise reason from error
+
+
+def _estimate_pass(job: Job) -> Forecast:
+    try:
+        return engine.estimate(job)
+    except UndescribedModelError as error:
+        raise UnsupportedError(
+            f"no formula describes {job.model}, and one pass of it is not run by itself: say --task generate "
+            "--new-tokens 1, whose prefill is such a pass, or trace your own script"
+        ) from error
 
 
 def find_undescribed(job: Job) -> ModelSource | None:

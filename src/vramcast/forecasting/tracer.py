@@ -72,7 +72,7 @@ def trace_jobs(saids: Sequence[Job], source: ModelSource) -> list[TracedJob | Un
             f"the whole bill: pip install 'vramcast[trace]' ({', '.join(missing)} is missing)"
         )
     assert source.config is not None
-    config, versions = source.config, _versions()
+    config, versions = source.config, versions_here()
     asked = [_payload(said, config) for said in saids]
     keys = [cache.key_of({**payload, "versions": versions}) for payload, _ in asked]
     known = {key: found for key in keys if (found := cache.load(key)) is not None}
@@ -151,7 +151,7 @@ def _payload(said: Job, config: Config) -> tuple[dict[str, Any], tuple[str, ...]
         "zeroes_first": setup.loop.zero_grad != "after-forward",
         "zeroes_in_place": setup.loop.zero_grad == "in-place",
     }
-    card = _card_like(job.gpu)
+    card = card_like(job.gpu)
     values = {name: value for name, value in job_values(job).items() if value is not None}
     payload = {
         "job": {**values, "gpu": card, "model": config.model_type},
@@ -163,7 +163,7 @@ def _payload(said: Job, config: Config) -> tuple[dict[str, Any], tuple[str, ...]
     return payload, warnings
 
 
-def _card_like(name: str | None) -> str:
+def card_like(name: str | None) -> str:
     """The largest card of the same generation: its kernels are the same, and one trace answers for all of them."""
     capability = None if name is None else find_gpu(name).compute_capability
     alike = [gpu for gpu in all_gpus() if capability and gpu.compute_capability == capability]
@@ -212,7 +212,8 @@ def _other_versions(said: Job) -> list[str]:
     return found
 
 
-def _versions() -> dict[str, str]:
+def versions_here() -> dict[str, str]:
+    """Of the libraries that decide a trace."""
     found = {}
     for name in DECIDING:
         try:

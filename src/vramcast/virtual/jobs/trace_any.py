@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import warnings
 from typing import Any
 
 from vramcast.errors import VramcastError
 from vramcast.job import job_from
+from vramcast.virtual.jobs.quiet import quiet
 
 
 def trace_here(payload: dict[str, Any], session: object) -> dict[str, Any]:
     """`payload`: jobs, each with the model's config, the loop, the card. One that cannot be run has its error instead.
     Nothing is fetched and nothing is written."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    os.environ["TRANSFORMERS_OFFLINE"] = "1"
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # what libraries say about their own future
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return {"answers": [_answer(each) for each in payload["jobs"]]}
-    finally:
-        logging.disable(level)
+    with quiet():
+        return {"answers": [_answer(each) for each in payload["jobs"]]}
 
 
 def _answer(payload: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,24 @@
+"""A process that runs transformers for us fetches nothing and prints nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ["TRANSFORMERS_OFFLINE"] = "1"
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # what libraries say about their own future
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
