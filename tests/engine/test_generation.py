@@ -74,8 +74,8 @@ def test_nothing_but_weights_is_trained_or_kept() -> None:
         ("estimate qwen3-8b --task generate --seq 512", "say prompt and new-tokens"),
         ("estimate bert-base-uncased --task generate", "no key/value cache"),
         ("estimate --params 7B --task generate", "needs a model"),
-        ("plan qwen3-8b --task generate --gpu rtx4090", "does not apply"),
-        ("sweep qwen3-8b --task generate --batch 1,2 --gpu rtx4090", "does not apply"),
+        ("divide qwen3-8b --task generate --gpus 8 --gpu h100", "runs on one GPU"),
+        ("plan qwen3-8b --task generate --gpu rtx4090 --try fused-loss", "leave out"),
     ],
 )
 def test_what_generating_cannot_mean_is_said_in_one_line(

@@ -19,6 +19,7 @@ from vramcast.errors import InputError, unknown
 from vramcast.job import Job, fields
 from vramcast.plan.ranking import Limits
 from vramcast.setup import resolve
+from vramcast.setup.tasks import ONE_PASS
 
 if TYPE_CHECKING:  # loaded where they are used: mistakes in the flags are reported without them
     from vramcast.configs import Patch
@@ -89,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--html, --svg and --png show a search: leave out --try and --engine")
     if job.engine is not None:
         return _plan_serving(args, job)
+    if job.task in ("generate", *ONE_PASS):
+        return _plan_inference(args, job)
     job, limits = _with_global_batch(job, args.global_batch), _limits(args)
     if args.advice:
         return _price(args, job)
@@ -138,6 +141,34 @@ def _plan_serving(args: argparse.Namespace, job: Job) -> int:
         first_job = job if forecast.served.starts else next((one.job for one in changes), None)
         _write(args.write, first_job)
     return 0 if forecast.served.starts or changes else 1
+
+
+def _plan_inference(args: argparse.Namespace, job: Job) -> int:
+    """Changes of a job of generate() or of one pass; 0 where it fits, or one of them makes it."""
+    from vramcast.forecasting import estimate
+    from vramcast.plan.inference import inference_changes
+    from vramcast.report.as_json import forecast_json
+    from vramcast.report.serving import inference_json, render_inference_hints
+    from vramcast.report.verdict import headline
+
+    if asks_for_pictures(args) or args.advice or args.verify:
+        raise InputError(
+            f"a plan of task {job.task} tries single changes: leave out --html, --svg, --png, --try and --verify"
+        )
+    forecast = with_reading(estimate(job), args)
+    fits = forecast.verdict().fits is not False
+    changes = inference_changes(forecast)
+    if args.json:
+        print_json({**forecast_json(forecast), "changes": inference_json(changes)})
+    else:
+        shown = tuple(replace(one, fits=False) for one in changes) if fits else changes
+        text = render_inference_hints(shown, args.lang) if changes else ""
+        first = headline(forecast.verdict(), args.lang)
+        print_report("\n\n".join(part for part in (first, text) if part))
+    fitting = [one.job for one in changes if one.fits]
+    if args.write and args.write != IN_PLACE:
+        _write(args.write, job if fits else next(iter(fitting), None))
+    return 0 if fits or fitting else 1
 
 
 def _write_pictures(args: argparse.Namespace, plans: Plans) -> None:

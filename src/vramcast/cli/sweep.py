@@ -47,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
             f"{len(batches)} × {len(seqs)} points are too many; at most {MAX_POINTS:,}"
         )
     args.batch, args.seq = str(batches[0]), str(seqs[0])
+    if args.task == "generate":
+        args.seq = None  # lengths are those of the prompt
     line = fit(parse_points(args.observed)) if args.observed else None
     result = sweep(job_of(args, args.model), batches, seqs)
     if args.html is not None:

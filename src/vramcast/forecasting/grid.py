@@ -14,21 +14,28 @@ from vramcast import engine
 from vramcast.catalog.gpus import Gpu, find_gpu
 from vramcast.engine import Sweep
 from vramcast.errors import InputError, TraceError, UnsupportedError
-from vramcast.forecasting.estimate import find_undescribed
+from vramcast.forecast import Forecast
+from vramcast.forecasting.estimate import estimate, find_undescribed
 from vramcast.forecasting.tracer import TracedJob, trace_jobs
 from vramcast.job import Job
+from vramcast.ledger import HOST, Category
 from vramcast.models.read.source import ModelSource
+from vramcast.setup.tasks import ONE_PASS, has_rl_phases
 from vramcast.traces.record import CardStream
 from vramcast.traces.replay import Replayed, replay
 from vramcast.traces.scaling import Point, Scaled
 
 MOST_TRACED = 48  # points of a grid
+MOST_ESTIMATED = 400  # points that are estimated one by one
+CARD = "cuda:0"
 # What a point takes on a card of this many bytes; None: an endless one.
 Ask = Callable[[Point, int | None], Replayed]
 
 
 def sweep(job: Job, batches: Sequence[int], seqs: Sequence[int]) -> Sweep:
-    """Peaks for every batch (rows) and length (columns)."""
+    """Peaks for every batch (rows) and length (columns); of generate() the lengths are those of the prompt."""
+    if job.task in ("generate", *ONE_PASS) or has_rl_phases(job):
+        return _sweep_one_by_one(job, batches, seqs)
     source = find_undescribed(job)
     if source is None:
         return engine.sweep(job, batches, seqs)
@@ -48,6 +55,64 @@ def sweep(job: Job, batches: Sequence[int], seqs: Sequence[int]) -> Sweep:
         largest=tuple(_largest(ask, batches, seq, gpu) for seq in seqs),
         warnings=warnings,
     )
+
+
+def _sweep_one_by_one(job: Job, batches: Sequence[int], seqs: Sequence[int]) -> Sweep:
+    """Every point is an estimate of its own."""
+    import numpy  # as the formulas' sweep does
+
+    if len(batches) * len(seqs) > MOST_ESTIMATED:
+        raise InputError(
+            f"{len(batches)} × {len(seqs)} points are too many where each is estimated by itself; at most "
+            f"{MOST_ESTIMATED}"
+        )
+    length = "prompt" if job.task == "generate" else "seq"
+    first = replace(job, batch=batches[0], **{length: seqs[0]})  # type: ignore[arg-type]
+    found = [
+        [
+            estimate(replace(first, batch=batch, **{length: seq}), with_scaling=False)  # type: ignore[arg-type]
+            for seq in seqs
+        ]
+        for batch in batches
+    ]
+    gpu = found[0][0].gpu
+    return Sweep(
+        job=first,
+        gpu=gpu,
+        batches=tuple(batches),
+        seqs=tuple(seqs),
+        allocated_bytes=numpy.array(
+            [[_peak_of(each) for each in row] for row in found],
+            numpy.int64,
+        ),
+        context_bytes=sum(
+            entry.nbytes
+            for entry in found[0][0].ledger.entries
+            if entry.category == Category.CONTEXT and entry.place == CARD
+        ),
+        largest=tuple(
+            None if gpu is None else _largest_that_fits(batches, [row[at] for row in found])
+            for at in range(len(seqs))
+        ),
+        warnings=found[0][0].warnings,
+    )
+
+
+def _peak_of(forecast: Forecast) -> int:
+    """Of the fullest card."""
+    ledger = forecast.ledger
+    places = {entry.place for entry in ledger.entries if entry.place != HOST}
+    return max(ledger.peak(place).allocated_bytes for place in places)
+
+
+def _largest_that_fits(batches: Sequence[int], column: Sequence[Forecast]) -> int:
+    """0 where none does."""
+    fitting = (
+        batch
+        for batch, forecast in zip(batches, column, strict=True)
+        if forecast.verdict().fits is not False
+    )
+    return max(fitting, default=0)
 
 
 def _scaled(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from vramcast.engine import estimate
 from vramcast.errors import VramcastError
 from vramcast.forecast import Forecast
+from vramcast.forecasting import estimate
 from vramcast.job import Job
 
 CHUNK = 1024
@@ -63,6 +63,8 @@ def _candidates(job: Job) -> Iterator[tuple[str, dict[str, object], str]]:
         if job.kv_cache == "dynamic":
             yield "--kv-cache quantized", {"kv_cache": "quantized"}, "cache"
             yield "--kv-cache offloaded", {"kv_cache": "offloaded"}, "moved"
+    elif job.use_cache is not False:
+        yield "--no-use-cache", {"use_cache": False}, "unused_cache"
     if job.batch > 1:
         half = job.batch // 2
         yield f"--batch {half}", {"batch": half}, "rows"

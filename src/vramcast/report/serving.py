@@ -82,6 +82,19 @@ def render_inference_hints(hints: tuple[InferenceHint, ...], lang: str) -> str:
     return "\n".join([f"{say(SERVING, 'helps', lang)}:", *align(rows, "rlll")])
 
 
+def inference_json(hints: tuple[InferenceHint, ...]) -> list[dict[str, Any]]:
+    return [
+        {
+            "flag": hint.flag,
+            "cost": hint.cost,
+            "peak_bytes": hint.peak_bytes,
+            "frees_bytes": hint.frees_bytes,
+            "fits": hint.fits,
+        }
+        for hint in hints
+    ]
+
+
 def changes_json(changes: tuple[Change, ...]) -> list[dict[str, Any]]:
     return [
         {"flag": one.flag, "cost": one.cost, "served": served_json(one.served)} for one in changes

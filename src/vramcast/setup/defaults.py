@@ -54,8 +54,7 @@ def complete(job: Job) -> Job:
         )
     if job.task in ("generate", "score", "encode"):
         raise UnsupportedError(
-            f"task {job.task} has one answer, that of estimate, check, fit and compare: what changes a training job "
-            "does not apply to it"
+            f"task {job.task} trains nothing: estimate, check, fit, compare, plan and sweep answer for it"
         )
     if job.lengths is not None and job.seq is None:
         job = replace(job, seq=max(read_sample_lengths(job.lengths)))

@@ -50,6 +50,7 @@ COSTS = {
     "weights_more": ("some accuracy", "精度有所下降"),
     "cards": ("more cards", "需要更多显卡"),
     "moved": ("slower: the cache moves to the card layer by layer", "变慢: 缓存逐层移到显卡"),
+    "unused_cache": ("nothing: one pass reads no cache", "无代价: 单次前向不读取缓存"),
     "layers": ("much slower: layers run on the CPU", "慢得多: 部分层在 CPU 上运行"),
 }
 
@@ -64,4 +65,17 @@ SWEEP = {
     ),
     "corner": ("requests \\ tokens", "请求数 \\ 词元"),
     "most": ("at once", "可同时"),
+}
+
+LAYOUTS = {
+    "weights": ("weights", "权重"),
+    "cache": ("cache", "缓存"),
+    "tokens": ("tokens", "词元"),
+    "at_once": ("requests at once", "可同时请求数"),
+    "peak": ("peak", "峰值"),
+    "starts_not": ("would not start", "无法启动"),
+    "each": (
+        "weights, cache and peak of one GPU; tokens and requests of the whole engine",
+        "权重、缓存与峰值为单张显卡，词元与请求数为整个引擎",
+    ),
 }
