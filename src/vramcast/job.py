@@ -527,6 +527,16 @@ class Job:
     enforce_eager: bool = option(
         "neither torch.compile nor CUDA graphs", False, kind="flag", group="serving"
     )
+    max_lora_rank: int | None = option(
+        "vLLM keeps room for adapters of this rank on every layer (enable-lora); default no adapters",
+        kind="int",
+        group="serving",
+    )
+    max_loras: int | None = option(
+        "adapters that vLLM holds on the card at once; default 1",
+        kind="int",
+        group="serving",
+    )
     gpu_layers: int | None = option(
         "layers on the card (llama.cpp: n-gpu-layers), the output layer counts as one; default all",
         kind="int",

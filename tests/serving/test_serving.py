@@ -243,6 +243,18 @@ BUFFERS = [
             "compute buffer size =   522.62",
         ),
     ),
+    # a log of Ollama 0.5.4 with DeepSeek-V3: 61 × (24,576 + 16,384) × 2 B × 2,048 = 9,760 MiB
+    (
+        "deepseek-v3",
+        {
+            "gguf": "q4_k_m",
+            "max_model_len": 2048,
+            "gpu_layers": 0,
+            "engine_version": "b4400",
+            "gpu": "24GiB",
+        },
+        ("CPU KV buffer size =  9760.00",),
+    ),
     # github.com/ikawrakow/ik_llama.cpp/pull/328: 0 of 41 layers on the card
     (
         "llama-2-13b",
@@ -428,3 +440,41 @@ def test_several_cards_share_each_layer_where_nothing_else_is_said(engine: str, 
     assert assumed.verdict().highest_bytes == said.verdict().highest_bytes
     assert f"tensor-parallel over {gpus} GPUs (not given)" in assumed.assumptions
     assert assumed.served == said.served
+
+
+# github.com/unslothai/notebooks: engines with room for adapters, `Model loading took` and weights beside it
+ADAPTERS = [
+    ("llama-3.2-3b", {"max_lora_rank": 64, "engine_version": "0.8.1"}, 6.2472),
+    ("llama-3.2-3b", {"engine_version": "0.8.2"}, 6.0160),
+    ("qwen3-8b", {"quantize": "fp8", "max_lora_rank": 32, "engine_version": "0.10.2"}, 8.9638),
+    ("qwen3-4b", {"max_lora_rank": 32, "engine_version": "0.8.5"}, 7.6334),
+]
+
+
+@pytest.mark.parametrize(("model", "said", "printed"), ADAPTERS)
+def test_room_for_adapters_is_part_of_the_weights(
+    model: str, said: dict[str, Any], printed: float
+) -> None:
+    found = served(model, gpu="40GiB", max_model_len=2048, **said)
+    assert found.weights_bytes / GiB == pytest.approx(printed, rel=0.002)
+
+
+def test_adapters_of_two_ranks() -> None:
+    """A of a layer cut by its output is whole on every rank, B is divided: 36 layers of Qwen3-8B in rank 16."""
+    plain = served("qwen3-8b", gpu="40GiB", max_model_len=2048, tp=2)
+    asked = served("qwen3-8b", gpu="40GiB", max_model_len=2048, tp=2, max_lora_rank=16, max_loras=3)
+    by_output = 3 * 4096 + 2048 + 2 * 512 + 2 * 4096 + 2 * 6144
+    by_input = 2048 + 4096 + 6144 + 4096
+    assert asked.weights_bytes - plain.weights_bytes == 36 * (by_output + by_input) * 16 * 3 * 2
+
+
+@pytest.mark.parametrize(
+    ("engine", "said", "words"),
+    [
+        ("sglang", {"max_lora_rank": 16}, "described for vLLM alone"),
+        ("vllm", {"max_loras": 2}, "say how large"),
+    ],
+)
+def test_adapters_that_cannot_be_said(engine: str, said: dict[str, Any], words: str) -> None:
+    with pytest.raises((InputError, UnsupportedError), match=words):
+        served("qwen3-8b", engine, gpu="40GiB", **said)

@@ -36,6 +36,9 @@ CELL_MULTIPLE = 256
 UBATCH = 512
 FLOAT, HALF = 4, 2
 WINDOWS_FROM = 5432  # separate caches for sliding layers (May 2025)
+LATENT_FROM = (
+    5137  # DeepSeek's latents are cached (#12801); before, the keys and values made of them
+)
 FLASH_FROM = 6325  # flash attention and all layers on the card by default
 FITS_BY_ITSELF_FROM = 7407  # --fit shrinks what was not said
 FEW_OUTPUTS_FROM = 9460  # the server reserves logits for its slots alone
@@ -265,10 +268,21 @@ def _cache_bytes(request: Request, layer: CachedLayer, length: int) -> int:
         return 0
     keys, values = llama_cpp_cache_types(request.job.kv_cache_dtype)
     cells = _cells(request, layer, length)
+    if layer.kind == LATENT and request.version[0] < LATENT_FROM:
+        key_width, value_width = _unpacked_widths(request)
+        return cells * (_row(keys, key_width) + _row(values, value_width))
     key_row = _row(keys, layer.heads * layer.key_width)
     if layer.kind == LATENT:
         return cells * key_row
     return cells * (key_row + _row(values, layer.heads * layer.value_width))
+
+
+def _unpacked_widths(request: Request) -> tuple[int, int]:
+    """Keys and values of all heads, which attention with latents makes of a token."""
+    config = request.text
+    heads = int(config.dim("num_attention_heads", "n"))
+    key = int(config.dim("qk_nope_head_dim", "p")) + int(config.dim("qk_rope_head_dim", "r"))
+    return heads * key, heads * int(config.dim("v_head_dim", "v"))
 
 
 def _row(kind: str, width: int) -> int:

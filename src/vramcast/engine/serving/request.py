@@ -54,6 +54,7 @@ OF_TRAINING = {
 WITHOUT_CACHE = ("encoder", "t5", "bart", "vision", "cnn")
 # Options that only llama.cpp has.
 OF_LLAMA_CPP = {"gpu_layers": None, "cpu_moe_layers": None}
+OF_VLLM = ("max_lora_rank", "max_loras")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +213,7 @@ def _check(job: Job) -> None:
             raise UnsupportedError(
                 f"{', '.join(map(flag_of, only))} is llama.cpp's: leave it out, or say --engine llama.cpp"
             )
+    _check_adapters(job)
     _check_format(job)
     if job.engine != "llama.cpp" and job.gpus not in (1, job.tp * job.pp):
         raise InputError(
@@ -219,6 +221,16 @@ def _check(job: Job) -> None:
         )
     if job.gpu_memory_utilization == 0:
         raise InputError("gpu-memory-utilization must be above 0")
+
+
+def _check_adapters(job: Job) -> None:
+    said = [name for name in OF_VLLM if getattr(job, name) is not None]
+    if said and job.engine != "vllm":
+        raise UnsupportedError(
+            f"{', '.join(map(flag_of, said))} is described for vLLM alone: leave it out, or say --engine vllm"
+        )
+    if job.max_loras is not None and job.max_lora_rank is None:
+        raise InputError("max-loras without max-lora-rank: say how large an adapter may be")
 
 
 def _check_model(job: Job, name: str, text: Config) -> None:

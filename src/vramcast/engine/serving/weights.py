@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from vramcast.engine.serving.adapters import adapter_bytes, embedding_adapter_bytes
 from vramcast.engine.serving.cache import split_layers
 from vramcast.engine.serving.quantisation import Rule, rule_of
 from vramcast.engine.serving.request import Request
@@ -40,6 +41,7 @@ WITHOUT_ROTATION = (
     "falcon_mamba",
 )
 LAYER = re.compile(r"(^|\.)(layers|h|blocks|layer)\.(\d+)\.")
+ADAPTERS = "room for LoRA adapters"
 VISION = re.compile(r"vision|visual|image|audio|patch|projector|mlp1|connector")
 HEAD = re.compile(r"(^|\.)(lm_head|output_layer|embed_out)(\.|$)")
 EMBEDDING = re.compile(r"(embed_tokens|wte|word_embeddings|embedding|tok_embeddings|embed_in)\b")
@@ -76,6 +78,8 @@ def weight_lines(request: Request) -> list[list[WeightLine]]:
             assert line.formats is not None
             line.formats[name] = line.formats.get(name, 0) + int(param.numel)
     _add_absorbed(request, stages, stage_of)
+    if request.job.max_lora_rank is not None:
+        _add_adapters(request, stages, stage_of)
     for lines in stages:
         _add_rotary_table(request, lines)
     return [list(stage.values()) for stage in stages]
@@ -175,6 +179,28 @@ def _add_absorbed(
             component = "copies of kv_b_proj for latent attention"
             line = stage.setdefault(component, WeightLine(component=component, formats={}))
             line.nbytes += int(param.numel) * request.dtype_bytes // request.tp
+
+
+def _add_adapters(
+    request: Request, stages: list[dict[str, WeightLine]], stage_of: list[int]
+) -> None:
+    """Room for adapters of every linear layer of the decoder, and beside embedding and head."""
+    lines = [WeightLine(component=ADAPTERS, formats={}) for _ in stages]
+    params = request.source.table()
+    for param in params:
+        match = LAYER.search(param.name)
+        kind = _part_of(param)
+        if match is None or kind not in ("attention", "MLP") or REPLICATED.search(param.name):
+            continue
+        stage = stage_of[min(int(match[3]), len(stage_of) - 1)]
+        lines[stage].nbytes += adapter_bytes(request, param)
+        lines[stage].numel += int(param.numel)
+    is_tied = not any(
+        param.tied_to is None and _part_of(param) == "output head" for param in params
+    )
+    lines[0].nbytes += embedding_adapter_bytes(request, is_tied=is_tied)
+    for stage_lines, line in zip(stages, lines, strict=True):
+        stage_lines[ADAPTERS] = line
 
 
 def _add_rotary_table(request: Request, stage: dict[str, WeightLine]) -> None:
