@@ -478,3 +478,22 @@ def test_adapters_of_two_ranks() -> None:
 def test_adapters_that_cannot_be_said(engine: str, said: dict[str, Any], words: str) -> None:
     with pytest.raises((InputError, UnsupportedError), match=words):
         served("qwen3-8b", engine, gpu="40GiB", **said)
+
+
+@pytest.mark.parametrize(
+    ("model", "length"),
+    [("gemma-3-27b", 131072), ("gemma-3-4b", 131072), ("qwen2-57b-a14b", 32768)],
+)
+def test_a_length_that_the_config_leaves_out_is_its_class_s(model: str, length: int) -> None:
+    """Composite configs write down what differs from their class alone."""
+    assert request(model, gpu="h200", tp=2).max_model_len == length
+
+
+@pytest.mark.slow
+def test_lengths_of_classes_are_those_of_transformers() -> None:
+    from transformers import AutoConfig
+
+    from vramcast.models.read.positions import OF_CLASS
+
+    for kind, length in OF_CLASS.items():
+        assert AutoConfig.for_model(kind).max_position_embeddings == length, kind

@@ -9,6 +9,7 @@ from vramcast.engine.lines.amounts import Amounts
 from vramcast.engine.lines.setting import OtherLines, Setting
 from vramcast.ledger import PHASES, Category
 from vramcast.models.read.config import Config
+from vramcast.models.read.positions import positions_of
 
 ALWAYS = (99, 0)
 # `bias = torch.tril(torch.ones((max_positions, max_positions), dtype=torch.bool))`, gone since.
@@ -89,7 +90,7 @@ def _tables(setting: Setting) -> tuple[str, int, int]:
     config, regime = setting.config, setting.program.regime
     if not _is_before(setting, TABLES_BEFORE) or config.flag("alibi", False):
         return "rotary tables", 0, 0
-    rows = int(config.dim("max_position_embeddings", "", default=2048))
+    rows = positions_of(config)
     return "rotary tables", rows * _turned(config) * regime.weights.nbytes, 2 * _layers(setting)
 
 

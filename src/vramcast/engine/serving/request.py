@@ -13,6 +13,7 @@ from vramcast.models.families import MODULE_OF
 from vramcast.models.read.config import Config
 from vramcast.models.read.gguf import GgufFile
 from vramcast.models.read.model import quantisation_warnings, read_served
+from vramcast.models.read.positions import positions_of
 from vramcast.models.read.source import ModelSource
 from vramcast.setup import Setup, resolve
 from vramcast.setup.defaults import has_bf16, stored_dtype
@@ -108,9 +109,7 @@ class Request:
     @property
     def longest(self) -> int:
         """Positions that the model was made for."""
-        keys = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
-        found = [self.text.data.get(key) for key in keys]
-        return next((value for value in found if isinstance(value, int) and value > 0), 2048)
+        return positions_of(self.text)
 
     @property
     def max_model_len(self) -> int:
