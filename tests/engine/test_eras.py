@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +200,26 @@ def test_t5_made_small_masks_for_its_encoder(
     mask = record(Config(find_model("t5-small").config), regime, sizes).mask
     assert mask is not None
     assert mask.shape == (2, 1, queries, keys)
+
+
+NEOX = {
+    "model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"], "hidden_size": 384, "intermediate_size": 1536,
+    "num_attention_heads": 6, "num_hidden_layers": 4, "vocab_size": 50304, "max_position_embeddings": 4096,
+    "rotary_pct": 0.25, "tie_word_embeddings": False, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3,
+}  # fmt: skip
+
+
+def test_gpt_neox_rotated_queries_and_keys_into_fp32(tmp_path: Path) -> None:
+    """Trainer on the virtual GPU with transformers 4.40.2: 664,000,000 bytes; 8 % less where all is in 16 bit:
+    scores, weights of attention, and rotated queries and keys were in fp32."""
+    (tmp_path / "config.json").write_text(json.dumps(NEOX), encoding="utf-8")
+    job = {
+        "model": str(tmp_path), "framework": "hf", "precision": "bf16-true", "batch": 3, "seq": 384,
+        "optimizer": "adafactor", "gpu": "a100-80gb",
+    }  # fmt: skip
+    old, new = (
+        forecast(job, transformers_version=version).verdict().allocated_bytes or 0
+        for version in ("4.40", "4.45")
+    )
+    assert old == pytest.approx(664_000_000, rel=0.005)
+    assert new < 0.95 * old

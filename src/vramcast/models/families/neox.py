@@ -97,6 +97,8 @@ def gpt_neox(t: Tape, c: Config, sizes: Sizes) -> Program:
             qkv = t.linear("query_key_value", y, width, bias=bias, label="qkv")
             q, k, v = split(t, split_heads(t, qkv, heads.num), (heads.width,) * 3)
             q, k = rope_both(t, q, k, positions, partial=True)
+            if t.regime.attention != "eager":
+                q, k = t.cast(q, v.dtype), t.cast(k, v.dtype)
             dropout = c.number("attention_dropout", 0.0)
             eager = Eager(upcast=t.regime.habits.softmax_in_fp32 is not False)
             y = attend(t, q, k, v, heads, dropout=dropout, eager=eager, heads_first=True)
@@ -109,6 +111,8 @@ def gpt_neox(t: Tape, c: Config, sizes: Sizes) -> Program:
 
     def make_block(stream: Value) -> Block:
         positions = rope_table(stream, 1, sizes.seq, heads.width)
+        if t.regime.habits.neox_rotates_in_fp32:
+            positions = replace(positions, dtype=F32)
 
         def block(x: Value, kind: Any) -> Value:
             a = attention(t.layer_norm("input_layernorm", x), positions)
