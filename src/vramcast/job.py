@@ -171,6 +171,7 @@ class Job:
             "sft",
             "pretrain",
             "classify",
+            "classify-tokens",
             "dpo",
             "kto",
             "orpo",

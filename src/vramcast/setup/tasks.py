@@ -47,6 +47,11 @@ TASKS = {
         scores_tokens=False,
         source="transformers AutoModelForSequenceClassification",
     ),
+    "classify-tokens": Task(
+        head="ForTokenClassification",
+        scores_tokens=False,
+        source="transformers AutoModelForTokenClassification",
+    ),
     "dpo": Task(
         rows=2,
         halves_prompt=True,
