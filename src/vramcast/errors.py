@@ -56,7 +56,7 @@ class InvariantError(Exception):
 def unknown(what: str, value: str, known: Iterable[str], hint: str = "") -> UnsupportedError:
     """The error for a name outside a closed set: the value, near names, all names, a way forward."""
     names = sorted(known)
-    near = get_close_matches(value, names, n=3, cutoff=0.5)
+    near = get_close_matches(value, names, n=3, cutoff=0.6)
     text = f"unknown {what} {value!r}."
     if near:
         text += f" Did you mean {' or '.join(near)}?"

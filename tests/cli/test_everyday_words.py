@@ -9,7 +9,7 @@ import pytest
 
 from vramcast.cli import main
 from vramcast.errors import VramcastError
-from vramcast.everyday_words import KEYS, SWITCHES, VALUES
+from vramcast.everyday_words import FLAGS_INSTEAD, INSTEAD, KEYS, NO_MEMORY, SWITCHES, VALUES
 from vramcast.job import Job, fields, job_from
 from vramcast.jobfile import read_job
 
@@ -46,6 +46,27 @@ SAME = [
     ({"bf16": True}, {}),
     ({"liger": True}, {"loss": "fused", "kernels": "norm,rope,mlp"}),
     ({"quantize": "4bit", "lora-rank": 8}, {"quantize": "nf4", "lora-rank": 8}),
+    ({"gpu": "2x4090"}, {"gpu": "4090", "gpus": 2}),
+    ({"bits": "4"}, {"quantize": "nf4"}),
+    ({"quantize": "nf4", "double-quant": True}, {"quantize": "nf4-double"}),
+    ({"double-quant": True, "load-in-4bit": True}, {"tuning": "qlora", "quantize": "nf4-double"}),
+    ({"finetuning-type": "lora", "cutoff-len": 4096}, {"tuning": "lora", "seq": 4096}),
+    ({"lora-target": "all", "lora": True}, {"lora-targets": "all-linear", "tuning": "lora"}),
+    ({"zero-stage": 3, "num-processes": 4}, {"strategy": "zero3", "gpus": 4}),
+    (
+        {"deepspeed": "zero3_offload", "gpus": 2},
+        {"strategy": "zero3", "offload": "all", "gpus": 2},
+    ),
+    ({"framework": "transformers"}, {"framework": "hf"}),
+    ({"framework": "PyTorch-Lightning"}, {"framework": "lightning"}),
+    ({"task": "rm", "framework": "trl"}, {"task": "reward", "framework": "trl"}),
+    ({"task": "sequence_classification"}, {"task": "classify"}),
+    ({"task": "NER"}, {"task": "classify-tokens"}),
+    ({"optim": "adam8bit"}, {"optimizer": "adamw-8bit"}),
+    (
+        {"gradient-checkpointing": "false", "framework": "trl"},
+        {"checkpointing": "none", "framework": "trl"},
+    ),
 ]
 
 
@@ -85,13 +106,67 @@ def test_flags_with_underscores(capsys: pytest.CaptureFixture[str]) -> None:
         ({"gpu": "8xh100", "gpus": 4}, "gpus 4"),
         ({"gpu": "g5.12xlarge", "gpus": 5}, "gpus 5"),
         ({"seq": "8kk"}, "seq"),
-        ({"strategy": "deepspeed"}, "strategy"),
+        ({"strategy": "deepspeed"}, "zero1, zero2 or zero3"),
+        ({"precision": "int4"}, "--qlora"),
+        ({"task": "rlhf"}, "dpo, grpo or ppo"),
+        ({"deepspeed": "ds_z3.json"}, "--from"),
+        ({"zero-stage": 4}, "zero-stage"),
         ({"optimizer": "adamw_9bit"}, "optimizer"),
     ],
 )
 def test_contradictions_and_unknown_words_are_named(typed: dict[str, Any], named: str) -> None:
     with pytest.raises(VramcastError, match=named):
         job_from({**MODEL, **typed})
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("gpt2 --bf16 True --gradient_checkpointing true", "gpt2 --bf16 --checkpointing full"),
+        ("gpt2 --gradient-checkpointing=False", "gpt2 --checkpointing none"),
+        ("gpt2 --no-gradient-checkpointing", "gpt2 --checkpointing none"),
+        ("gpt2 --fsdp full_shard --gpus 2", "gpt2 --strategy fsdp2 --gpus 2"),
+        ("--model gpt2 --seq 64", "gpt2 --seq 64"),
+        ("--model_name_or_path gpt2 --lora", "--lora gpt2"),
+    ],
+)
+def test_lines_copied_from_launch_scripts(
+    typed: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = []
+    for line in (typed, meant):
+        assert main(["estimate", "--json", *line.split()]) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--learning_rate 1e-4", "--learning-rate changes no memory: leave it out"),
+        ("--global-batch-size 64", "--batch, which is per card, and --accumulate"),
+        ("--lora-ranks 8", "did you mean --lora-rank?"),
+        ("--vram 24", "--gpu 24GiB"),
+    ],
+)
+def test_flags_of_other_tools_are_refused_with_what_to_say_instead(
+    flag: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["estimate", "gpt2", *flag.split()])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_words_with_advice_are_not_accepted_elsewhere() -> None:
+    known = fields()
+    flags = {*known, *KEYS, *SWITCHES}
+    assert not flags & ({*FLAGS_INSTEAD} | NO_MEMORY)
+    for key, word in INSTEAD:
+        assert word not in VALUES.get(key, {})
+        assert word not in known[key].metadata["choices"]
 
 
 def test_every_word_leads_to_one_that_exists() -> None:

@@ -44,7 +44,7 @@ REFUSED = {
     "estimate gpt2 --alloc-conf foo:bar": "unknown allocator setting 'foo'",
     "estimate gpt2 --cublas-workspace 5": "cublas-workspace must be pairs",
     "estimate gpt2 --dora": "dora needs lora-rank",
-    "estimate gpt2 --framework pytorch": "unknown framework 'pytorch'",
+    "estimate gpt2 --framework paddle": "unknown framework 'paddle'",
     "estimate gpt2 --sub-device 1": "it needs edit",
     "estimate gpt2 --params 7B": "not both",
     "estimate": "give a model name or --params",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from vramcast.catalog.gpus import is_known, is_spelling
 from vramcast.catalog.instances import find_instance
 
-COUNT_FIRST = re.compile(r"([0-9]{1,6})\s*[x×*][\s_-]*([a-z].*)", re.IGNORECASE)
+COUNT_FIRST = re.compile(r"([0-9]{1,6})\s*[x×*][\s_-]*([a-z0-9].*)", re.IGNORECASE)
 COUNT_LAST = re.compile(r"(.*\S)\s*[x×*:]\s*([0-9]{1,6})", re.IGNORECASE)
 # RunPod's two clouds, as SkyPilot writes them after the card, and the cards that RunPod calls by less than their name.
 CLOUDS = re.compile(r"_(SECURE|COMMUNITY)$", re.IGNORECASE)
@@ -48,7 +48,7 @@ def count_cards(text: str) -> Cards:
     if instance is not None:
         return Cards(instance.card, instance.count, instance.count)
     first = COUNT_FIRST.fullmatch(text)
-    if first is not None:
+    if first is not None and (first[2][0].isalpha() or is_known(first[2])):
         return _times(int(first[1]), first[2])
     rented = RENTERS.sub("", text)
     if rented != text and (is_known(rented) or COUNT_FIRST.fullmatch(rented)):

@@ -12,8 +12,9 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from vramcast.cli.terminal import discard_output, print_error, screen
 from vramcast.errors import OutputError, TraceError, VramcastError
@@ -41,6 +42,12 @@ COMMANDS = {
 
 
 MAX_ERROR_LINES = 60  # of an error that shows where a script failed
+# Values that switches are given in launch scripts; sharding of HF's --fsdp, too.
+SWITCHED = {
+    **dict.fromkeys(("true", "yes", "on", "1", "full-shard", "full_shard"), True),
+    **dict.fromkeys(("full_shard auto_wrap", "full-shard auto-wrap"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
 WITHOUT_GC = ("estimate", "plan", "check", "compare")
 
 
@@ -48,6 +55,27 @@ class Parser(argparse.ArgumentParser):
     """A mistake in the flags is one line, like every other mistake. `shows_all`: help lists what few need, too."""
 
     shows_all = True
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """What is not known is refused with what to say instead, where that is known."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown)}")
+        return found
+
+    def _hint(self, unknown: Sequence[str]) -> str:
+        from vramcast.everyday_words import KEYS, instead_of
+
+        flags = [word.partition("=")[0][2:] for word in unknown if word.startswith("--")]
+        for flag in flags:
+            if "--batch" not in self._option_string_actions:
+                break
+            instead = instead_of(flag)
+            if instead is not None:
+                return f" (--{flag} {instead})"
+        names = [name[2:] for name in self._option_string_actions if name.startswith("--")]
+        near = get_close_matches(flags[0], names, n=1, cutoff=0.75) if flags else []
+        return f" (did you mean --{KEYS.get(near[0], near[0])}?)" if near else ""
 
     def error(self, message: str) -> NoReturn:
         print_error(_in_language(f"{self.prog}: {message}. See {self.prog} --help.", sys.argv[1:]))
@@ -108,9 +136,26 @@ def _run(arguments: list[str]) -> int:
 
 
 def _with_dashes(arguments: list[str]) -> list[str]:
-    """`--batch_size` is `--batch-size`. What follows `--` belongs to a script."""
+    """`--batch_size` is `--batch-size`, and `--bf16 True` is `--bf16`. What follows `--` belongs to a script."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    return [*map(_dashed, arguments[:end]), *arguments[end:]]
+    return [*_switched([*map(_dashed, arguments[:end])]), *arguments[end:]]
+
+
+def _switched(arguments: list[str]) -> list[str]:
+    """Switches take no value here; launch scripts give them one."""
+    from vramcast.everyday_words import SWITCHES
+
+    kept: list[str] = []
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        before = kept[-1] if kept and not argument.startswith("--") else name
+        said = value if before == name else argument
+        if before.removeprefix("--") not in SWITCHES or said.lower() not in SWITCHED:
+            kept.append(argument)
+            continue
+        word = before if SWITCHED[said.lower()] else f"--no-{before.removeprefix('--')}"
+        kept[len(kept) - (before != name) :] = [word]
+    return kept
 
 
 def _dashed(argument: str) -> str:

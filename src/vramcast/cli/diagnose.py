@@ -68,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     script.add_argument(
         "--empty-weights", action="store_true", help="from_pretrained needs only a config"
     )
-    add_job_flags(parser)
+    add_job_flags(parser, has_own_model_flag=True)
     add_picture_flags(parser, pictures=False)
 
 

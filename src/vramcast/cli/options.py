@@ -9,7 +9,7 @@ from typing import Any
 
 from vramcast.cli.from_files import add_from_flag, read_sources
 from vramcast.errors import InputError
-from vramcast.everyday_words import KEYS, SWITCH_HELP, SWITCHES
+from vramcast.everyday_words import KEYS, SWITCH_HELP, SWITCHES, ZERO_STAGE
 from vramcast.job import Job, fields, job_from
 from vramcast.report.words import LANGUAGES, language_of
 
@@ -37,9 +37,11 @@ COMMON = (
 )
 
 
-def add_job_flags(parser: argparse.ArgumentParser) -> None:
+def add_job_flags(parser: argparse.ArgumentParser, *, has_own_model_flag: bool = False) -> None:
     """One flag per field; `--job FILE` for a job file that the flags then override. `--help` shows the flags that most
     people need, `--help-all` all of them."""
+    if not has_own_model_flag:  # launch scripts name the model with a flag; here it is the first argument
+        parser.add_argument("--model", dest="model_name", default=None, help=argparse.SUPPRESS)
     parser.add_argument("--help-all", action="help", help="this text with all options")
     parser.add_argument(
         "--job", type=Path, metavar="FILE", help="a YAML job file; flags override it"
@@ -77,12 +79,16 @@ def add_hub_flag(parser: argparse.ArgumentParser) -> None:
 
 def _add_everyday_words(parser: argparse.ArgumentParser) -> None:
     """Names under which other tools know the same; help lists the switches that say several things at once."""
-    for name in KEYS:
+    for name in (*KEYS, ZERO_STAGE):
         parser.add_argument(f"--{name}", default=None, help=argparse.SUPPRESS)
     group = parser.add_argument_group("short forms")
     for name in SWITCHES:
         text = SWITCH_HELP.get(name, argparse.SUPPRESS)
         group.add_argument(f"--{name}", action="store_true", default=None, help=text)
+        dest = name.replace("-", "_")
+        group.add_argument(
+            f"--no-{name}", dest=dest, action="store_false", default=None, help=argparse.SUPPRESS
+        )
 
 
 def _metavar(kind: str) -> str:
@@ -108,7 +114,7 @@ def job_of(args: argparse.Namespace, model: str | None = None) -> Job:
 
 
 def _read_job_of(args: argparse.Namespace, model: str | None) -> Job:
-    names = [name for name in (*fields(), *KEYS, *SWITCHES) if name != "model"]
+    names = [name for name in (*fields(), *KEYS, ZERO_STAGE, *SWITCHES) if name != "model"]
     given = {name: getattr(args, name.replace("-", "_"), None) for name in names}
     given = {name: value for name, value in given.items() if value is not None}
     if getattr(args, "sources", None):
