@@ -26,14 +26,22 @@ class Case:
     def words(self) -> dict[str, Any]:
         """What a user tells `estimate`: whose loop, which task, batch and length."""
         said: dict[str, Any] = {"batch": self.batch, "seq": self.seq}
+        if self.script == "image":
+            return {"batch": self.batch, "framework": "hf", "labels": 10}
         if self.script == "classify":
             return {**said, "framework": "hf", "task": "classify"}
+        if self.script == "classify_lora":
+            return {**said, "framework": "hf", "task": "classify", "tuning": "lora"}
+        if self.script == "token_classify":
+            return {**said, "framework": "hf", "task": "classify-tokens", "labels": 9}
         if self.script == "trl_trainer":
             said |= {"framework": "trl", "task": self.what}
         else:
             names = {
                 "hf": "hf",
+                "seq2seq": "hf",
                 "accelerate_loop": "accelerate",
+                "accelerate_lora": "accelerate",
                 "lightning_module": "lightning",
                 "plain_loop": "plain",
             }
@@ -162,4 +170,57 @@ THIRD = (
     Case("lightning_module", "smollm2-360m", 2, 640),
     Case("plain_loop", "bloom-560m", 2, 384),
     Case("plain_loop", "qwen3-1.7b", 1, 768),
+)
+# Drawn a fourth time: classifiers of tokens and images, encoder-decoders, and models that no list had before.
+FOURTH = (
+    Case("hf", "gemma-2-2b", 1, 768),
+    Case("hf", "phi-4-mini", 1, 640),
+    Case("hf", "granite-3.3-2b", 2, 512),
+    Case("hf", "starcoder2-3b", 1, 640),
+    Case("hf", "stablelm-2-1.6b", 2, 512, "lora"),
+    Case("hf", "falcon-7b", 1, 512, "lora"),
+    Case("hf", "mistral-nemo-12b", 1, 640, "lora"),
+    Case("hf", "smollm3-3b", 1, 1024, "qlora"),
+    Case("hf", "phi-3-mini-4k", 2, 768, "qlora"),
+    Case("hf", "granite-3.3-2b", 2, 768, "qlora"),
+    Case("classify", "roberta-large", 8, 160),
+    Case("classify", "xlm-roberta-base", 8, 224),
+    Case("classify", "deberta-v3-small", 16, 128),
+    Case("classify", "modernbert-base", 8, 256),
+    Case("classify", "distilbert-base-uncased", 32, 256),
+    Case("classify", "qwen3-0.6b", 4, 384),
+    Case("classify_lora", "roberta-base", 16, 192, "lora"),
+    Case("classify_lora", "llama-3.2-1b", 4, 320, "lora"),
+    Case("token_classify", "bert-base-uncased", 16, 160),
+    Case("token_classify", "roberta-base", 8, 256),
+    Case("token_classify", "distilbert-base-uncased", 16, 128),
+    Case("seq2seq", "t5-base", 4, 320),
+    Case("seq2seq", "flan-t5-base", 4, 256),
+    Case("seq2seq", "bart-base", 8, 256),
+    Case("image", "vit-base-patch16-224", 32, 1),
+    Case("image", "vit-large-patch16-224", 16, 1),
+    Case("trl_trainer", "gemma-3-1b", 2, 512, "lora", "sft"),
+    Case("trl_trainer", "smollm3-3b", 1, 640, "none", "sft"),
+    Case("trl_trainer", "phi-3-mini-4k", 2, 768, "qlora", "sft"),
+    Case("trl_trainer", "mistral-7b-v0.3", 2, 640, "none", "sft"),
+    Case("trl_trainer", "gemma-2-2b", 1, 512, "qlora", "dpo"),
+    Case("trl_trainer", "stablelm-2-1.6b", 2, 384, "lora", "dpo"),
+    Case("trl_trainer", "gemma-3-270m", 2, 384, "none", "dpo"),
+    Case("trl_trainer", "qwen3-1.7b", 2, 448, "qlora", "kto"),
+    Case("trl_trainer", "gemma-2-2b", 2, 256, "lora", "reward"),
+    Case("trl_trainer", "mistral-7b-v0.3", 1, 384, "qlora", "reward"),
+    Case("trl_trainer", "falcon3-1b", 8, 320, "none", "grpo"),
+    Case("trl_trainer", "gemma-2-2b", 8, 192, "lora", "grpo"),
+    Case("trl_trainer", "qwen3-1.7b", 2, 320, "lora", "orpo"),
+    Case("trl_trainer", "phi-1.5", 2, 320, "none", "orpo"),
+    Case("accelerate_lora", "qwen3-0.6b", 2, 640, "lora"),
+    Case("accelerate_lora", "mistral-7b-v0.3", 1, 512, "lora", "ddp", 2),
+    Case("accelerate_loop", "gemma-2-2b", 1, 512, "none", "fsdp2", 2),
+    Case("accelerate_loop", "granite-3.3-2b", 1, 512, "none", "fsdp2", 4),
+    Case("accelerate_loop", "opt-350m", 4, 384, "none", "ddp", 2),
+    Case("lightning_module", "qwen3-0.6b", 2, 640),
+    Case("lightning_module", "bloom-560m", 2, 320),
+    Case("plain_loop", "phi-1.5", 2, 448),
+    Case("plain_loop", "gemma-3-270m", 2, 640),
+    Case("plain_loop", "smollm3-3b", 1, 384),
 )

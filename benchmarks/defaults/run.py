@@ -1,6 +1,6 @@
 """Traces scripts that leave everything to their library, and asks `estimate` about them with as few words.
 
-python benchmarks/defaults/run.py FOLDER [--only WORD] [--cases second|third] [--estimates]
+python benchmarks/defaults/run.py FOLDER [--only WORD] [--cases second|third|fourth] [--estimates]
 
 FOLDER keeps each trace's answer, so that estimates can be compared again without tracing.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from cases import BLIND, CASES, LAYERS, THIRD, Case
+from cases import BLIND, CASES, FOURTH, LAYERS, THIRD, Case
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -27,7 +27,8 @@ from vramcast.job import job_from
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 CARD = "a100-80gb"
-DEPTHS = ("num_hidden_layers", "n_layer")
+DEPTHS = ("num_hidden_layers", "n_layer", "n_layers")
+BY_LAYER = ("layer_types", "no_rope_layers")
 WORDS = ("<pad>", "<unk>", "<s>", "</s>", *(f"w{number}" for number in range(60)))
 
 
@@ -35,10 +36,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="cases with this in their name")
-    parser.add_argument("--cases", choices=("first", "second", "third"), default="first")
+    parser.add_argument("--cases", choices=("first", "second", "third", "fourth"), default="first")
     parser.add_argument("--estimates", action="store_true", help="trace nothing")
     args = parser.parse_args()
-    drawn = {"first": CASES, "second": BLIND, "third": THIRD}[args.cases]
+    drawn = {"first": CASES, "second": BLIND, "third": THIRD, "fourth": FOURTH}[args.cases]
     chosen = [case for case in drawn if args.only in case.name]
     if not args.estimates:
         for case in chosen:
@@ -57,8 +58,9 @@ def make_model(name: str, folder: Path) -> Path:
     for key in DEPTHS:
         if key in config:
             config[key] = LAYERS
-    if "layer_types" in config:
-        config["layer_types"] = config["layer_types"][:LAYERS]
+    for key in BY_LAYER:
+        if key in config:
+            config[key] = config[key][:LAYERS]
     words = Tokenizer(
         models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>")
     )
