@@ -40,7 +40,9 @@ COMMON = (
 def add_job_flags(parser: argparse.ArgumentParser, *, has_own_model_flag: bool = False) -> None:
     """One flag per field; `--job FILE` for a job file that the flags then override. `--help` shows the flags that most
     people need, `--help-all` all of them."""
-    if not has_own_model_flag:  # launch scripts name the model with a flag; here it is the first argument
+    if (
+        not has_own_model_flag
+    ):  # launch scripts name the model with a flag; here it is the first argument
         parser.add_argument("--model", dest="model_name", default=None, help=argparse.SUPPRESS)
     parser.add_argument("--help-all", action="help", help="this text with all options")
     parser.add_argument(

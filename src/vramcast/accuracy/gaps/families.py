@@ -236,7 +236,7 @@ FAMILIES: dict[str, Family] = {
         make=_llama_like("mistral", "MistralForCausalLM", sliding_window=None), weight=2
     ),
     "gemma2": Family(make=_gemma2, since=(4, 42), weight=2),
-    "phi3": Family(make=_llama_like("phi3", "Phi3ForCausalLM"), weight=2),
+    "phi3": Family(make=_llama_like("phi3", "Phi3ForCausalLM"), since=(4, 41), weight=2),
     "mixtral": Family(make=_mixtral),
     "gpt2": Family(make=_gpt2, weight=2),
     "gpt_neox": Family(make=_gpt_neox),

@@ -169,6 +169,8 @@ def takes_unmasked_for_packed(model_type: str, transformers: Version, torch: Ver
 
 # modeling_gpt_neox.py: GPTNeoXRotaryEmbedding gave cos and sin as they were cached, until it cast them to x.dtype.
 NEOX_CASTS_POSITIONS_FROM: Version = (4, 45)
+# modeling_phi3.py apply_rotary_pos_emb: whole heads were rotated until partial_rotary_factor came with Phi-4-mini.
+PHI3_JOINS_ROTATED_FROM: Version = (4, 49)
 # modeling_t5.py: a config that unties the head was obeyed until configuration_t5.py set tie_word_embeddings itself.
 T5_TIES_HEAD_FROM: Version = (5, 0)
 # modeling_t5.py: T5Stack made its masks itself, until masking_utils made them.
@@ -211,6 +213,7 @@ def habits_of(model_type: str, transformers: Version) -> Habits:
         returns_cache_as_tuple=returns_cache_as_tuple(model_type, transformers),
         bert_holds_scores=transformers < BERT_SHARED_ATTENTION_FROM,
         opt_attention=form_of(OPT_ATTENTION_FROM, transformers, "oldest"),
+        phi3_joins_rotated=transformers >= PHI3_JOINS_ROTATED_FROM,
         neox_rotates_in_fp32=transformers < NEOX_CASTS_POSITIONS_FROM,
         t5_ties_head=transformers >= T5_TIES_HEAD_FROM,
         t5_bias_in_place=transformers < T5_SHARED_ATTENTION_FROM,

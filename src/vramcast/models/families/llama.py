@@ -191,8 +191,9 @@ def phi3(t: Tape, c: Config, sizes: Sizes, frame: Frame = PLAIN) -> Program:
             y = rms_norm(t, "input_layernorm", x)
             with t.scope("self_attn"):
                 q, k, v = project_fused_qkv(t, "qkv_proj", y, heads, bias=False)
-                q, k = rope_both(t, q, k, positions, partial=True)
-                y = attend(t, q, k, v, heads, dropout=attention_dropout, heads_first=True)
+                part = t.regime.habits.phi3_joins_rotated
+                q, k = rope_both(t, q, k, positions, partial=part)
+                y = attend(t, q, k, v, heads, dropout=attention_dropout, heads_first=part)
                 y = t.linear("o_proj", y, shape.h)
             x = t.add(x, t.dropout(y, p), "residual stream")
             y = rms_norm(t, "post_attention_layernorm", x)
