@@ -36,6 +36,9 @@ BF16_CHECKPOINT, FP32_CHECKPOINT = "qwen2.5-0.5b", "gpt2"
         ({"framework": "hf", "gpus": 8, "strategy": "zero3"}, "bf16-master"),
         ({"framework": "trl"}, "bf16-mixed"),
         ({"framework": "torchtune"}, "bf16-true"),
+        ({"framework": "litgpt", "tuning": "lora"}, "bf16-mixed"),
+        # litgpt refuses mixed precision over quantised weights
+        ({"framework": "litgpt", "tuning": "qlora"}, "bf16-true"),
         ({"framework": "deepspeed"}, "bf16-master"),
         ({"framework": "megatron"}, "megatron-bf16"),
         ({}, "bf16-autocast"),
@@ -65,6 +68,16 @@ def test_a_job_in_which_all_is_said_stays_as_it_is() -> None:
     job = complete(job_from({"model": BF16_CHECKPOINT, "framework": "unsloth"}))
     assert complete(job) is job
     assert job.precision is not None
+
+
+def test_torchtune_and_litgpt_do_as_their_recipes_do() -> None:
+    """torchtune's shipped configs; litgpt/finetune/lora.py, whose lora_key, lora_projection and lora_mlp are off."""
+    said = {"model": BF16_CHECKPOINT, "tuning": "lora"}
+    torchtune = complete(job_from({**said, "framework": "torchtune"}))
+    assert (torchtune.checkpointing, torchtune.loss) == ("full", "chunked")
+    assert torchtune.lora_targets == ("q_proj", "v_proj", "output_proj", "mlp")
+    assert resolve(torchtune).optimizer.implementation == "fused"
+    assert complete(job_from({**said, "framework": "litgpt"})).lora_targets == ("query", "value")
 
 
 # What configuration files leave open: (rank, quantize, checkpointing, precision, optimizer).

@@ -96,10 +96,9 @@ def _read_training(settings: Settings, draft: Draft) -> None:
             "tokenizer.max_seq_len is not set: samples are as long as they are; say it with --seq"
         )
     loss = settings.record("loss._component_")
-    if loss is not None and (
-        "Chunked" in str(loss.value) or "LinearCrossEntropy" in str(loss.value)
-    ):
-        draft.say("loss", "chunked", loss)
+    if loss is not None:
+        in_chunks = "Chunked" in str(loss.value) or "LinearCrossEntropy" in str(loss.value)
+        draft.say("loss", "chunked" if in_chunks else "full", loss)
     if loss is not None and "DPO" in str(loss.value):
         draft.say("task", "dpo", loss)
         adapts = draft.value("lora-rank") is not None
@@ -119,8 +118,10 @@ def _read_optimizer(settings: Settings, draft: Draft) -> None:
             draft.gap(record, "no such optimizer is known; counted as AdamW")
     if settings.is_on("optimizer_in_bwd"):
         draft.say("optimizer-impl", "in-backward", settings.record("optimizer_in_bwd"))
-    elif settings.is_on("optimizer.fused"):
-        draft.say("optimizer-impl", "fused", settings.record("optimizer.fused"))
+    elif draft.value("optimizer") == "adamw":
+        fused = settings.record("optimizer.fused")
+        how = "fused" if settings.is_on("optimizer.fused") else "foreach"
+        draft.say("optimizer-impl", how, fused or "torch's AdamW runs as foreach by default")
 
 
 def _read_parallel(settings: Settings, draft: Draft) -> None:

@@ -174,6 +174,8 @@ def _loss(job: Job, profile: Profile, versions: Versions) -> str:
 
 
 def _precision(job: Job, profile: Profile, versions: Versions) -> Precision:
+    if job.quantize != "none" and profile.quantised_precision is not None:
+        return profile.quantised_precision
     if profile.precision is not None:
         return profile.precision
     is_new = has_bf16(job.gpu)

@@ -69,6 +69,7 @@ class Profile:
     # Dtypes. `precision`: the same for every model; None: it follows the loaded weights, which are "fp32", "stored" (as
     # the checkpoint has them) or "16-bit" (whatever the checkpoint has).
     precision: Precision | None = None
+    quantised_precision: Precision | None = None  # over 4- or 8-bit weights, if another
     loads: str | Since[str] = "fp32"
     raises_trained: bool = False  # full training turns them to fp32
     # accelerate: FSDP turns what is trained to fp32, and DeepSpeed keeps a master copy.

@@ -177,7 +177,18 @@ PROFILES = {
         version="bd2a0fc7",
         read="2026-04-23",
         source="torchtune's recipes: dtype bf16",
+        sources={
+            "lora_rank": "54 of its 106 LoRA configs",
+            "lora_targets": "lora_attn_modules and apply_lora_to_mlp of 104 of its LoRA configs",
+            "checkpointing": "enable_activation_checkpointing in 125 of 177 configs",
+            "loss": "LinearCrossEntropyLoss in its configs",
+        },
         lora_rank=8,
+        lora_targets=("q_proj", "v_proj", "output_proj", "mlp"),
+        four_bit="nf4-double",  # torchao's NF4Tensor quantises its scales
+        optimizer_impl="fused",
+        checkpointing="full",
+        loss="chunked",
         adapter_dtype="weights",
         precision=Precision.BF16_TRUE,
         strategies=("fsdp2",),
@@ -200,7 +211,12 @@ PROFILES = {
         version="0.5.13",
         read="2026-06-29",
         source="litgpt: precision bf16-mixed where the card has bf16",
+        sources={"lora_targets": "litgpt/finetune/lora.py: lora_query and lora_value are on"},
+        # litgpt/finetune/lora.py: "Quantization and mixed precision is not supported."
+        quantised_precision=Precision.BF16_TRUE,
         lora_rank=8,
+        lora_targets=("query", "value"),
+        lora_dropout=0.05,
         adapter_dtype="weights",
         keeps_outputs=True,  # `logits = model(…)`
     ),
