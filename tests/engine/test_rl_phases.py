@@ -178,3 +178,11 @@ def test_trl_generates_here_or_elsewhere(
     assert ("rollout engine's cache holds" in printed) is (mode == "colocate")
     assert ("generated on other cards" in printed) is (mode == "server")
     assert "not counted" not in printed
+
+
+def test_the_task_is_printed_as_the_user_said_it() -> None:
+    """The update is computed as fine-tuning on what was generated, which nobody asked for."""
+    said = {"model": "qwen2.5-0.5b", "framework": "verl", "task": "grpo", "gpu": "h100", "gpus": 2}
+    texts = estimate(job_from(said)).assumptions
+    assert any(text.startswith("task grpo: Qwen2ForCausalLM; ") for text in texts)
+    assert not any("task sft" in text for text in texts)

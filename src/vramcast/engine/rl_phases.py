@@ -140,9 +140,18 @@ def with_rl_phases(parts: Parts) -> Forecast:
         update,
         job=job,
         ledger=ledger,
-        assumptions=(*update.assumptions, *texts, *_assumptions(parts)),
+        assumptions=(*_named(job, update.assumptions), *texts, *_assumptions(parts)),
         notes=(*update.notes, *notes),
     )
+
+
+def _named(job: Job, texts: tuple[str, ...]) -> Iterator[str]:
+    """The update alone is fine-tuning on what was generated; the user said what for."""
+    for text in texts:
+        head, colon, rest = text.partition(": ")
+        if job.task is not None and colon and head.split(" ")[:2] == ["task", "sft"]:
+            text = f"task {job.task}: {rest.partition('; ')[0]}; {task_of_job(job).source}"
+        yield text
 
 
 def _stays(entry: Entry) -> bool:
