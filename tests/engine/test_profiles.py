@@ -80,6 +80,22 @@ def test_torchtune_and_litgpt_do_as_their_recipes_do() -> None:
     assert complete(job_from({**said, "framework": "litgpt"})).lora_targets == ("query", "value")
 
 
+def test_the_trl_beside_transformers_5_decides_the_loss() -> None:
+    """Dates of both on PyPI: 5.0 came with TRL 0.27, 5.13 with 1.7, 5.20 with 1.16. SFT has computed its loss in chunks
+    since TRL 1.6, the other trainers since 1.15."""
+    found = {}
+    for version in ("5.0", "5.13", "5.20"):
+        said = {"model": BF16_CHECKPOINT, "framework": "trl", "transformers-version": version}
+        found[version] = tuple(
+            complete(job_from({**said, "task": task})).loss for task in ("sft", "dpo")
+        )
+    assert found == {
+        "5.0": ("full", "full"),
+        "5.13": ("tiled", "full"),
+        "5.20": ("tiled", "tiled"),
+    }
+
+
 # What configuration files leave open: (rank, quantize, checkpointing, precision, optimizer).
 HABITS = {
     "llama-factory": (8, "none", "full", "bf16-autocast", "adamw"),

@@ -56,6 +56,10 @@ TRL_EXPERIMENTAL = {
     "quantised_adapter_dtype": None,
 }
 
+# trl/trainer/sft_trainer.py: until the fused head came to all trainers, SFT alone computed its loss in chunks of 256
+# tokens, each under a checkpoint (loss_type "chunked_nll").
+TRL_SFT = {"loss": Since("trl", "full", (((1, 6), "tiled"),))}
+
 PROFILES = {
     "plain": PLAIN,
     "hf": HF,
@@ -278,6 +282,10 @@ PROFILES = {
 def profile_of(job: Job) -> Profile:
     """The framework's, as it is for the job's task."""
     profile = PROFILES[job.framework]
-    if job.framework == "trl" and task_of_job(job).is_experimental:
+    if job.framework != "trl":
+        return profile
+    if task_of_job(job).is_experimental:
         return replace(profile, **TRL_EXPERIMENTAL)  # type: ignore[arg-type]
+    if job.task in (None, "sft", "pretrain"):
+        return replace(profile, **TRL_SFT)  # type: ignore[arg-type]
     return profile

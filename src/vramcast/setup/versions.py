@@ -9,9 +9,22 @@ FOREACH_FROM: Version = (2, 0)
 # transformers training_args.py takes the fused AdamW only where torch is at least 2.8.
 FUSED_NEEDS_TORCH: Version = (2, 8)
 
-# The TRL that was new when that transformers was: release dates on PyPI.
+# The TRL that was new when that transformers was: release dates on PyPI, and of the files in both wheels.
 TRL_BESIDE: tuple[tuple[Version, Version], ...] = (
-    ((5, 0), (1, 16)),
+    ((5, 20), (1, 16)),
+    ((5, 18), (1, 14)),
+    ((5, 16), (1, 12)),
+    ((5, 15), (1, 9)),
+    ((5, 14), (1, 8)),
+    ((5, 13), (1, 7)),
+    ((5, 12), (1, 6)),
+    ((5, 10), (1, 5)),
+    ((5, 9), (1, 4)),
+    ((5, 6), (1, 2)),
+    ((5, 5), (1, 0)),
+    ((5, 3), (0, 29)),
+    ((5, 2), (0, 28)),
+    ((5, 0), (0, 27)),
     ((4, 57), (0, 26)),
     ((4, 56), (0, 23)),
     ((4, 54), (0, 21)),

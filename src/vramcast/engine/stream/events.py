@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from vramcast.models.record.dims import Number, maximum
-from vramcast.models.record.tape import Op, Param, Section, Value
+from vramcast.models.record.tape import F32, Op, Param, Section, Value
 
 IN, OUT = "in", "out"  # keys of a section's first input and first output
 GRAD_IN, GRAD_OUT = "gradient of in", "gradient of out"
@@ -196,9 +196,10 @@ def _is_cached(storage: Value) -> bool:
 
 
 def is_cached_copy(storage: Value) -> bool:
-    """autocast keeps the copy of a leaf weight that requires grad until the outermost autocast exits
-    (aten/src/ATen/autocast_mode.cpp). Other copies are freed after their last use."""
-    return storage.copy_of is not None and storage.requires_grad
+    """autocast keeps the copy of a leaf weight in fp32 that requires grad until the outermost autocast exits
+    (aten/src/ATen/autocast_mode.cpp, can_try_cache). Other copies are freed after their last use."""
+    weight = storage.copy_of
+    return weight is not None and weight.dtype == F32 and storage.requires_grad
 
 
 OWN_GRADIENTS = (
