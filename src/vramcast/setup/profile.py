@@ -86,7 +86,7 @@ class Profile:
     keeps_outputs: bool | Since[bool] = False  # in a variable until the next forward
     zero_grad: str = "before-forward"
     use_cache: bool | Since[bool | None] | None = None  # what it tells the model; None: nothing
-    copies_logits: bool | Since[bool] = False  # shifted, for the accuracy of tokens
+    copies_logits: int | Since[int] = 0  # how many, shifted, for the accuracy of tokens
     seq: int | None = None  # None: what the model was made for
     alloc_conf: str = ""
 

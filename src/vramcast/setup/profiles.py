@@ -86,7 +86,8 @@ PROFILES = {
         loss=Since("trl", "full", (((1, 15), "tiled"),)),
         # trl/trainer/sft_trainer.py compute_loss
         use_cache=Since("trl", None, (((0, 22), False),)),
-        copies_logits=Since("trl", False, (((0, 15), True),)),
+        # since 1.3 the entropy's copy is there while that of the accuracy is made
+        copies_logits=Since("trl", 0, (((0, 15), 1), ((1, 3), 2))),
         raises_quantised=False,
         passes_dtype=True,
         quantised_adapter_dtype="bf16",  # trl/trainer/*_trainer.py: `param.data.to(torch.bfloat16)`

@@ -100,7 +100,7 @@ class Loop:
     zero_grad: str
     use_cache: bool | None  # None: as the model's config says
     has_attention_mask: bool
-    copies_logits: bool  # shifted, for the accuracy of tokens
+    copies_logits: int  # how many, shifted, for the accuracy of tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -271,7 +271,7 @@ def _loop(job: Job, profile: Profile) -> Loop:
         zero_grad=job.zero_grad or profile.zero_grad,
         use_cache=at(profile.use_cache, versions) if job.use_cache is None else job.use_cache,
         has_attention_mask=job.attention_mask is not False,
-        copies_logits=at(profile.copies_logits, versions) and job.task in (None, *OF_TOKENS),
+        copies_logits=at(profile.copies_logits, versions) if job.task in (None, *OF_TOKENS) else 0,
     )
 
 

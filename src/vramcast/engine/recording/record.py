@@ -69,7 +69,7 @@ def add_loss_to(program: Program, setup: Setup) -> None:
         # accelerate's _prepare_fsdp2 leaves the model's forward as it is.
         outputs_in_fp32=setup.versions.framework in TO_FP32 and setup.parallel.strategy != "fsdp2",
         keeps_outputs=setup.loop.keeps_outputs,
-        copies_for_accuracy=setup.loop.copies_logits,
+        copies_by_caller=setup.loop.copies_logits,
     )
 
 

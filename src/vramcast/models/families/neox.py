@@ -135,7 +135,13 @@ def gpt_neox(t: Tape, c: Config, sizes: Sizes) -> Program:
         tied=False,
         embedded=lambda x: t.dropout(x, p),
     )
+    if t.regime.habits.neox_masks_keys:
+        around = replace(around, mask=_mask_of_keys)
     return decoder(t, c, sizes, around, make_block)
+
+
+def _mask_of_keys(x: Value) -> Value:
+    return Value((x.shape[0], 1, 1, x.shape[1]), x.dtype, label="attention mask")
 
 
 def phi(t: Tape, c: Config, sizes: Sizes) -> Program:

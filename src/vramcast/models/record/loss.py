@@ -34,12 +34,12 @@ def add_loss(
     kind: str = "full",
     outputs_in_fp32: bool = False,
     keeps_outputs: bool = False,
-    copies_for_accuracy: bool = False,
+    copies_by_caller: int = 0,
 ) -> None:
     """Record the loss as the program's last section, unless a fused head has computed it already. `outputs_in_fp32`:
     whoever called the model under autocast gets every 16-bit tensor of its outputs in fp32 (accelerate's
-    convert_outputs_to_fp32), and may keep them in a variable. `copies_for_accuracy`: shifts and copies them before
-    backward."""
+    convert_outputs_to_fp32), and may keep them in a variable. `copies_by_caller`: how many it makes of them, shifted,
+    before backward."""
     t = program.tape
     if program.loss == "none" or "loss" in t.regime.fused:
         return
@@ -72,12 +72,22 @@ def add_loss(
             logits = handed_on
         if outputs_in_fp32 and t.regime.autocast is not None:
             _hand_on_the_rest(program, (model_logits, logits), keeps_outputs=keeps_outputs)
-        if copies_for_accuracy and program.loss == "causal" and kind == "full":
-            _shift(t, logits)
-            t.ops()[-1].by_caller = True
+        if program.loss == "causal" and kind == "full":
+            _copy_by_caller(t, logits, copies_by_caller)
     if keeps_outputs:
         for value in program.returned:
             value.storage.is_handed_on = not _is_raised(t, value, outputs_in_fp32=outputs_in_fp32)
+
+
+def _copy_by_caller(t: Tape, logits: Value, copies: int) -> None:
+    """A variable has each copy until the next one is made."""
+    before: Value | None = None
+    for _ in range(copies):
+        shifted = _shift(t, logits)
+        t.ops()[-1].by_caller = True
+        if before is not None:
+            t.hold(shifted, before)
+        before = shifted
 
 
 def _hand_on_the_rest(

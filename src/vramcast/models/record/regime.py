@@ -101,6 +101,9 @@ class Habits:
         False  # attention of its own: a mask is added to the scores, a variable has them
     )
     phi3_joins_rotated: bool = True  # a part of each head is rotated, and joined with the rest
+    neox_masks_keys: bool = (
+        False  # a mask without an axis of queries, beside a causal one in each layer
+    )
     neox_rotates_in_fp32: bool = False  # tables of positions stay in fp32, and raise what they meet
     t5_bias_in_place: bool = False  # bias and mask are one tensor, added to the scores in place
     t5_makes_masks: bool = (
