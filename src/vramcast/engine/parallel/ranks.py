@@ -88,6 +88,7 @@ from vramcast.engine.parallel.transformer_engine import engine_entries, engine_t
 from vramcast.engine.recording.attention_copies import lay_out
 from vramcast.engine.recording.record import DEVICE, add_loss_to, record_on_one_gpu, sizes_of
 from vramcast.engine.recording.sequence_limits import check_positions
+from vramcast.engine.recording.shared_casts import share_casts
 from vramcast.engine.replay.extras import played_with
 from vramcast.engine.replay.run import Replayed
 from vramcast.engine.stream.checkpointing import recompute_rule, stashed_inputs
@@ -470,6 +471,7 @@ def divided_program(
     if setup.adapter.kind is not None and regime.code != "transformers":
         own_targets(regime.code)  # raises where the framework's own models have none
     lay_out(program, setup, config)
+    share_casts(program, setup)
     add_loss_to(program, setup)
     return program
 

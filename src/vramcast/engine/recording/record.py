@@ -7,6 +7,7 @@ from vramcast.engine.lines.between_steps import TO_FP32
 from vramcast.engine.recording.attention_copies import lay_out
 from vramcast.engine.recording.regime import regime_of
 from vramcast.engine.recording.sequence_limits import default_seq
+from vramcast.engine.recording.shared_casts import share_casts
 from vramcast.engine.stream.gate_loops import check_loop
 from vramcast.errors import InputError, unknown
 from vramcast.job import PROMPTS, is_regular
@@ -48,6 +49,7 @@ def record_on_one_gpu(setup: Setup, config: Config, gpu: Gpu | None, sizes: Size
         regime = edit_regime(setup.editing, config, regime, sizes)
     program = record(config, regime, sizes)
     lay_out(program, setup, config)
+    share_casts(program, setup)
     add_loss_to(program, setup)
     check_loop(setup, program)
     params = list(program.params())

@@ -18,6 +18,7 @@ from vramcast.engine.program import record_job
 from vramcast.engine.recording.record import DEVICE, sizes_of
 from vramcast.engine.recording.regime import kv_cache, needs_input_grads
 from vramcast.engine.recording.sequence_limits import check_positions
+from vramcast.engine.recording.shared_casts import shares_casts
 from vramcast.engine.replay.card import of_same, roughly_reserved, step_script
 from vramcast.engine.replay.extras import played_with
 from vramcast.engine.replay.run import Columns, Replayed, Run, Script
@@ -30,7 +31,7 @@ from vramcast.setup import Setup
 
 # Parts of a Setup that a result does not depend on: jobs that differ only there share it. Passes do not depend on the
 # optimizer, unless it steps inside backward. A recording does not depend on checkpointing, except for the key/value
-# cache and the gradients of inputs, which are separate parts of its key.
+# cache, the gradients of inputs and copies that projections share, which are separate parts of its key.
 NOT_FOR_PASSES = ("optimizer", "alloc_conf")
 NOT_FOR_RECORDING = (*NOT_FOR_PASSES, "checkpointing")
 
@@ -125,6 +126,7 @@ class Drafts:
             _but(NOT_FOR_RECORDING, setup),
             kv_cache(setup, self.config),
             needs_input_grads(setup, self.config),
+            shares_casts(setup),
         )
         if key not in self._programs:
             program = record_job(setup, self.config, self.gpu, sizes)
