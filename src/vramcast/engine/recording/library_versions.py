@@ -167,6 +167,8 @@ def takes_unmasked_for_packed(model_type: str, transformers: Version, torch: Ver
     return is_new and model_type not in WITH_MASKS_OF_THEIR_OWN
 
 
+# modeling_bloom.py: keys and values were reshaped before `present` held them, until past_key_values.update came.
+BLOOM_CACHES_VIEWS_FROM: Version = (4, 44)
 # modeling_gpt_neox.py: `attention_mask[:, None, None, :]`, until _prepare_4d_causal_attention_mask.
 NEOX_MASKS_PAIRS_FROM: Version = (4, 42)
 # modeling_gpt_neox.py: GPTNeoXRotaryEmbedding gave cos and sin as they were cached, until it cast them to x.dtype.
@@ -216,6 +218,7 @@ def habits_of(model_type: str, transformers: Version) -> Habits:
         bert_holds_scores=transformers < BERT_SHARED_ATTENTION_FROM,
         opt_attention=form_of(OPT_ATTENTION_FROM, transformers, "oldest"),
         phi3_joins_rotated=transformers >= PHI3_JOINS_ROTATED_FROM,
+        bloom_caches_copies=transformers < BLOOM_CACHES_VIEWS_FROM,
         neox_masks_keys=transformers < NEOX_MASKS_PAIRS_FROM,
         neox_rotates_in_fp32=transformers < NEOX_CASTS_POSITIONS_FROM,
         t5_ties_head=transformers >= T5_TIES_HEAD_FROM,

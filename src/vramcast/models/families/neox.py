@@ -300,6 +300,8 @@ def bloom(t: Tape, c: Config, sizes: Sizes) -> Program:
         with t.scope("self_attention"):
             qkv = t.linear("query_key_value", y, 3 * h, bias=True, label="qkv")
             q, k, v = split(t, split_heads(t, qkv, heads.num), (heads.width,) * 3)
+            if t.regime.habits.bloom_caches_copies:
+                k, v = t.copy(k), t.copy(v)
             y = attend(t, q, k, v, heads, dropout=attn, kernel="eager", eager=BLOOM)
             y = t.dropout(t.linear("dense", y, h, bias=True), p)
             x = t.hold(t.add(residual, y, "residual stream"), qkv)

@@ -101,6 +101,9 @@ class Habits:
         False  # attention of its own: a mask is added to the scores, a variable has them
     )
     phi3_joins_rotated: bool = True  # a part of each head is rotated, and joined with the rest
+    bloom_caches_copies: bool = (
+        False  # heads are laid out one after the other before they are cached
+    )
     neox_masks_keys: bool = (
         False  # a mask without an axis of queries, beside a causal one in each layer
     )
