@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,14 @@ def test_lines_copied_from_launch_scripts(
         assert main(["estimate", "--json", *line.split()]) == 0
         answers.append(capsys.readouterr().out)
     assert answers[0] == answers[1]
+
+
+def test_words_of_launch_scripts_inside_a_compared_job(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = ("gpt2 --batch_size 4 --bf16 True", "gpt2 --batch 4 --bf16")
+    assert main(["compare", *jobs, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    first, second = (each["verdict"] for each in found["forecasts"])
+    assert first == second
 
 
 @pytest.mark.parametrize(

@@ -131,11 +131,11 @@ def _run(arguments: list[str]) -> int:
     parser = Parser(prog=f"vramcast {name}", description=COMMANDS[name], allow_abbrev=False)
     parser.shows_all = "--help-all" in arguments
     command.configure(parser)
-    result: int = command.run(parser.parse_args(_with_dashes(arguments[1:])))
+    result: int = command.run(parser.parse_args(with_dashes(arguments[1:])))
     return result
 
 
-def _with_dashes(arguments: list[str]) -> list[str]:
+def with_dashes(arguments: list[str]) -> list[str]:
     """`--batch_size` is `--batch-size`, and `--bf16 True` is `--bf16`. What follows `--` belongs to a script."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     return [*_switched([*map(_dashed, arguments[:end])]), *arguments[end:]]

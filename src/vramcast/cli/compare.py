@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramcast.cli import Parser
+from vramcast.cli import Parser, with_dashes
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
 from vramcast.cli.output import print_report, terminal_width
 from vramcast.cli.pictures import (
@@ -119,7 +119,7 @@ def _job(text: str, common: argparse.Namespace) -> Job:
     add_job_flags(parser)
     if Path(words[0]).suffix in (".yaml", ".yml"):
         words = ["--job", *words]
-    own = parser.parse_args(words)
+    own = parser.parse_args(with_dashes(words))
     for name, value in vars(own).items():
         if value is None:
             setattr(own, name, getattr(common, name, None))
