@@ -428,11 +428,7 @@ def translate(values: Mapping[str, Any]) -> dict[str, Any]:
         if key in said and said[key] != value:
             raise InputError(f"{names[key]} and {name} mean the same: leave out one")
         said[key], names[key] = value, name
-    for name in SWITCHES:
-        if _is_on(values.get(name)):
-            said = {**SWITCHES[name], **said}
-        elif name in values:
-            said = {**OFF.get(name, {}), **said}
+    said = {**_switched_off(values), **_of_switches(values, said), **said}
     said = _with_values(_with_gguf(said))
     if said.get("quantize") == "nf4" and any(_is_on(values.get(name)) for name in DOUBLE_QUANT):
         said["quantize"] = "nf4-double"
@@ -457,6 +453,46 @@ def _with_stage(values: Mapping[str, Any]) -> dict[str, Any]:
             raise InputError(f"{ZERO_STAGE} must be 0, 1, 2 or 3, not {stage!r}")
         said.setdefault("strategy", "ddp" if stage == "0" else f"zero{stage}")
     return said
+
+
+def _switched_off(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What switches say that are there and off, as launch scripts have them: `--lora false`."""
+    off = [name for name in SWITCHES if name in values and not _is_on(values[name])]
+    return {key: value for name in off for key, value in OFF.get(name, {}).items()}
+
+
+def _of_switches(values: Mapping[str, Any], said: dict[str, Any]) -> dict[str, Any]:
+    """What the switches that are on say together. QLoRA is LoRA, too: `--lora --load-in-4bit` says QLoRA."""
+    on = [name for name in SWITCHES if _is_on(values.get(name))]
+    together: dict[str, Any] = {}
+    whose: dict[str, str] = {}
+    for name in on:
+        for key, value in SWITCHES[name].items():
+            if (
+                key in together
+                and together[key] != value
+                and not _is_qlora(key, together[key], value)
+            ):
+                raise InputError(f"{whose[key]} and {name} contradict each other: leave out one")
+            together[key] = "qlora" if _is_qlora(key, together.get(key), value) else value
+            whose[key] = name
+    _check_tuning(together, whose, said)
+    return together
+
+
+def _is_qlora(key: str, one: Any, other: Any) -> bool:
+    return key == "tuning" and {one, other} == {"lora", "qlora"}
+
+
+def _check_tuning(together: dict[str, Any], whose: dict[str, str], said: dict[str, Any]) -> None:
+    """A key that is said beside a switch wins, where it says how, and not the opposite."""
+    tuning = str(said.get("tuning", "")).lower()
+    if tuning == "full" and "tuning" in together:
+        raise InputError(f"{whose['tuning']} and tuning full contradict each other: leave out one")
+    if tuning and _is_qlora("tuning", tuning, together.get("tuning")):
+        said["tuning"] = "qlora"
+    if together.get("tuning") == "qlora" and together.get("quantize") == "int8":
+        raise InputError("qlora and load-in-8bit contradict each other: leave out one")
 
 
 def _with_gguf(said: dict[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,7 @@ MOST_TOKENS = (
     10**8
 )  # of a sample; also batches, ranks of adapters, and whatever else is a whole number
 MOST_GPUS = 2**20
+MOST_ACCUMULATED = 2**16  # each is replayed, as Trainer fetches the batches of a whole step
 MOST_HIDDEN = 1000
 MOST_SCORES = 10**16  # batch × tokens²: what they take must be counted in 64 bits
 
@@ -219,7 +220,9 @@ class Job:
         "a file with one number per line: the tokens of each sample in training order; samples longer than seq are cut",
         group="data",
     )
-    accumulate: int = option("micro-batches per optimizer step", 1, kind="int", group="data")
+    accumulate: int = option(
+        "micro-batches per optimizer step", 1, kind="int", most=MOST_ACCUMULATED, group="data"
+    )
     prompt_tokens: int | None = option(
         "tokens of a sample that TRL's loss does not score; default half of seq for dpo and kto, what is not generated "
         "for grpo and ppo, else none",

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from typing import Any
 
 import pytest
 
+from vramcast import estimate
 from vramcast.cli import main
+from vramcast.errors import VramcastError
+from vramcast.job import FIELDS, Job, Precision, job_from
 
 # command → what the one line on standard error says
 REFUSED = {
@@ -48,7 +52,29 @@ REFUSED = {
     "estimate gpt2 --sub-device 1": "it needs edit",
     "estimate gpt2 --params 7B": "not both",
     "estimate": "give a model name or --params",
-    "estimate ''": "unknown model",
+    "estimate ''": "one of the arguments is empty",
+    "estimate gpt2 --explain ''": "--explain is empty",
+    "estimate gpt2 --freeze=": "--freeze is empty",
+    "estimate gpt2 --explain weights --json": "--explain prints text: leave out --json",
+    "estimate gpt2 --gpu nan": "--gpu nan is no size",
+    "estimate gpt2 --gpu=-24GiB": "--gpu -24GiB is no size",
+    "estimate gpt2 --gpu 24PB": "--gpu 24PB is no size",
+    "estimate gpt2 --gpu 24TiB": "too large for one GPU",
+    "estimate gpt2 --accumulate 100000000": "accumulate must be at most 65536",
+    "estimate gpt2 --bf16 --fp16": "bf16 and fp16 contradict each other",
+    "estimate gpt2 --qlora --load-in-8bit": "contradict each other",
+    "estimate gpt2 --qlora --tuning full": "qlora and tuning full contradict each other",
+    "check gpt2 --strict": "give --gpu",
+    "gpus '['": "unknown GPU '['",
+    "gpus ''": "one of the arguments is empty",
+    "models ''": "one of the arguments is empty",
+    "snapshot ''": "one of the arguments is empty",
+    "diagnose ''": "one of the arguments is empty",
+    "host --ram 0": "too small for a machine",
+    "host --dataset ''": "--dataset is empty",
+    "serve --host ''": "--host is empty",
+    "plan gpt2 --gpu rtx4090 --keep ''": "--keep is empty",
+    "sweep gpt2 --batch ''": "--batch is empty",
     "estimate nonexist": "unknown model 'nonexist'",
     "estimate /nonexistent/path": "no such file or folder",
     "estimate --params abc": "params must be a count",
@@ -104,6 +130,29 @@ IGNORED = {
     "estimate llama-2-7b --seq 8192 --lora --gpu a100-80gb": "beyond the 4,096 positions",
     "sweep gpt2 --batch 1 --seq 512,2048": "seq 2048 left out",
     "sweep gpt2 --batch 1": "seq 2048, 4096, 8192 left out",
+    "estimate gpt2 --torch-version 0.3": "torch 0.3 is older than 1.10",
+    "estimate gpt2 --transformers-version 1": "transformers 1 is older than 4.16",
+    "estimate gpt2 --lora-rank 8 --tuning full": "tuning full has no effect",
+    "estimate gpt2 --labels 3": "labels 3 has no effect: this model is no classifier here",
+    "estimate gpt2 --max-model-len 4096": "max-model-len 4096 has no effect: it needs engine",
+    "estimate gpt2 --kv-cache-dtype foo": "kv-cache-dtype foo has no effect: it needs engine",
+    "estimate gpt2 --beams 4": "beams 4 has no effect: it needs task generate",
+    "estimate gpt2 --rollout-tp 4": "rollout-tp 4 has no effect: it needs rollout-engine",
+    "estimate gpt2 --rollout-batch 4 --gpus 2": "rollout-batch 4 has no effect: it needs rollout-tokens",
+    "estimate gpt2 --eval-batch 4 --gpus 2": "eval-batch 4 has no effect: it needs evaluate",
+    "estimate gpt2 --no-reshard": "reshard false has no effect",
+    "estimate gpt2 --reduce-bucket 1000": "reduce-bucket 1000 has no effect",
+    "estimate gpt2 --prompt-tokens 9": "prompt-tokens 9 has no effect: it needs framework trl",
+    "estimate gpt2 --task generate --loss fused": "loss fused has no effect with task generate",
+    "estimate gpt2 --task score --lora-targets x": "lora-targets x has no effect with task score",
+    "estimate qwen3-8b --engine vllm --gpu h100 --batch 64": "batch 64 has no effect with engine vllm",
+    "estimate qwen3-8b --engine llama.cpp --gpu h100 --enforce-eager": "has no effect with engine llama.cpp",
+    "sweep gpt2 --images 3 --seq 128": "images 3 has no effect",
+    "fit gpt2 --images 3": "images 3 has no effect",
+    "check gpt2 --images 3": "images 3 has no effect",
+    "compare gpt2 'gpt2 --images 3'": "images 3 has no effect",
+    "divide llama-3.2-1b --gpus 2 --images 3": "images 3 has no effect",
+    "estimate gpt2 --batch 2 --batch 4": "--batch is given twice: 4 counts, 2 is ignored",
 }
 
 
@@ -125,9 +174,109 @@ def test_wrong_input_is_refused_in_one_line(
 @pytest.mark.parametrize("command", IGNORED)
 def test_what_is_ignored_is_named(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(shlex.split(command)) in (0, 1)
-    text = " ".join(capsys.readouterr().out.split())
+    seen = capsys.readouterr()
+    text = " ".join((seen.out + seen.err).split())
     assert "warning: " in text
     assert IGNORED[command] in text
+
+
+@pytest.mark.parametrize("base", ["gpt2", "llama-3.2-1b --gpus 8 --gpu h100 --strategy fsdp2"])
+def test_no_option_of_serving_generating_or_rollouts_is_ignored_without_a_word(base: str) -> None:
+    """Every option of these groups, beside a job that trains."""
+    plain = estimate(_job(base))
+    for name, field in FIELDS.items():
+        if field.metadata["group"] not in ("inference", "serving", "phases"):
+            continue
+        value = _other_value(field)
+        try:
+            asked = estimate(_job(base).changed(**{name: value}))
+        except VramcastError:
+            continue
+        is_same = asked.ledger.entries == plain.ledger.entries
+        assert not is_same or len(asked.warnings) > len(plain.warnings), name
+
+
+@pytest.mark.parametrize(
+    "base",
+    ["gpt2 --task generate --prompt 8 --new-tokens 8", "qwen3-8b --engine vllm --gpu h100"],
+)
+def test_no_option_of_training_is_ignored_without_a_word(base: str) -> None:
+    plain = estimate(_job(base))
+    for name, field in FIELDS.items():
+        if field.metadata["group"] not in ("recipe", "adapter", "loop", "companions", "many gpus"):
+            continue
+        value = _other_value(field)
+        try:
+            asked = estimate(_job(base).changed(**{name: value}))
+        except VramcastError:
+            continue
+        is_same = asked.ledger.entries == plain.ledger.entries
+        says = len(asked.warnings) > len(plain.warnings)
+        assert not is_same or says or name in MAY_CHANGE_NOTHING, name
+
+
+# They are read by a job that trains nothing, too, and this value is what these jobs do anyway.
+MAY_CHANGE_NOTHING = (
+    "precision",
+    "weights_dtype",
+    "frozen_dtype",
+    "attention",
+    "compile",
+    "adapter",
+    "quantize",
+    "framework",
+    "use_cache",
+    "offload",
+    "gpus_per_node",
+)
+
+
+def _job(line: str) -> Job:
+    model, *words = line.split()
+    return job_from(
+        {"model": model, **dict(zip([w[2:] for w in words[::2]], words[1::2], strict=True))}
+    )
+
+
+def _other_value(field: Any) -> Any:
+    """A value of the field's kind that is not its default."""
+    for value in (*field.metadata["choices"], *KINDS[field.metadata["kind"]]):
+        listed = (value,) if field.metadata["kind"] in ("list", "targets") else value
+        if listed != field.default:
+            return Precision(listed) if field.name == "precision" else listed
+    raise AssertionError(field.name)
+
+
+KINDS: dict[str, tuple[Any, ...]] = {
+    "text": ("x",),
+    "version": ("2.4",),
+    "int": (3,),
+    "count": (1000,),
+    "float": (0.3,),
+    "flag": (True, False),
+    "list": ("x",),
+    "targets": ("x",),
+}
+
+
+def test_suggestions_are_near(capsys: pytest.CaptureFixture[str]) -> None:
+    """No name is better than one that has nothing to do with what was typed."""
+    for command in (
+        "estimate nonexist",
+        "estimate gpt2 --gpu infGiB",
+        "plan gpt2 --gpu h100 --keep foo",
+    ):
+        assert main(shlex.split(command)) == 2
+        assert "Did you mean" not in capsys.readouterr().err
+
+
+def test_four_bit_lora_is_qlora_however_it_is_said() -> None:
+    said = (
+        {"qlora": True},
+        {"lora": True, "load-in-4bit": True},
+        {"tuning": "lora", "load-in-4bit": True},
+    )
+    assert {job_from({"model": "gpt2", **words}).tuning for words in said} == {"qlora"}
 
 
 def test_a_job_without_idle_options_is_not_warned(capsys: pytest.CaptureFixture[str]) -> None:

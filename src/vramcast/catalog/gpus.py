@@ -17,6 +17,11 @@ from vramcast.errors import InputError, UnsupportedError, unknown
 from vramcast.units import MiB, format_gib, parse_bytes
 
 SMALLEST_CARD_BYTES = 64 * MiB
+LARGEST_CARD_BYTES = 2**40  # no GPU has a TiB
+# What was meant as a size and is none: -24GiB, infGiB, 24PB, 1e3GiB.
+MISSIZED = re.compile(
+    r"\s*([-+]?(inf|nan)|[-+][\d.,e]+|\d[\d.,e+-]*)\s*([kmgtpe]i?)b\s*|nan|inf", re.IGNORECASE
+)
 SIZE = re.compile(r"\s*[0-9]{1,12}(\.[0-9]{1,12})?\s*([kmgt]i?)?b\s*", re.IGNORECASE)
 # Words of a name that make it another card.
 VARIANTS = {"ti", "super", "d", "xt", "xtx", "x", "s"}
@@ -96,6 +101,10 @@ def find_gpu(name: str) -> Gpu:
         return exact
     if SIZE.fullmatch(name):
         return _make_anonymous(name)
+    if MISSIZED.fullmatch(name):
+        raise InputError(
+            f"--gpu {name.strip()} is no size. Write a size like 24GiB, or a card's name."
+        )
     if name.strip().isdigit() and (_plain(name),) not in _by_key():
         raise InputError(
             f"--gpu {name.strip()} has no unit. Write a size like {name.strip()}GiB, or a card's name."
@@ -205,6 +214,8 @@ def eager_context(gpu: Gpu) -> tuple[int, tuple[int, int], str] | None:
 def search_gpus(text: str) -> tuple[Gpu, ...]:
     """Cards whose name or alias contains the text."""
     wanted = _plain(text)
+    if text.strip() and not wanted:
+        return ()
 
     def matches(gpu: Gpu) -> bool:
         return any(wanted in _plain(spelling) for spelling in gpu.spellings)
@@ -248,6 +259,8 @@ def _or(names: list[str]) -> str:
 
 def _make_anonymous(size: str) -> Gpu:
     total = parse_bytes(size)
+    if total > LARGEST_CARD_BYTES:
+        raise InputError(f"--gpu {size} is too large for one GPU. Write it like 24GiB.")
     if total < SMALLEST_CARD_BYTES:
         raise InputError(
             f"--gpu {size}: {total} bytes is too small for a GPU. Write it like 24GiB."

@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
-import os
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
+from vramcast.cli.arguments import Once, check_empty, in_language
 from vramcast.cli.terminal import discard_output, print_error, screen
 from vramcast.errors import OutputError, TraceError, VramcastError
 
@@ -56,6 +56,10 @@ class Parser(argparse.ArgumentParser):
 
     shows_all = True
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.register("action", None, Once)
+
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """What is not known is refused with what to say instead, where that is known."""
         found, unknown = self.parse_known_args(args, namespace)
@@ -78,7 +82,7 @@ class Parser(argparse.ArgumentParser):
         return f" (did you mean --{KEYS.get(near[0], near[0])}?)" if near else ""
 
     def error(self, message: str) -> NoReturn:
-        print_error(_in_language(f"{self.prog}: {message}. See {self.prog} --help.", sys.argv[1:]))
+        print_error(in_language(f"{self.prog}: {message}. See {self.prog} --help.", sys.argv[1:]))
         self.exit(2)
 
 
@@ -100,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, OutputError):
             discard_output()
         lines = MAX_ERROR_LINES if isinstance(error, TraceError) else 1
-        print_error(f"vramcast: {_in_language(str(error), arguments)}", lines=lines)
+        print_error(f"vramcast: {in_language(str(error), arguments)}", lines=lines)
         return 2
     except BrokenPipeError:  # the reader of our output (head, less) has seen enough
         discard_output()
@@ -109,24 +113,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _in_language(text: str, arguments: Sequence[str]) -> str:
-    """An error in the language that was asked for, else in the terminal's."""
-    from vramcast.report.words import language_of
-
-    lang = language_of(os.environ)
-    if "--lang" in arguments[:-1]:
-        lang = arguments[arguments.index("--lang") + 1]
-    if lang != "zh":
-        return text
-    from vramcast.report.words.sentences import translate
-
-    return translate(text, lang)
-
-
 def _run(arguments: list[str]) -> int:
     name = arguments[0] if arguments else "--help"
     if name not in COMMANDS:
         return _no_command(name)
+    own, _ = _until_dashes(arguments[1:])
+    check_empty(own)
     command = import_module(f"vramcast.cli.{name}")
     parser = Parser(prog=f"vramcast {name}", description=COMMANDS[name], allow_abbrev=False)
     parser.shows_all = "--help-all" in arguments
@@ -137,8 +129,8 @@ def _run(arguments: list[str]) -> int:
 
 def with_dashes(arguments: list[str]) -> list[str]:
     """`--batch_size` is `--batch-size`, and `--bf16 True` is `--bf16`. What follows `--` belongs to a script."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    return [*_switched([*map(_dashed, arguments[:end])]), *arguments[end:]]
+    own, others = _until_dashes(arguments)
+    return [*_switched([*map(_dashed, own)]), *others]
 
 
 def _switched(arguments: list[str]) -> list[str]:
@@ -156,6 +148,12 @@ def _switched(arguments: list[str]) -> list[str]:
         word = before if SWITCHED[said.lower()] else f"--no-{before.removeprefix('--')}"
         kept[len(kept) - (before != name) :] = [word]
     return kept
+
+
+def _until_dashes(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """What is said to vramcast, and what follows `--`."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:end], arguments[end:]
 
 
 def _dashed(argument: str) -> str:

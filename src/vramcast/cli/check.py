@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vramcast.cli.from_files import with_reading
 from vramcast.cli.options import add_job_flags, add_language_flag, job_of, print_json
-from vramcast.cli.output import print_report
+from vramcast.cli.output import print_report, print_warnings
 from vramcast.errors import InputError
 from vramcast.files import read_text
 from vramcast.forecast import Answer, Forecast
@@ -54,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
     if args.max_growth is not None and args.baseline is None:
         raise InputError("--max-growth compares with an earlier answer: give it with --baseline")
     job = job_of(args, args.model)
+    if args.strict and job.gpu is None:
+        raise InputError("--strict refuses what is TIGHT on a card: give --gpu")
     forecast = with_reading(estimate(job), args)
     grown = _growth(forecast, args.baseline, args.max_growth or "0%") if args.baseline else ""
     wanted = None if args.margin is None else _with_margin(forecast, args.margin)
@@ -70,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
             "" if wanted is None else say(LABELS, "with_margin", args.lang, size=format_gib(wanted))
         )
         print_report(f"{headline(forecast.verdict(), args.lang)}{margin}{grown}")
+        print_warnings(forecast.warnings, args.lang)
     if wanted is not None and wanted > (forecast.verdict().capacity_bytes or 0):
         return 1
     refused = (Answer.DOES_NOT_FIT, Answer.TIGHT) if args.strict else (Answer.DOES_NOT_FIT,)

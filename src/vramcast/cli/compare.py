@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vramcast.cli import Parser, with_dashes
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
-from vramcast.cli.output import print_report, terminal_width
+from vramcast.cli.output import print_report, print_warnings, terminal_width
 from vramcast.cli.pictures import (
     add_picture_flags,
     asks_for_pictures,
@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
             width=terminal_width(),
         )
         print_report(text, as_it_is=args.markdown)
+        print_warnings((text for each in forecasts for text in each.warnings), args.lang)
     return 1 if any(forecast.verdict().fits is False for forecast in forecasts) else 0
 
 

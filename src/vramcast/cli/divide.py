@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
-from vramcast.cli.output import print_report, terminal_width
+from vramcast.cli.output import print_report, print_warnings, terminal_width
 from vramcast.cli.sweep import numbers
 from vramcast.errors import InputError, UnsupportedError, unknown
+from vramcast.forecasting import warnings_about
 from vramcast.job import Job
 from vramcast.setup.tasks import ONE_PASS, has_rl_phases
 
@@ -54,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
         return _divide_engine(args, job)
     fixed = {name: getattr(job, name) for name in SIZES if getattr(args, name) is not None}
     found = _layouts(job, fixed, batches, checkpointing)
+    best = {name: getattr(found[0], name) for name in SIZES}
+    print_warnings(warnings_about(replace(job, **best)), args.lang)
     if args.json:
         print_json(divisions_json(found, args.top))
     else:

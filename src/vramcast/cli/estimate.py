@@ -9,7 +9,7 @@ from vramcast.cli.from_files import with_reading
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
 from vramcast.cli.output import print_report
 from vramcast.cli.pictures import add_picture_flags, timeline_of, write_pictures
-from vramcast.errors import UnsupportedError
+from vramcast.errors import InputError, UnsupportedError
 from vramcast.forecast import Forecast
 from vramcast.forecasting import estimate
 from vramcast.job import Job
@@ -39,6 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.explain and (args.json or args.markdown):
+        raise InputError("--explain prints text: leave out --json and --markdown")
     job = job_of(args, args.model)
     forecast = with_reading(estimate(job), args)
     _write_pictures(forecast, args)

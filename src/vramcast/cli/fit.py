@@ -11,8 +11,16 @@ from dataclasses import replace
 from vramcast.catalog.gpus import find_gpu
 from vramcast.cli.from_files import gaps_of
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
-from vramcast.cli.output import QUIET_SECONDS, print_report, show_progress, terminal_width
+from vramcast.cli.output import (
+    QUIET_SECONDS,
+    print_report,
+    print_warnings,
+    show_progress,
+    terminal_width,
+)
 from vramcast.errors import InputError
+
+ANY_CARD = "80GiB"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from vramcast.forecasting import warnings_about
     from vramcast.plan.cards import cards_for
     from vramcast.report.cards import cards_json, render_text
 
@@ -54,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
         )
     cards = cards_for(replace(job, gpu=None), args.most_gpus, _prices(args.price), _progress())
     show_progress("")
+    # What is wrong with the job on a card is wrong on all of them; the size stands for any.
+    print_warnings(warnings_about(replace(job, gpu=ANY_CARD)), args.lang)
     gaps = gaps_of(args)
     if args.json:
         print_json({**cards_json(cards), **({"not_understood": list(gaps)} if gaps else {})})

@@ -221,9 +221,12 @@ def _limits(args: argparse.Namespace) -> Limits:
     """This machine's, save what the user put in their place; another machine's free memory is unknown."""
     limits = read_limits()
     if args.ram is not None:
+        ram_bytes = parse_bytes(args.ram)
+        if ram_bytes < MiB:
+            raise InputError(f"--ram {args.ram} is too small for a machine. Write it like 16GiB.")
         limits = replace(
             limits,
-            ram_bytes=parse_bytes(args.ram),
+            ram_bytes=ram_bytes,
             available_bytes=None,
             cgroup_limit_bytes=None,
             cgroup_used_bytes=None,

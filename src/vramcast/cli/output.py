@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from vramcast.cli.options import print_json
-from vramcast.cli.terminal import NARROWEST, Screen
+from vramcast.cli.terminal import NARROWEST, Screen, print_error
 from vramcast.errors import InputError
 from vramcast.report.table import Table, as_markdown, as_text, cell_width
 
@@ -44,6 +44,16 @@ def print_report(text: str, *, as_it_is: bool = False) -> None:
         sys.stdout.show(text)
     else:
         print(text)
+
+
+def print_warnings(texts: Iterable[str], lang: str) -> None:
+    """On standard error, beside a report that has no place for them."""
+    from vramcast.report.words import say
+    from vramcast.report.words.forecast import LABELS
+    from vramcast.report.words.sentences import translate
+
+    for text in dict.fromkeys(texts):
+        print_error(f"{say(LABELS, 'warning', lang)}: {translate(text, lang)}")
 
 
 def write_text(flag: str, path: Path, text: str) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vramcast.cli.options import add_job_flags, add_output_flags, job_of, print_json
-from vramcast.cli.output import print_report, terminal_width
+from vramcast.cli.output import print_report, print_warnings, terminal_width
 from vramcast.cli.pictures import add_picture_flags, write_pictures
 from vramcast.errors import InputError
 from vramcast.plan.observed_line import Fit, fit, parse_points
@@ -34,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from vramcast.forecasting import sweep
+    from vramcast.forecasting import sweep, warnings_about
     from vramcast.report.observed_text import fit_json
     from vramcast.report.sweep_table import sweep_json
 
@@ -50,7 +51,10 @@ def run(args: argparse.Namespace) -> int:
     if args.task == "generate":
         args.seq = None  # lengths are those of the prompt
     line = fit(parse_points(args.observed)) if args.observed else None
-    result = sweep(job_of(args, args.model), batches, seqs)
+    job = job_of(args, args.model)
+    result = sweep(job, batches, seqs)
+    first = replace(job, batch=result.batches[0], seq=result.seqs[0])
+    result = replace(result, warnings=(*result.warnings, *warnings_about(first)))
     if args.html is not None:
         from vramcast.report.html_host import sweep_document
 
@@ -76,6 +80,7 @@ def _run_serving(args: argparse.Namespace) -> int:
         )
     args.batch = args.seq = None
     result = sweep_serving(job_of(args, args.model), requests, lengths)
+    print_warnings(result.forecast.warnings, args.lang)
     if args.json:
         print_json(sweep_json(result))
     elif args.csv:

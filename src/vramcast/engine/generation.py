@@ -24,6 +24,7 @@ from vramcast.engine.lines.model_buffers import buffers
 from vramcast.engine.lines.overheads import context_entries, workspace_entries, workspaces
 from vramcast.engine.lines.setting import KEPT, OtherLines, Setting, backbone, peak_of
 from vramcast.engine.lines.states import States, unique, weight_entries
+from vramcast.engine.no_effect import needless_without_training
 from vramcast.engine.recording.library_versions import (
     GROUPED_HEADS_FROM,
     LAST_LOGITS_FROM,
@@ -210,9 +211,7 @@ def estimate_generation(job: Job) -> Forecast:
         model=summarize_model(source.name, states, run.config.model_type, count_layers(whole)),
         entries=entries,
         phases=PHASES_OF_GENERATION,
-        remarks=Remarks(
-            assumptions=assumptions_of(run), warnings=(*source.notes, *source.warnings)
-        ),
+        remarks=_remarks(run, source),
     )
     return bill.forecast()
 
@@ -262,9 +261,7 @@ def _estimate_seq2seq(run: Generation, source: ModelSource, whole: Program) -> F
         model=summarize_model(source.name, states, run.config.model_type, count_layers(whole)),
         entries=entries,
         phases=PHASES_OF_GENERATION,
-        remarks=Remarks(
-            assumptions=assumptions_of(run), warnings=(*source.notes, *source.warnings)
-        ),
+        remarks=_remarks(run, source),
     )
     return bill.forecast()
 
@@ -275,6 +272,13 @@ def host_entries(run: Generation, states: States) -> Iterator[Entry]:
     for entry in host_side(run.setup, run.config, states, sizes):
         if entry.category != Category.DATA:
             yield replace(entry, phases=PHASES_OF_GENERATION) if FORWARD in entry.phases else entry
+
+
+def _remarks(run: Generation, source: ModelSource) -> Remarks:
+    needless = needless_without_training(run.job)
+    return Remarks(
+        assumptions=assumptions_of(run), warnings=(*source.notes, *source.warnings, *needless)
+    )
 
 
 def _check(job: Job) -> None:

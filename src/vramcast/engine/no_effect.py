@@ -5,10 +5,10 @@ Two kinds of rules: those that the job alone decides, and those for which the re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from vramcast.catalog.gpus import Gpu
+from vramcast.engine.option_needs import NEEDS, OF_GENERATION, OF_LLAMA_CPP, OF_ONE_PASS, OF_SERVING
 from vramcast.engine.recording.sequence_limits import trained_positions
 from vramcast.errors import InputError
 from vramcast.job import FIELDS, Job, flag_of
@@ -16,109 +16,6 @@ from vramcast.models.read.config import Config
 from vramcast.models.record.program import Program
 from vramcast.setup.versions import parse_version
 
-Applies = Callable[[Job], bool]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """Options that do nothing unless the job says something else, too."""
-
-    names: tuple[str, ...]
-    needs: str
-    is_met: Applies
-
-
-def _has_adapters(job: Job) -> bool:
-    return job.has_adapters
-
-
-def _has_lengths(job: Job) -> bool:
-    return job.mean_seq is not None or job.lengths is not None
-
-
-def _has_liger(job: Job) -> bool:
-    return job.loss == "fused" or bool(job.kernels)
-
-
-def _is_8bit(job: Job) -> bool:
-    return "8bit" in (job.optimizer or "")
-
-
-def _is_quantised(job: Job) -> bool:
-    return job.quantize != "none" or _is_8bit(job) or (job.optimizer or "").startswith("paged")
-
-
-def _shards(job: Job) -> bool:
-    return job.gpus > 1 and job.strategy not in ("none", "ddp")
-
-
-def _is_fsdp(job: Job) -> bool:
-    return job.strategy is None or job.strategy.startswith("fsdp")
-
-
-NEEDS = (
-    Need(
-        names=("lora_targets", "lora_dropout", "lora_dtype"),
-        needs="lora-rank",
-        is_met=_has_adapters,
-    ),
-    Need(names=("samples",), needs="mean-seq or lengths", is_met=_has_lengths),
-    Need(
-        names=("optimizer_rank",),
-        needs="optimizer galore",
-        is_met=lambda job: job.optimizer == "galore",
-    ),
-    Need(names=("optimizer_block",), needs="an 8-bit optimizer", is_met=_is_8bit),
-    Need(
-        names=("reentrant",),
-        needs="checkpointing",
-        is_met=lambda job: job.checkpointing != "none",
-    ),
-    Need(
-        names=("reference_dtype",),
-        needs="a reference model",
-        is_met=lambda job: job.reference != "none",
-    ),
-    Need(names=("reward_model",), needs="reward", is_met=lambda job: job.reward != "none"),
-    Need(names=("critic_model",), needs="critic", is_met=lambda job: job.critic != "none"),
-    Need(names=("teacher_model",), needs="teacher", is_met=lambda job: job.teacher != "none"),
-    Need(
-        names=("companion_dtype",),
-        needs="reward or teacher",
-        is_met=lambda job: job.reward != "none" or job.teacher != "none",
-    ),
-    Need(
-        names=("edit_rank", "edit_hidden", "edit_forwards", "edit_gradients", "edit_graph"),
-        needs="edit",
-        is_met=lambda job: bool(job.edit),
-    ),
-    Need(names=("shard_size",), needs="several GPUs that share one sharded copy", is_met=_shards),
-    Need(
-        names=("virtual_stages",),
-        needs="pp and schedule interleaved",
-        is_met=lambda job: job.pp > 1 and job.schedule == "interleaved",
-    ),
-    Need(
-        names=("schedule", "stage_layers", "first_stage_layers", "last_stage_layers"),
-        needs="pp",
-        is_met=lambda job: job.pp > 1,
-    ),
-    Need(names=("sequence_parallel", "loss_parallel"), needs="tp", is_met=lambda job: job.tp > 1),
-    Need(names=("cp_style",), needs="cp", is_met=lambda job: job.cp > 1),
-    Need(names=("gpus_per_node",), needs="gpus", is_met=lambda job: job.gpus > 1),
-    Need(names=("offload_device",), needs="offload", is_met=lambda job: job.offload != "none"),
-    Need(names=("units", "reshard"), needs="strategy fsdp1 or fsdp2", is_met=_is_fsdp),
-    Need(names=("prefetch",), needs="workers", is_met=lambda job: job.workers > 0),
-    Need(names=("dataset_mode",), needs="dataset", is_met=lambda job: job.dataset is not None),
-    Need(names=("trl_version",), needs="framework trl", is_met=lambda job: job.framework == "trl"),
-    Need(names=("peft_version",), needs="lora-rank", is_met=_has_adapters),
-    Need(names=("liger_version",), needs="Liger's loss or kernels", is_met=_has_liger),
-    Need(
-        names=("bitsandbytes_version",),
-        needs="quantize or an 8-bit optimizer",
-        is_met=_is_quantised,
-    ),
-)
 OF_EXPERTS = (
     "expert_dispatch",
     "expert_gemm",
@@ -130,6 +27,8 @@ OF_EXPERTS = (
 )
 OF_LAYERS = ("batch", "seq", "target_seq", "images", "image_tokens", "attention", "checkpointing")
 LIBRARIES = {"torch_version": "torch", "transformers_version": "transformers"}
+# The oldest with which measured jobs ran; what older ones did differently, nobody looked at.
+OLDEST = {"torch_version": "1.10", "transformers_version": "4.16"}
 
 
 def needless_options(said: Job, job: Job) -> tuple[str, ...]:
@@ -142,7 +41,27 @@ def needless_options(said: Job, job: Job) -> tuple[str, ...]:
         for name in need.names
         if _is_said(said, name) and not need.is_met(job)
     ]
-    return (*texts, *_newer_versions(job))
+    if said.tuning == "full" and said.has_adapters:
+        texts.append(
+            "tuning full has no effect: adapters are asked for, and they are what is trained"
+        )
+    return (*texts, *_unknown_versions(job))
+
+
+def needless_without_training(said: Job) -> tuple[str, ...]:
+    """Of a job that trains nothing: one sentence for each option that generate(), a pass or an engine does not read."""
+    if said.engine is not None:
+        read = OF_LLAMA_CPP if said.engine == "llama.cpp" else OF_SERVING
+        whose = f"engine {said.engine}"
+    else:
+        read = OF_GENERATION if said.task == "generate" else OF_ONE_PASS
+        whose = f"task {said.task}"
+    texts = (
+        f"{_said(said, name)} has no effect with {whose}"
+        for name in FIELDS
+        if name not in read and _is_said(said, name)
+    )
+    return (*texts, *_unknown_versions(said))
 
 
 def needless_without_layers(said: Job) -> tuple[str, ...]:
@@ -159,6 +78,7 @@ def needless_for_model(
 ) -> tuple[str, ...]:
     """One sentence for each option that this model has no use for. Raises for ranks that are a typing mistake."""
     return (
+        *_of_labels(job, program),
         *_of_images(job, program),
         *_of_decoder(job, program),
         *_of_experts(job, program),
@@ -179,15 +99,24 @@ def _said(job: Job, name: str) -> str:
     return f"{flag_of(name)} {shown}"
 
 
-def _newer_versions(job: Job) -> Iterator[str]:
-    """What will change in a library that does not exist yet is not known."""
+def _unknown_versions(job: Job) -> Iterator[str]:
+    """What will change in a library that does not exist yet is not known; nor what very old ones did."""
     for name, library in LIBRARIES.items():
-        known = str(FIELDS[name].default)
-        if parse_version(getattr(job, name)) > parse_version(known):
-            yield (
-                f"{library} {getattr(job, name)} is newer than {known}, the newest known here: "
-                f"taken as if it were {known}"
-            )
+        newest, version = str(FIELDS[name].default), getattr(job, name)
+        oldest = OLDEST[name]
+        if parse_version(version) > parse_version(newest):
+            yield f"{library} {version} is newer than {newest}, the newest known here: taken as if it were {newest}"
+        if parse_version(version) < parse_version(oldest):
+            yield f"{library} {version} is older than {oldest}, the oldest known here: taken as if it were {oldest}"
+
+
+def _of_labels(job: Job, program: Program) -> Iterator[str]:
+    """A classifier has a row for each class."""
+    if job.labels is None or any(
+        param.shape and int(param.shape[0]) == job.labels for param in program.params()
+    ):
+        return
+    yield f"{_said(job, 'labels')} has no effect: this model is no classifier here, unless you say task classify"
 
 
 def _of_images(job: Job, program: Program) -> Iterator[str]:

@@ -17,6 +17,7 @@ from vramcast.engine.lines.companions import during, line
 from vramcast.engine.lines.overheads import context_entries, workspace_entries, workspaces
 from vramcast.engine.lines.setting import KEPT, backbone, peak_of
 from vramcast.engine.lines.states import States, unique, weight_entries
+from vramcast.engine.no_effect import needless_without_training
 from vramcast.engine.recording.record import DEVICE
 from vramcast.engine.recording.regime import regime_of
 from vramcast.engine.replay.card import replayed_on_card
@@ -106,7 +107,7 @@ def estimate_pass(job: Job) -> Forecast:
         phases=PHASES_OF_PASS,
         remarks=Remarks(
             assumptions=tuple(_assumptions(job, setup, length)),
-            warnings=(*source.notes, *source.warnings),
+            warnings=(*source.notes, *source.warnings, *needless_without_training(job)),
         ),
     )
     return bill.forecast()

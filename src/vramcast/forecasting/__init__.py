@@ -9,13 +9,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from vramcast.forecasting.estimate import estimate, find_undescribed
+from vramcast.forecasting.estimate import estimate, find_undescribed, warnings_about
 
 if TYPE_CHECKING:
     from vramcast.forecasting.by_trace import estimate_all, traced_timeline
     from vramcast.forecasting.grid import sweep
 
-__all__ = ["estimate", "estimate_all", "find_undescribed", "sweep", "traced_timeline"]
+__all__ = [
+    "estimate",
+    "estimate_all",
+    "find_undescribed",
+    "sweep",
+    "traced_timeline",
+    "warnings_about",
+]
 _HOME = {
     "estimate_all": "by_trace",
     "sweep": "grid",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vramcast import engine
-from vramcast.errors import UndescribedModelError, UnsupportedError
+from vramcast.errors import UndescribedModelError, UnsupportedError, VramcastError
 from vramcast.forecast import Forecast
 from vramcast.job import Job
 from vramcast.models.read.model import read_model
@@ -54,6 +54,14 @@ def _estimate_pass(job: Job) -> Forecast:
             f"no formula describes {job.model}, and one pass of it is not run by itself: say --task generate "
             "--new-tokens 1, whose prefill is such a pass, or trace your own script"
         ) from error
+
+
+def warnings_about(job: Job) -> tuple[str, ...]:
+    """What an estimate of this job would warn of, for answers that are about many jobs like it; traces none."""
+    try:
+        return () if find_undescribed(job) else engine.estimate(job, with_scaling=False).warnings
+    except VramcastError:
+        return ()
 
 
 def find_undescribed(job: Job) -> ModelSource | None:

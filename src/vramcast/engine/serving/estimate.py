@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from vramcast.engine.bill import Bill, Remarks
+from vramcast.engine.no_effect import needless_without_training
 from vramcast.engine.serving.llama_cpp import serve_llama_cpp
 from vramcast.engine.serving.outcome import PHASES_OF_SERVING, Outcome
 from vramcast.engine.serving.request import Request, resolve_request, warnings_of
@@ -40,7 +41,11 @@ def estimate_serving(job: Job) -> Forecast:
         phases=PHASES_OF_SERVING,
         remarks=Remarks(
             assumptions=(*split, *outcome.assumptions),
-            warnings=(*warnings_of(request), *outcome.warnings),
+            warnings=(
+                *warnings_of(request),
+                *outcome.warnings,
+                *needless_without_training(said),
+            ),
             notes=outcome.notes,
         ),
         served=outcome.served,
