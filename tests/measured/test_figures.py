@@ -82,17 +82,18 @@ def test_a_range_holds_nine_of_ten_rows_and_the_prediction() -> None:
 
 
 def test_a_source_weighs_as_the_square_root_of_its_rows() -> None:
-    """16 rows weigh 4, one row weighs 1: a fifth of the weight is far, so the end is there; of two draws the farthest
-    is at two thirds."""
-    made = classes([*(outcome(0) for _ in range(16)), outcome(25, source="two")])["one length"]
-    assert made["low"] == pytest.approx(0.8**1.5, abs=1e-4)
-    assert (made["rows"], made["sources"]) == (17, 2)
+    """100 rows weigh 10, one row weighs 1: of 12 a tenth is far, so the end is there; of three draws the farthest is
+    at three quarters."""
+    rows = [outcome(0) for _ in range(100)]
+    made = classes([*rows, outcome(25, source="two"), outcome(0, source="three")])["one length"]
+    assert made["low"] == pytest.approx(0.8 ** (4 / 3), abs=1e-4)
+    assert (made["rows"], made["sources"]) == (102, 3)
 
 
 def test_of_a_large_source_the_outliers_do_not_count() -> None:
     rows = [*(outcome(percent / 100) for percent in range(38)), outcome(-50), outcome(90)]
     made = classes(rows)["one length"]
-    assert (made["low"], made["high"]) == (pytest.approx(1 / 1.0037**2, abs=1e-4), 1.0)
+    assert (made["low"], made["high"]) == (pytest.approx(1 / 1.0037, abs=1e-4), 1.0)
 
 
 def test_two_of_a_hundred_rows_may_lie_above_the_safe_limit() -> None:
@@ -101,6 +102,10 @@ def test_two_of_a_hundred_rows_may_lie_above_the_safe_limit() -> None:
     made = classes(rows)["one length"]
     ratios = [1 / (1 - percent / 100) for percent in range(90)] + [1.0] * 110
     assert sum(ratio > made["safe"] + 1e-4 for ratio in ratios) == 4
+    many = classes(
+        [replace(row, row=replace(row.row, source=name)) for row in rows for name in "abc"]
+    )
+    assert many["one length"]["safe"] == pytest.approx(made["safe"] ** (4 / 3), abs=1e-3)
 
 
 def test_coverage_leaves_the_judged_source_out() -> None:
@@ -118,7 +123,7 @@ def test_coverage_leaves_the_judged_source_out() -> None:
     assert judged.slack == pytest.approx(-0.5, abs=0.01)
 
 
-def test_few_rows_give_no_range_and_wider_classes_answer() -> None:
+def test_few_rows_give_no_range_and_few_sources_the_wider_one() -> None:
     few = {
         "a": {"rows": MIN_ROWS - 1, "sources": 9, "low": 0.5, "high": 2.0, "safe": 2.0},
         "b": {"rows": 50, "sources": MIN_SOURCES - 1, "low": 0.6, "high": 1.9, "safe": 2.0},
@@ -127,7 +132,11 @@ def test_few_rows_give_no_range_and_wider_classes_answer() -> None:
     assert spread_from(few, ("a", "b")) is None
     found = spread_from(few, ("a", "b", "c"))
     assert found is not None
-    assert (found.name, found.low, found.high, found.safe) == ("c", 0.9, 1.2, 1.3)
+    assert (found.name, found.low, found.high, found.safe) == ("b", 0.6, 1.9, 2.0)
+    few["b"] |= {"low": 0.95, "high": 1.1}
+    found = spread_from(few, ("b", "c"))
+    assert found is not None
+    assert (found.name, found.low, found.high, found.safe) == ("b", 0.9, 1.2, 2.0)
 
 
 def test_assumed_lengths_are_many_lengths() -> None:
@@ -139,6 +148,9 @@ def test_what_is_not_modelled_in_full_is_a_class_of_its_own() -> None:
     hard = "not modelled in full"
     assert classes_of(JOB)[0] == "one length"
     assert classes_of(replace(JOB, compile=True))[0] == hard
+    assert classes_of(replace(JOB, framework="unsloth"))[:2] == ("unsloth", hard)
+    assert classes_of(replace(JOB, framework="trl", checkpointing="offload"))[0] == "unsloth"
+    assert classes_of(replace(JOB, framework="deepspeed", checkpointing="offload"))[0] == hard
     assert classes_of(replace(JOB, gpus=2, tp=2, torch_version="2.4"))[0] == hard
     assert classes_of(replace(JOB, gpus=2, tp=2, torch_version="2.8"))[0] == "one length"
 

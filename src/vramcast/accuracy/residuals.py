@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from vramcast.accuracy.run import Outcome
-from vramcast.catalog.residuals import Spread, classes_of, spread_from
+from vramcast.catalog.residuals import ALL, MIN_SOURCES, Spread, classes_of, spread_from
 
 TAIL = 0.05  # of the rows' weight is left out at either end: the central nine of ten are held
 UNSAFE = 0.02  # of the rows may lie above the safe limit
@@ -33,7 +33,8 @@ def classes(outcomes: Iterable[Outcome]) -> dict[str, dict[str, Any]]:
     """For every class, between which multiples of the prediction the measured peaks lay."""
     ratios: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for outcome in outcomes:
-        for name in _names(outcome):
+        own, *_ = _names(outcome)
+        for name in (own, ALL):
             ratios[name][outcome.row.source].append(
                 outcome.row.peak_bytes / outcome.predicted_bytes
             )
@@ -50,11 +51,13 @@ def _class(by_source: dict[str, list[float]]) -> dict[str, Any]:
     Rows of one source err in the same way (the same code, the same habits of measuring), so a source weighs as the
     square root of its rows. The farthest of k draws lies, on average, at k/(k + 1) of the largest possible, so both
     ends go out by (k + 1)/k, in logarithms. A range always holds the prediction. For the safe limit every row weighs
-    the same; where a class has too few rows to show one in fifty, it is the upper end, gone out once more.
+    the same, and it goes out by as much; where a class has too few rows to show one in fifty, it is the upper end, gone
+    out once more. A class of few sources goes nowhere by itself: it is read together with a wider one.
     """
     rows = sum(map(len, by_source.values()))
     weighted = _weighted(by_source, 0.5)
-    beyond = (len(by_source) + 1) / len(by_source)
+    sources = len(by_source)
+    beyond = (sources + 1) / sources if sources >= MIN_SOURCES else 1.0
     high = round(max(1.0, _at(1 - TAIL, weighted)) ** beyond, 4)
     safe = max(1.0, _at(1 - UNSAFE, _weighted(by_source, 1.0)))
     return {
@@ -62,7 +65,7 @@ def _class(by_source: dict[str, list[float]]) -> dict[str, Any]:
         "sources": len(by_source),
         "low": round(min(1.0, _at(TAIL, weighted)) ** beyond, 4),
         "high": high,
-        "safe": round(safe if rows >= VISIBLE_IN else high**beyond, 4),
+        "safe": round((safe if rows >= VISIBLE_IN else high) ** beyond, 4),
     }
 
 

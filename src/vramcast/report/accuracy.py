@@ -176,16 +176,16 @@ def _line(each: Outcome) -> str:
 
 def _coverage_text(coverage: Sequence[Coverage]) -> str:
     lines = [
-        "A prediction carries a range and a safe limit, by one of three classes of job: batches of one length, batches "
-        "of many lengths, and jobs with something that is not modelled in full (compiled code, offloading, delayed "
-        "frees under tensor parallelism before torch 2.8, GaLore). The range holds the central nine of ten of the "
-        "class's rows, a source weighing as the square root of its rows, and goes beyond by 1/k (k sources; the "
-        "farthest of k draws is on average at k/(k + 1) of the largest): rows of one source err in the same way, so "
-        "the next job is like the next source. 98 of 100 rows stay below the safe limit. A class needs five rows of "
-        "three sources, else all rows answer. Several ways to make ranges were compared on these same rows, so the "
-        "shares below are no independent test of the way. The test of the figures leaves a source out: how many of its "
-        "rows are in the ranges made from the others, how wide are these, how many rows are above the safe limit, and "
-        "how far above the measured peak is it?",
+        "A prediction carries a range and a safe limit, by one of four classes of job: batches of one length, batches "
+        "of many lengths, jobs with something that is not modelled in full (compiled code, offloading, delayed frees "
+        "under tensor parallelism before torch 2.8, GaLore), and unsloth's own code. The range holds the central nine "
+        "of ten of the class's rows, a source weighing as the square root of its rows, and goes beyond by 1/k (k "
+        "sources; the farthest of k draws is on average at k/(k + 1) of the largest): rows of one source err in the "
+        "same way, so the next job is like the next source. The safe limit is what 98 of 100 rows stay below, and goes "
+        "out in the same way. A class with rows of fewer than three sources is taken together with a wider class. "
+        "Several ways to make ranges were compared on these same rows, so the shares below are no independent test of "
+        "the way. The test of the figures leaves a source out: how many of its rows are in the ranges made from the "
+        "others, how wide are these, how many rows are above the safe limit, and how far above the peak is it?",
         "",
         "| source | rows | with a range | inside | width | above the safe limit | slack |",
         "|---|---:|---:|---:|---:|---:|---:|",
