@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from vramcast.cli.arguments import in_language
 from vramcast.cli.options import print_json
 from vramcast.cli.terminal import NARROWEST, Screen, print_error
 from vramcast.errors import InputError
-from vramcast.report.table import Table, as_markdown, as_text, cell_width
+from vramcast.report.table import Table, as_markdown, as_text, cell_width, fold
 
 QUIET_SECONDS = 1.0  # what takes no longer needs no progress
 
@@ -68,6 +69,7 @@ def write_text(flag: str, path: Path, text: str) -> None:
 def show_progress(text: str) -> None:
     """A line on a terminal's standard error, in place of the one before; empty when there is nothing more to say."""
     if sys.stderr.isatty():
+        text = in_language(text, sys.argv[1:])
         columns = max(NARROWEST, shutil.get_terminal_size().columns)
-        shown = text if cell_width(text) < columns else f"{text[: columns - 2]}…"
+        shown = text if cell_width(text) < columns else f"{fold(text, columns - 2)[0]}…"
         print(f"\r\x1b[K{shown}", end="", file=sys.stderr, flush=True)

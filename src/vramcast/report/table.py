@@ -147,9 +147,30 @@ def fold(text: str, width: int) -> list[str]:
     return [*lines, line.rstrip()]
 
 
+# A number stays with its unit; a word goes up to the next space.
+WORD = re.compile(r"\S*\d [KMGT]?i?B\b\S*\s*|\S+\s*")
+CLOSING = frozenset("，。、；：！？）】》”’")  # with which no line begins
+OPENING = frozenset("（【《“‘")  # with which no line ends
+
+
 def _words(text: str, width: int) -> Iterator[str]:
+    """Pieces that stay in one line: closing marks belong to what they close."""
+    held = ""
+    for piece in _pieces(text, width):
+        belongs = bool(held) and (piece[0] in CLOSING or held[-1] in OPENING)
+        if belongs and cell_width(held + piece.rstrip()) <= width:
+            held += piece
+            continue
+        if held:
+            yield held
+        held = piece
+    if held:
+        yield held
+
+
+def _pieces(text: str, width: int) -> Iterator[str]:
     """Words with the spaces after them; wide characters alone; pieces of words that are wider than a line."""
-    for word in re.findall(r"\S+\s*", text):
+    for word in WORD.findall(text):
         if cell_width(word.rstrip()) <= width and not _has_wide(word):
             yield word
         else:

@@ -16,10 +16,10 @@ HEADLINE = {
     "free": ("{size} free", "剩余 {size}"),
     "short": ("{size} short", "还差 {size}"),
     "lower_bound": ("(lower bound)", "（下限）"),
-    "range": ("9 of 10 such jobs: {low}–{high} GiB", "十个同类任务中有九个: {low}–{high} GiB"),
+    "range": ("likely {low}–{high} GiB (9 of 10 jobs)", "多半为 {low}–{high} GiB（十中有九）"),
     "between": ("between {low} and {high} GiB", "在 {low} 与 {high} GiB 之间"),
-    "safe": ("98 of 100 below {size}", "百分之九十八低于 {size}"),
-    "few_sources": ("(measured by {count} sources only)", "（仅有 {count} 个实测来源）"),
+    "safe": ("safe limit {size} (98 of 100 jobs)", "安全上限 {size}（百中九十八）"),
+    "few_sources": ("few measurements: sources {count}", "实测来源少: {count} 个"),
     "when": ("highest {moment}, {place}", "峰值出现在: {moment}, {place}"),
     "not_understood": (
         "settings that matter and are not counted: {count}",

@@ -13,6 +13,7 @@ from functools import cache
 
 from vramcast.report.words import config_sentences
 from vramcast.report.words.config_sentences import GAPS
+from vramcast.report.words.error_sentences import ERROR_SENTENCES
 from vramcast.report.words.script_sentences import SCRIPT_SENTENCES
 
 SENTENCES = {
@@ -193,11 +194,12 @@ SENTENCES = {
     "{a} communicators × {b} MiB": "{a} 个通信器 × {b} MiB",
     "{a} communicator × {b} MiB": "{a} 个通信器 × {b} MiB",
     # errors
-    "unknown {a} {b}. Did you mean {c}? Known: {d}. {e}": "未知的 {a} {b}。是否指 {c}？可用: {d}。{e}",
-    "unknown {a} {b}. Did you mean {c}? Known: {d}.": "未知的 {a} {b}。是否指 {c}？可用: {d}。",
-    "unknown {a} {b}. Known: {c}.": "未知的 {a} {b}。可用: {c}。",
-    "unknown {a} {b}. Did you mean {c}? {d}": "未知的 {a} {b}。是否指 {c}？{d}",
-    "unknown {a} {b}. {c}": "未知的 {a} {b}。{c}",
+    "unknown {a} {b}. Did you mean {c}? Known: {d}. {e}": "未知的 {a}：{b}。是否指 {c}？可用: {d}。{e}",
+    "unknown {a} {b}. Did you mean {c}? Known: {d}.": "未知的 {a}：{b}。是否指 {c}？可用: {d}。",
+    "unknown {a} {b}. Known: {c}.": "未知的 {a}：{b}。可用: {c}。",
+    "unknown {a} {b}. Did you mean {c}? {d}": "未知的 {a}：{b}。是否指 {c}？{d}",
+    "unknown {a} {b}. {c}": "未知的 {a}：{b}。{c}",
+    "See `vramcast models`, give a config.json or its folder, or ask the Hub: --hub.": "请查看 `vramcast models`，给出 config.json 或其文件夹，或向 Hub 查询: --hub。",
     "See `vramcast models`, or give a config.json or its folder.": "请查看 `vramcast models`，或给出 config.json 或其文件夹。",
     "See `vramcast gpus`, or give a size: --gpu 24GiB.": "请查看 `vramcast gpus`，或给出容量: --gpu 24GiB。",
     "`vramcast plan` lists those that apply.": "`vramcast plan` 会列出适用的改动。",
@@ -299,6 +301,7 @@ SENTENCES = {
     "{a}: argument {b}: not allowed with argument {c}. See {d} --help.": "{a}: 参数 {b} 不能与 {c} 同时使用。请查看 {d} --help。",
     "{a}: the following arguments are required: {b}. See {c} --help.": "{a}: 缺少参数: {b}。请查看 {c} --help。",
     **config_sentences.SENTENCES,
+    **ERROR_SENTENCES,
 }  # fmt: skip
 
 DEEPEST = 3  # sentences inside sentences
