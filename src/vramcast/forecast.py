@@ -50,7 +50,12 @@ class RankPeak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Does it fit? None where the card or a level is unknown."""
+    """Does it fit? None where the card or a level is unknown.
+
+    >>> import vramcast
+    >>> vramcast.estimate("qwen2.5-7b", gpu="rtx4090").verdict().fits
+    False
+    """
 
     answer: Answer | None
     peak: Moment
@@ -112,6 +117,14 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Forecast:
+    """An answer: the bill, line by line, and what was assumed; `estimate` makes it.
+
+    >>> import vramcast
+    >>> forecast = vramcast.estimate("gpt2", gpu="rtx4090")
+    >>> forecast.verdict().fits, forecast.ledger.peak("cuda:0").place
+    (True, 'cuda:0')
+    """
+
     model: ModelSummary | None
     job: Job | None
     gpu: Gpu | None

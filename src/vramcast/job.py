@@ -154,7 +154,11 @@ def option(
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Job:
-    """Everything that decides a job's memory, as users say it."""
+    """Everything that decides a job's memory, as users say it.
+
+    >>> Job(model="gpt2", batch=4, gpu="rtx4090")
+    Job(model='gpt2', batch=4, gpu='rtx4090')
+    """
 
     model: str | None = option(
         "catalog name, HF config.json or folder, safetensors file or folder", group="model"
@@ -887,6 +891,7 @@ def check_value(field: dataclasses.Field[Any], value: Any) -> None:
     facts, name = field.metadata, flag_of(field.name)
     if value is None or (value == field.default and not facts["choices"]):
         return
+    _check_kind(name, facts["kind"], value)
     for word in value if facts["kind"] in ("list", "targets") else (value,):
         if facts["choices"] and str(word) not in facts["choices"]:
             raise unknown(name, str(word), facts["choices"])
@@ -897,6 +902,17 @@ def check_value(field: dataclasses.Field[Any], value: Any) -> None:
         raise InputError(f"{name} must be {bound}, not {value}")
     if facts["kind"] == "float" and not 0 <= value <= 1:
         raise InputError(f"{name} must be between 0 and 1, not {value}")
+
+
+def _check_kind(name: str, kind: str, value: Any) -> None:
+    """A Job made in Python is refused for what a flag is refused for."""
+    is_text = isinstance(value, str)
+    is_version = kind == "version" and is_text and VERSION.fullmatch(value.strip()) is not None
+    is_wrong = (kind == "version" and not is_version) or (
+        kind in ("int", "count", "float", "flag") and is_text
+    )
+    if is_wrong:
+        raise InputError(f"{name} must be {_WANTED[kind]}, not {_shown(value)}")
 
 
 def parse_value(name: str, value: Any) -> Any:

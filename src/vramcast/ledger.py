@@ -135,7 +135,13 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Ledger:
-    """Entries, and everything that follows from them."""
+    """Entries, and everything that follows from them.
+
+    >>> import vramcast
+    >>> ledger = vramcast.estimate("gpt2", gpu="rtx4090").ledger
+    >>> ledger.entries[0].component, ledger.entries[0].nbytes
+    ('trained, fp32', 497759232)
+    """
 
     entries: tuple[Entry, ...]
     top_level: Level = (

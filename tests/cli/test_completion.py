@@ -27,6 +27,10 @@ def test_bash_completes_commands_options_and_values(capsys: pytest.CaptureFixtur
     assert set(completed(script, "vramcast", "")) == set(COMMANDS)
     assert "--lora-rank" in completed(script, "vramcast", "estimate", "gpt2", "--lora")
     assert completed(script, "vramcast", "estimate", "--lang", "z") == ["zh"]
+    assert completed(script, "vramcast", "estimate", "gpt2", "--strategy", "zero3") == ["zero3"]
+    assert "rtx4090" in completed(script, "vramcast", "estimate", "gpt2", "--gpu", "rtx40")
+    assert "qwen3-8b" in completed(script, "vramcast", "estimate", "qwen3-8")
+    assert completed(script, "vramcast", "completion", "z") == ["zsh"]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

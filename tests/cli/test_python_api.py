@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import json
+import re
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 
 import vramcast
 import vramcast.api
+from vramcast.errors import InputError
 
 CALLED = ("diagnose", "estimate", "fit", "plan", "sweep")
 
@@ -24,6 +26,15 @@ def test_dir_shows_the_api_and_nothing_else() -> None:
 def test_every_function_has_an_example_that_runs(name: str) -> None:
     function = getattr(vramcast.api, name)
     tests = doctest.DocTestFinder().find(function, name, globs={name: function})
+    results = [doctest.DocTestRunner().run(test) for test in tests]
+    assert [result.failed for result in results] == [0]
+    assert results[0].attempted > 0
+
+
+@pytest.mark.parametrize("name", ["Forecast", "Job", "Ledger", "Verdict"])
+def test_every_record_has_an_example_that_runs(name: str) -> None:
+    record = getattr(vramcast, name)
+    tests = doctest.DocTestFinder(recurse=False).find(record, name, globs={name: record})
     results = [doctest.DocTestRunner().run(test) for test in tests]
     assert [result.failed for result in results] == [0]
     assert results[0].attempted > 0
@@ -65,3 +76,17 @@ def test_options_are_the_flags_words() -> None:
     assert vramcast.estimate(job, lora=True).verdict() == lora.verdict()
     with pytest.raises(Exception, match="batch must be a whole number"):
         vramcast.estimate("gpt2", batch="many")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"torch_version": "abc"}, "torch-version must be a version such as 2.13, not 'abc'"),
+        ({"batch": "x"}, "batch must be a whole number, not 'x'"),
+        ({"compile": "yes"}, "compile must be true or false, not 'yes'"),
+        ({"lora_dropout": "0.1"}, "lora-dropout must be a number, not '0.1'"),
+    ],
+)
+def test_a_job_made_in_python_is_refused_as_a_flag_is(words: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        vramcast.Job(model="gpt2", **words)  # type: ignore[arg-type]

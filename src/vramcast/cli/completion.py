@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import re
 from importlib import import_module
 
+from vramcast.catalog.gpus import all_gpus, is_known
+from vramcast.catalog.models import all_models
 from vramcast.cli import COMMANDS, Parser
+from vramcast.job import fields
 
+MAKER = re.compile(r"\b(nvidia|geforce|amd|intel)\b ?")
+SERIES = re.compile(r"\b(rtx|gtx|rx) (?=\d)")
 SHELLS = ("bash", "zsh", "fish")
+TAKES_MODEL = ("estimate", "plan", "fit", "divide", "check", "compare", "sweep", "params", "models")
 HOW = {
     "bash": 'eval "$(vramcast completion bash)"   in ~/.bashrc',
     "zsh": 'eval "$(vramcast completion zsh)"   in ~/.zshrc, after compinit',
@@ -27,6 +34,12 @@ BASH = """_vramcast() {{
 {options}
             esac
             case "$current" in -*) ;; *) words="" ;; esac
+            if [ "$COMP_CWORD" -eq 2 ] && [ -z "$words" ]; then
+                case "${{COMP_WORDS[1]}}" in
+                {takes_model}) words="{models}" ;;
+                completion) words="{shells}" ;;
+                esac
+            fi
         fi
     fi
     COMPREPLY=($(compgen -W "$words" -- "$current"))
@@ -50,11 +63,26 @@ def _options(command: str) -> dict[str, tuple[str, ...]]:
     parser = Parser(prog=f"vramcast {command}", allow_abbrev=False)
     import_module(f"vramcast.cli.{command}").configure(parser)
     return {
-        flag: tuple(map(str, action.choices or ()))
+        flag: tuple(map(str, action.choices or ())) or _values(flag.removeprefix("--"))
         for action in vars(parser)["_actions"]
         for flag in action.option_strings
         if flag.startswith("--") and action.help != argparse.SUPPRESS
     }
+
+
+def _values(name: str) -> tuple[str, ...]:
+    """Of a job's option: the words that it knows, and names of cards."""
+    if name == "gpu":
+        return tuple(_card_names())
+    field = fields().get(name)
+    return field.metadata["choices"] if field else ()
+
+
+def _card_names() -> list[str]:
+    """One word for each card, as people type it: rtx4090, a100-80gb-sxm4."""
+    names = (MAKER.sub("", gpu.name.lower()) for gpu in all_gpus())
+    words = {re.sub(r"[^a-z0-9.]+", "-", SERIES.sub(r"\1", name)).strip("-") for name in names}
+    return sorted(word for word in words if is_known(word))
 
 
 def _bash(known: dict[str, dict[str, tuple[str, ...]]], shell: str) -> str:
@@ -68,7 +96,12 @@ def _bash(known: dict[str, dict[str, tuple[str, ...]]], shell: str) -> str:
         if choices
     ]
     script = BASH.format(
-        commands=" ".join(known), options="\n".join(options), values="\n".join(values)
+        commands=" ".join(known),
+        options="\n".join(options),
+        values="\n".join(values),
+        takes_model="|".join(TAKES_MODEL),
+        models=" ".join(model.name for model in all_models()),
+        shells=" ".join(SHELLS),
     )
     return f"autoload -U bashcompinit && bashcompinit\n{script}" if shell == "zsh" else script
 
@@ -84,6 +117,14 @@ def _fish(known: dict[str, dict[str, tuple[str, ...]]]) -> str:
             lines.append(
                 f"complete -c vramcast -n '__fish_seen_subcommand_from {command}' -l {flag[2:]}{values}"
             )
+    names = " ".join(model.name for model in all_models())
+    lines += [
+        f"complete -c vramcast -n '__fish_seen_subcommand_from {each}' -a '{names}'"
+        for each in TAKES_MODEL
+    ]
+    lines.append(
+        f"complete -c vramcast -n '__fish_seen_subcommand_from completion' -x -a '{' '.join(SHELLS)}'"
+    )
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from vramcast.cli.arguments import in_language
 from vramcast.cli.options import print_json
-from vramcast.cli.terminal import NARROWEST, Screen, print_error
+from vramcast.cli.terminal import NARROWEST, Screen, print_error, width_of
 from vramcast.errors import InputError
 from vramcast.report.table import Table, as_markdown, as_text, cell_width, fold
 
@@ -33,10 +33,7 @@ def print_table(
 
 
 def terminal_width() -> int | None:
-    """None when the output goes to a file or a pipe, where nothing may be folded."""
-    if not sys.stdout.isatty():
-        return None
-    return max(NARROWEST, shutil.get_terminal_size().columns)
+    return width_of(sys.stdout)
 
 
 def print_report(text: str, *, as_it_is: bool = False) -> None:

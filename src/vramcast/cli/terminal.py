@@ -91,10 +91,7 @@ class Screen(io.TextIOBase):
             self._stream.write(f"{self._encoded(painted)}\n")
 
     def width(self) -> int | None:
-        """None when the output goes to a file or a pipe, where nothing may be folded."""
-        if not self.isatty():
-            return None
-        return max(NARROWEST, shutil.get_terminal_size().columns)
+        return width_of(self)
 
     def has_colours(self) -> bool:
         """https://no-color.org: any value switches them off."""
@@ -107,6 +104,13 @@ class Screen(io.TextIOBase):
 
     def _encoded(self, text: str) -> str:
         return text.encode(self.encoding, "vramcast.plain").decode(self.encoding)
+
+
+def width_of(stream: TextIO | io.TextIOBase) -> int | None:
+    """Cells of a line. None for a file or a pipe, where nothing is folded unless COLUMNS says how wide it shall be."""
+    if not stream.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
+        return None
+    return max(NARROWEST, shutil.get_terminal_size().columns)
 
 
 def _painted(text: str) -> str:

@@ -1,4 +1,9 @@
-"""Printed text → observations → findings, hypotheses and advice. Start at `diagnosis`. Prints nothing itself."""
+"""Printed text → observations → findings, hypotheses and advice. Start at `diagnosis`. Prints nothing itself.
+
+>>> import vramcast
+>>> vramcast.diagnose("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB").reading is not None
+True
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The cheapest changes that make a job fit. Start at `search`. `vramcast.plan(…)` calls it."""
+"""The cheapest changes that make a job fit. Start at `search`. `vramcast.plan(…)` calls it:
+
+>>> import vramcast
+>>> len(vramcast.plan("qwen2.5-7b", seq=4096, gpu="rtx4090").fitting)
+4
+"""
 
 from __future__ import annotations
 
