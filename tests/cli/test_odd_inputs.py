@@ -104,6 +104,10 @@ REFUSED = {
     "diagnose /nonexistent": "no such file",
     "snapshot /nonexistent": "no such file",
     "estimat gpt2": "Did you mean estimate?",
+    "qwen3-8b --batch 2": "To estimate a model: vramcast estimate qwen3-8b",
+    "estimate gpt2 --task generate --prompt 5000": "1,024 learned positions",
+    "estimate gpt2 --task generate --prompt 1000 --new-tokens 100": "1,024 learned positions",
+    "trace x.py --gpu banana": "unknown GPU 'banana'",
 }
 
 # command → the warning that names what was ignored

@@ -170,8 +170,13 @@ def _no_command(name: str) -> int:
     if name in ("--help", "-h", "help"):
         print(_overview())
         return 0
-    from vramcast.errors import unknown
+    from vramcast.catalog.models import lookup_model
+    from vramcast.errors import UnsupportedError, unknown
 
+    if lookup_model(name) is not None:
+        raise UnsupportedError(
+            f"unknown command {name!r}. To estimate a model: vramcast estimate {name}"
+        )
     raise unknown("command", name, COMMANDS)
 
 

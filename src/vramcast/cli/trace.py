@@ -132,6 +132,9 @@ def _parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
 
 def run(args: argparse.Namespace) -> int:
     """In a process of its own, which cannot change the user's files."""
+    from vramcast.catalog.gpus import find_gpu
+
+    find_gpu(args.gpu)  # a name that is none is told before torch is loaded
     from vramcast.sandbox.process import run_protected
 
     ours = (*PROTECTION_FLAGS, *PICTURE_FLAGS)

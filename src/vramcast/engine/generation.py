@@ -32,6 +32,7 @@ from vramcast.engine.recording.library_versions import (
 )
 from vramcast.engine.recording.record import DEVICE
 from vramcast.engine.recording.regime import regime_of
+from vramcast.engine.recording.sequence_limits import learned_positions
 from vramcast.engine.replay.card import replayed_on_card
 from vramcast.engine.replay.run import Script
 from vramcast.engine.seq2seq_generation import Decoding, decoding_lines, is_encoder_decoder
@@ -183,6 +184,7 @@ def estimate_generation(job: Job) -> Forecast:
     whole = run.record(1)
     if is_encoder_decoder(whole):
         return _estimate_seq2seq(run, source, whole)
+    _check_length(run, whole)
     layers = _cached_layers(run, whole)
     if not layers:
         raise InputError(f"{job.model} has no key/value cache to generate with: it is no decoder")
@@ -279,6 +281,19 @@ def _remarks(run: Generation, source: ModelSource) -> Remarks:
     return Remarks(
         assumptions=assumptions_of(run), warnings=(*source.notes, *source.warnings, *needless)
     )
+
+
+def _check_length(run: Generation, whole: Program) -> None:
+    """A table of learned positions has no row for a token behind its end: the look-up would fail."""
+    most = learned_positions(whole, run.config)
+    if most is not None and run.prompt > most:
+        raise InputError(
+            f"prompt {run.prompt} is longer than the {most:,} learned positions of this model"
+        )
+    if most is not None and run.last > most:
+        raise InputError(
+            f"prompt {run.prompt} and {run.new} new tokens are more than the {most:,} learned positions of this model"
+        )
 
 
 def _check(job: Job) -> None:

@@ -90,6 +90,11 @@ def _check_targets(adapter: Adapter, params: list[Param], program: Program) -> N
     missing = [target for target in targets if not _is_end_of_any(target, adapted)]
     if is_regular(adapter.targets) or adapter.kind != "lora":
         missing = []  # PEFT wants one module that matches; its own tables name some that a model has not
+    if not adapted and adapter.layers:
+        raise InputError(
+            f"layers-to-transform {', '.join(map(str, adapter.layers))} names no layer with lora-targets "
+            f"{', '.join(adapter.targets)}: layers count from 0"
+        )
     if missing or not adapted:
         raise InputError(
             f"lora-targets {', '.join(missing or adapter.targets)} match no module. {_modules(program)}"
