@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,8 +30,7 @@ print(json.dumps([vramcast.__file__, yaml.__file__, "torch" in sys.modules, aske
 """
 
 
-@pytest.mark.slow
-def test_the_packed_engine_starts_and_answers(tmp_path: Path) -> None:
+def _packed(tmp_path: Path) -> Path:
     spec = importlib.util.spec_from_file_location("page_site", ROOT / "page" / "site.py")
     assert spec is not None
     assert spec.loader is not None
@@ -39,6 +39,23 @@ def test_the_packed_engine_starts_and_answers(tmp_path: Path) -> None:
     site.write_engine(tmp_path / "engine.tar.bz2")
     with tarfile.open(tmp_path / "engine.tar.bz2") as archive:
         archive.extractall(tmp_path / "engine", filter="data")
+    return tmp_path / "engine"
+
+
+def _asked(engine: Path, questions: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Answers of a Python that has neither torch nor anything else but what is packed."""
+    command = [sys.executable, "-I", "-S", "-c", PROGRAM, engine, json.dumps(questions)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    package, loader, torch, asked = json.loads(done.stdout)
+    assert Path(package).is_relative_to(engine)
+    assert Path(loader).is_relative_to(engine)
+    assert torch is False
+    return dict(asked)
+
+
+@pytest.mark.slow
+def test_the_packed_engine_starts_and_answers(tmp_path: Path) -> None:
     request = {"job": {"model": "gpt2", "gpu": "rtx4090"}}
     questions = [
         ("catalog", {}),
@@ -49,15 +66,25 @@ def test_the_packed_engine_starts_and_answers(tmp_path: Path) -> None:
         ("cards", request | {"count": 1}),
         ("timeline", request),
         ("diagnose", {"text": "nothing"}),
+        (
+            "effects",
+            {"job": {"model": "gpt2", "workers": 4, "gpus-per-node": 4, "optimizer": "adamw"}},
+        ),
     ]
-    command = [sys.executable, "-I", "-S", "-c", PROGRAM, tmp_path / "engine"]
-    done = subprocess.run(
-        [*command, json.dumps(questions)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    package, loader, torch, asked = json.loads(done.stdout)
-    assert Path(package).is_relative_to(tmp_path)
-    assert Path(loader).is_relative_to(tmp_path)
-    assert torch is False
+    asked = _asked(_packed(tmp_path), questions)
     assert asked["estimate"]["verdict"]["fits"] is True
     assert asked["explore"]["html"]["verdict"]
+    assert asked["effects"]["same"] == {"gpus-per-node": "nothing", "optimizer": "default"}
+
+
+@pytest.mark.slow
+def test_a_model_of_which_only_a_count_is_known_is_no_fp32_file(tmp_path: Path) -> None:
+    """Where no torch is, llama.cpp's file was billed as one fp32 vector: twice of what it is, and without a word."""
+    engine = _packed(tmp_path)
+    job = {"model": "mamba-370m", "gpu": "rtx4090", "engine": "llama.cpp"}
+    asked = _asked(engine, [("explore", {"job": job})])["explore"]
+    params = asked["forecast"]["model"]["params_total"]
+    (buffer,) = [e["bytes"] for e in asked["forecast"]["entries"] if e["category"] == "weights"]
+    assert 2 * params <= buffer < 2.01 * params  # the checkpoint's 16 bit
+    assert "only how many parameters" in asked["forecast"]["warnings"][0]
+    assert "vramcast estimate mamba-370m" in asked["missing"]["command"]

@@ -6,7 +6,7 @@ comes from a user or a file is escaped here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -38,15 +38,21 @@ class Scale:
     capacity: int | None
 
 
-def fragments(forecast: Forecast, lang: str = "en") -> dict[str, str]:
-    """The pieces of a report, by name, in the order in which they are read."""
+def fragments(
+    forecast: Forecast, lang: str = "en", beside: Forecast | None = None
+) -> dict[str, str]:
+    """The pieces of a report, by name, in the order in which they are read. `beside`: another job that the pictures
+    show too, on the same scale."""
     verdict = forecast.verdict()
-    scale = scale_of(verdict)
+    scale = scale_of(verdict) if beside is None else common_scale([forecast, beside])
+    other = "" if beside is None else _beside_html(beside, verdict, scale, lang)
     return {
         "verdict": verdict_html(verdict, lang),
-        "bar": bar_html(forecast, scale, lang),
+        "bar": bar_html(forecast, scale, lang) + other,
         "served": "" if forecast.served is None else served_html(forecast.served, lang),
-        "phases": phases_html(forecast.ledger, verdict, scale, lang),
+        "phases": phases_html(
+            forecast.ledger, verdict, scale, lang, None if beside is None else beside.ledger
+        ),
         "lines": lines_html(forecast.ledger, verdict, lang),
         "host": host_html(forecast, lang),
         "notes": notes_html(forecast, lang),
@@ -57,6 +63,13 @@ def scale_of(verdict: Verdict) -> Scale:
     high = verdict.range_bytes[1] if verdict.range_bytes else 0
     marks = (verdict.highest_bytes, verdict.capacity_bytes or 0, high, 1)
     return Scale(whole=max(marks) * ROOM, capacity=verdict.capacity_bytes)
+
+
+def common_scale(forecasts: Sequence[Forecast]) -> Scale:
+    """Of the first one's card, and as wide as the widest."""
+    verdicts = [forecast.verdict() for forecast in forecasts]
+    whole = max(scale_of(verdict).whole for verdict in verdicts)
+    return Scale(whole=whole, capacity=verdicts[0].capacity_bytes)
 
 
 # ---- the verdict
@@ -115,6 +128,29 @@ def bar_html(forecast: Forecast, scale: Scale, lang: str) -> str:
     return f'<figure class="at-peak">{mark}{bar}{_legend(sums, lang)}</figure>'
 
 
+def _beside_html(beside: Forecast, now: Verdict, scale: Scale, lang: str) -> str:
+    """The bar of the job to compare with, thinner, and what the present one has more or less."""
+    verdict = beside.verdict()
+    sums = parts_at(beside.ledger, verdict.peak.phase, verdict.peak.place)
+    name = say(PAGE, "pinned", lang)
+    change = now.highest_bytes - verdict.highest_bytes
+    facts = [
+        f"{name} {gib(verdict.highest_bytes)}",
+        answer_text(verdict.answer, lang),
+        f"{say(PAGE, 'now', lang)} {'−' if change < 0 else '+'}{gib(abs(change))}",
+    ]
+    bar = stacked_bar(
+        pieces_of(sums, lang),
+        scale.whole,
+        label=bar_label(sums, name, lang),
+        limit=verdict.capacity_bytes,
+        height=24,
+    )
+    return (
+        f'<figure class="beside">{bar}<figcaption>{escape(" · ".join(facts))}</figcaption></figure>'
+    )
+
+
 def pieces_of(sums: dict[str, int], lang: str) -> list[Piece]:
     return [
         Piece(part=part, size=nbytes, text=f"{say(PARTS, part, lang)} {gib(nbytes)}")
@@ -130,7 +166,7 @@ def bar_label(sums: dict[str, int], title: str, lang: str) -> str:
 
 def _legend(sums: dict[str, int], lang: str) -> str:
     items = (
-        f'<li data-part="{part}"><svg class="swatch" width="10" height="10" aria-hidden="true">'
+        f'<li data-part="{part}" data-bytes="{nbytes}"><svg class="swatch" width="10" height="10" aria-hidden="true">'
         f'<rect class="part-{part}" width="10" height="10"/></svg> {escape(say(PARTS, part, lang))} '
         f"<b>{gib(nbytes)}</b></li>"
         for part, nbytes in sums.items()
@@ -141,17 +177,21 @@ def _legend(sums: dict[str, int], lang: str) -> str:
 # ---- phases
 
 
-def phases_html(ledger: Ledger, verdict: Verdict, scale: Scale, lang: str) -> str:
-    """A bar for every phase of every device, on the scale of the bar at the peak."""
+def phases_html(
+    ledger: Ledger, verdict: Verdict, scale: Scale, lang: str, beside: Ledger | None = None
+) -> str:
+    """A bar for every phase of every device, on the scale of the bar at the peak. Marks: those of `beside`."""
     devices = ledger.devices()
     tables = []
     for place in devices:
         heading = f"<h4>{escape(place)}</h4>" if len(devices) > 1 else ""
-        tables.append(heading + _phase_rows(ledger, place, verdict, scale, lang))
+        tables.append(heading + _phase_rows(ledger, place, verdict, scale, lang, beside))
     return "".join(tables)
 
 
-def _phase_rows(ledger: Ledger, place: str, verdict: Verdict, scale: Scale, lang: str) -> str:
+def _phase_rows(
+    ledger: Ledger, place: str, verdict: Verdict, scale: Scale, lang: str, beside: Ledger | None
+) -> str:
     rows = []
     was_later = False
     for phase in ledger.phases(place):
@@ -174,6 +214,7 @@ def _phase_rows(ledger: Ledger, place: str, verdict: Verdict, scale: Scale, lang
             scale.whole,
             label=bar_label(sums, name, lang),
             limit=scale.capacity,
+            beside=_bytes_in(beside, phase, place),
             height=20,
         )
         rows.append(
@@ -181,6 +222,13 @@ def _phase_rows(ledger: Ledger, place: str, verdict: Verdict, scale: Scale, lang
             f'<span class="size">{gib(moment.process_bytes)}</span></li>'
         )
     return f'<ol class="phases">{"".join(rows)}</ol>'
+
+
+def _bytes_in(ledger: Ledger | None, phase: str, place: str) -> int | None:
+    """Nothing where the other job has no such phase."""
+    if ledger is None or place not in ledger.devices() or phase not in ledger.phases(place):
+        return None
+    return ledger.moment(phase, place).process_bytes
 
 
 # ---- lines
@@ -206,7 +254,8 @@ def _line(entry: Entry, largest: int, lang: str) -> str:
         f'<rect class="part-{part}" width="{width:.2f}%" height="10"/></svg>'
     )
     facts = "".join(
-        f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in _facts(entry, lang)
+        f'<dt>{escape(say(PAGE, key, lang))}</dt><dd data-fact="{key}">{escape(text)}</dd>'
+        for key, text in _facts(entry, lang)
     )
     return (
         f'<details data-part="{part}"><summary><span class="size">{format_bytes(entry.nbytes)}</span>{bar}'
@@ -215,17 +264,18 @@ def _line(entry: Entry, largest: int, lang: str) -> str:
 
 
 def _facts(entry: Entry, lang: str) -> Iterable[tuple[str, str]]:
-    yield say(PAGE, "exact", lang), f"{entry.nbytes:,} B"
+    """By their keys in PAGE."""
+    yield "exact", f"{entry.nbytes:,} B"
     if entry.formula:
-        yield say(PAGE, "formula", lang), translate(entry.formula, lang)
+        yield "formula", translate(entry.formula, lang)
     if entry.range_bytes:
         low, high = map(format_bytes, entry.range_bytes)
-        yield say(PAGE, "could_be", lang), f"{low} – {high}"
+        yield "could_be", f"{low} – {high}"
     source = f": {translate(entry.source, lang)}" if entry.source else ""
-    yield say(PAGE, "known_by", lang), f"{say(ORIGINS, str(entry.origin), lang)}{source}"
+    yield "known_by", f"{say(ORIGINS, str(entry.origin), lang)}{source}"
     if entry.needed_by:
-        yield say(PAGE, "needed_by", lang), translate(entry.needed_by, lang)
-    yield say(PAGE, "alive_in", lang), ", ".join(phase_name(phase, lang) for phase in entry.phases)
+        yield "needed_by", translate(entry.needed_by, lang)
+    yield "alive_in", ", ".join(phase_name(phase, lang) for phase in entry.phases)
 
 
 # ---- host memory, ranks, notes

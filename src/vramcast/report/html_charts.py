@@ -8,11 +8,12 @@ from html import escape
 
 from vramcast.plan.cards import Card
 from vramcast.report.html_document import gib
-from vramcast.report.svg import Curve, Piece, area_chart, round_steps, stacked_bar
+from vramcast.report.svg import Curve, Piece, area_chart, round_steps, stacked_bar, step_text
 from vramcast.report.words import say
 from vramcast.report.words.page import PAGE
 from vramcast.units import GiB
 
+UNITS = {"seq": "tokens", "prompt": "prompt_tokens", "batch": "samples"}
 MOST_OVER_THE_CARD = 3  # a chart's height in capacities, where the curve goes far beyond
 
 
@@ -27,7 +28,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    axis: str  # seq or batch
+    axis: str  # seq, prompt or batch
     points: Sequence[Point]
     now: int
     capacity: int | None
@@ -36,7 +37,7 @@ class Growth:
 def growth_html(growth: Growth, lang: str) -> str:
     """Areas: what grows with the square of the length above everything else; the card's line across."""
     points = growth.points
-    title = say(PAGE, f"growth_{growth.axis}", lang)
+    title = say(PAGE, "growth_batch" if growth.axis == "batch" else "growth_seq", lang)
     if len(points) < 2:
         return f"<figure><figcaption>{escape(title)}</figcaption></figure>"
     highest = max(max(point.nbytes for point in points), growth.capacity or 0) * 1.06
@@ -54,16 +55,23 @@ def growth_html(growth: Growth, lang: str) -> str:
         ),
         label=f"{title}: " + ", ".join(f"{point.at:,}: {gib(point.nbytes)}" for point in points),
         ticks=_ticks(points),
-        steps=[(step, f"{step:g} GiB") for step in round_steps(highest / GiB)],
+        steps=[(step, step_text(step)) for step in round_steps(highest / GiB)],
         highest=highest / GiB,
         limit=limit,
         now=growth.now if points[0].at <= growth.now <= points[-1].at else None,
     )
-    unit = say(PAGE, "tokens" if growth.axis == "seq" else "samples", lang)
-    legend = _legend(("logits", "quadratic"), ("rest", "rest"), lang=lang)
+    unit = say(PAGE, UNITS[growth.axis], lang)
+    legend = _growth_legend(points, lang)
     return (
         f"<figure><figcaption>{escape(title)} ({escape(unit)})</figcaption>{chart}{legend}</figure>"
     )
+
+
+def _growth_legend(points: Sequence[Point], lang: str) -> str:
+    """Says in words where no part of the picture grows with the square."""
+    if any(point.quadratic_bytes for point in points):
+        return _legend(("logits", "quadratic"), ("rest", "rest"), lang=lang)
+    return f'<p class="soft">{escape(say(PAGE, "no_quadratic", lang))}</p>'
 
 
 def _ticks(points: Sequence[Point]) -> list[tuple[float, str]]:
@@ -99,11 +107,12 @@ def cards_html(cards: Sequence[Card], lang: str) -> str:
         label = f"{card.gpu.name}{count}: {gib(card.process_bytes)} / {gib(capacity)}"
         bar = stacked_bar([piece], whole, label=label, limit=capacity, height=20)
         mark = "✓" if card.fits else "✕"
+        sizes = say(PAGE, "size_of", lang, size=gib(card.process_bytes), whole=gib(capacity))
         rows.append(
             f'<li class="phase"><span class="name">{mark} {escape(card.gpu.name + count)}</span>{bar}'
-            f'<span class="size">{gib(capacity)}</span></li>'
+            f'<span class="size">{escape(sizes)}</span></li>'
         )
     return (
         f"<figure><figcaption>{escape(say(PAGE, 'cards', lang))}</figcaption>"
-        f'<ol class="phases">{"".join(rows)}</ol></figure>'
+        f'<ol class="phases cards">{"".join(rows)}</ol></figure>'
     )

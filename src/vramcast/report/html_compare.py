@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from vramcast.forecast import Forecast
-from vramcast.report.html import Scale, bar_html, parts_at, scale_of, verdict_html
+from vramcast.report.html import Scale, bar_html, common_scale, parts_at, verdict_html
 from vramcast.report.html_document import gib
 from vramcast.report.words import say
 from vramcast.report.words.page import PAGE, PARTS
@@ -14,7 +14,7 @@ from vramcast.report.words.page import PAGE, PARTS
 
 def compare_html(names: Sequence[str], forecasts: Sequence[Forecast], lang: str) -> str:
     """The first is what the others are compared with."""
-    whole = max(scale_of(forecast.verdict()).whole for forecast in forecasts)
+    whole = common_scale(forecasts).whole
     blocks = []
     for name, forecast in zip(names, forecasts, strict=True):
         verdict = forecast.verdict()

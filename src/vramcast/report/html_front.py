@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 from vramcast.report.html_document import gib
-from vramcast.report.svg import Dot, dot_chart, round_steps
+from vramcast.report.svg import Dot, dot_chart, round_steps, step_text
 from vramcast.report.words import say
 from vramcast.report.words.page import PAGE
 from vramcast.report.words.plan import KINDS
@@ -17,7 +17,10 @@ from vramcast.units import GiB
 SHAPES = {"free": "circle", "slower": "square", "changes the training": "triangle"}
 MOST_POINTS = 400
 LEAST_TIME = 0.01
-TIMES = (0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)  # of the axis, which is logarithmic
+# Of the axis, which is logarithmic; the finer ones where times are close to each other.
+TIMES = (0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)
+FINER_TIMES = (0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.5, 1.75, 2, 2.5, 3, 4)
+FINE_OVER = 1.2  # doublings: less than that is a narrow picture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +70,8 @@ def front_html(points: Sequence[FrontPoint], room: int | None, lang: str, *, wha
         line=[(math.log2(max(point.time, LEAST_TIME)), point.nbytes / GiB) for point in front],
         label=f"{title}: " + "; ".join(point_text(point, lang) for point in front),
         span=(first - 2 * margin, last + margin),  # room for the labels at the left
-        ticks=[
-            (math.log2(time), f"×{time:g}")
-            for time in TIMES
-            if first - margin <= math.log2(time) <= last + margin
-        ],
-        steps=[(step, f"{step:g} GiB") for step in round_steps(highest / GiB)],
+        ticks=_ticks(first - margin, last + margin),
+        steps=[(step, step_text(step)) for step in round_steps(highest / GiB)],
         highest=highest / GiB,
         limit=None
         if room is None
@@ -82,6 +81,11 @@ def front_html(points: Sequence[FrontPoint], room: int | None, lang: str, *, wha
         ),
     )
     return f'<figure class="front"><figcaption>{escape(title)}</figcaption>{chart}{_legend(lang)}</figure>'
+
+
+def _ticks(first: float, last: float) -> list[tuple[float, str]]:
+    times = FINER_TIMES if last - first < FINE_OVER else TIMES
+    return [(math.log2(time), f"×{time:g}") for time in times if first <= math.log2(time) <= last]
 
 
 def point_text(point: FrontPoint, lang: str) -> str:

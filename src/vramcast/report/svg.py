@@ -43,9 +43,10 @@ def stacked_bar(
     label: str,
     limit: float | None = None,
     span: tuple[float, float] | None = None,
+    beside: float | None = None,
     height: int = 28,
 ) -> str:
-    """One bar. `limit` is a line across it, `span` a range at its end."""
+    """One bar. `limit` is a line across it, `span` a range at its end, `beside` where another bar would end."""
     shapes: list[str] = []
     at = 0.0
     for piece in pieces:
@@ -56,6 +57,9 @@ def stacked_bar(
         at += piece.size
     if span is not None:
         shapes.append(_span(span, whole, height))
+    if beside is not None:
+        x = percent(beside, whole)
+        shapes.append(f'<line class="beside" x1="{x}" x2="{x}" y1="1" y2="{height - 1}"/>')
     if limit is not None:
         x = percent(limit, whole)
         shapes.append(f'<line class="limit" x1="{x}" x2="{x}" y1="0" y2="{height}"/>')
@@ -221,6 +225,11 @@ def _below_texts(ticks: Sequence[tuple[float, str]], axes: Axes) -> Iterator[str
         share = axes.x(value)
         side = "start" if share < 8 else "end" if share > 92 else "middle"
         yield f'<text class="tick" x="{share:.2f}%" y="16" text-anchor="{side}">{escape(text)}</text>'
+
+
+def step_text(step: float) -> str:
+    """Of an axis in GiB."""
+    return f"{step:,g} GiB"
 
 
 def round_steps(highest: float, most: int = 4) -> list[float]:

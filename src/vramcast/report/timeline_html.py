@@ -12,7 +12,7 @@ from vramcast.report.html_document import gib
 from vramcast.report.parts import PART_OF
 from vramcast.report.phases import is_later_step
 from vramcast.report.snapshot_text import shorten
-from vramcast.report.svg import Curve, area_chart, round_steps
+from vramcast.report.svg import Curve, area_chart, round_steps, step_text
 from vramcast.report.words import say
 from vramcast.report.words.forecast import CATEGORIES, PHASES
 from vramcast.report.words.page import PARTS
@@ -135,7 +135,7 @@ def still_chart(timeline: Timeline, lang: str, height: int) -> tuple[str, tuple[
         Curve(positions=at, heights=list(heights.values()), parts=tuple(heights)),
         label=title,
         ticks=[(at[0], "1"), (at[-1], f"{at[-1] + 1:,}")],
-        steps=[(step, f"{step:g} GiB") for step in round_steps(highest)],
+        steps=[(step, step_text(step)) for step in round_steps(highest)],
         highest=highest,
         now=event,
         height=height,

@@ -24,6 +24,7 @@ from vramcast.errors import InputError, TraceNeededError, VramcastError
 from vramcast.forecast import Forecast
 from vramcast.forecasting import estimate, find_undescribed, traced_timeline
 from vramcast.job import Job, fields, job_values
+from vramcast.models.read.model import read_model
 from vramcast.plan.cards import Card, cards_for
 from vramcast.report.as_json import forecast_json
 from vramcast.report.breakdown import render_markdown
@@ -37,16 +38,19 @@ from vramcast.report.timeline_html import (
     timeline_words,
 )
 from vramcast.report.words import LANGUAGES, say
+from vramcast.report.words.option_sentences import GROUPS
 from vramcast.report.words.page import PAGE
 from vramcast.report.words.sentences import translate
+from vramcast.setup.tasks import ONE_PASS
 from vramcast.timelines.record import Timeline
 from vramcast.timelines.thin import thin
 from vramcast.units import MiB
 from vramcast.web.changes import list_changes
+from vramcast.web.effects import decided_values, list_effects
 from vramcast.web.front import list_front
 from vramcast.web.given import Given, Place, read_given, read_job_texts
 from vramcast.web.growth import list_growth
-from vramcast.web.recordings import find_recording, recording_analysis, recording_timeline
+from vramcast.web.recordings import recording_analysis, recording_timeline
 
 if TYPE_CHECKING:
     from vramcast.diagnose.diagnosis import Diagnosis
@@ -85,17 +89,22 @@ def _count(request: Mapping[str, Any]) -> int:
     return count if isinstance(count, int) and count > 0 else 99
 
 
+def _skip(request: Mapping[str, Any]) -> int:
+    skip = request.get("skip", 0)
+    return skip if isinstance(skip, int) and skip > 0 else 0
+
+
 @lru_cache(maxsize=128)
 def _forecast(job: Job) -> Forecast:
     return estimate(job)
 
 
 def _catalog(request: Mapping[str, Any], place: Place) -> Answer:
-    return _whole_catalog()
+    return _whole_catalog(_lang(request))
 
 
 @cache
-def _whole_catalog() -> Answer:
+def _whole_catalog(lang: str) -> Answer:
     known = [gpu for gpu in all_gpus() if gpu.total_bytes is not None]
     return {
         "models": [
@@ -109,10 +118,11 @@ def _whole_catalog() -> Answer:
         "fields": [
             {
                 "name": name,
-                "help": field.metadata["help"],
+                "help": translate(field.metadata["help"], lang),
                 "kind": field.metadata["kind"].replace("targets", "list"),
                 "choices": list(field.metadata["choices"]),
                 "group": field.metadata["group"],
+                "group_label": say(GROUPS, field.metadata["group"], lang),
                 "default": list(field.default)
                 if isinstance(field.default, tuple)
                 else field.default,
@@ -139,7 +149,8 @@ def _explore(request: Mapping[str, Any], place: Place) -> Answer:
         return _shown(given, {"forecast": None, "pending": translate(str(needed), lang)})
     data = {
         "forecast": forecast_json(forecast),
-        "html": fragments(forecast, lang),
+        "decided": {} if forecast.job is None else decided_values(forecast),
+        "html": fragments(forecast, lang, _pinned(request, place)),
         "copies": {
             "command": command_of(given.said),
             "yaml": yaml_of(given.job),
@@ -152,15 +163,35 @@ def _explore(request: Mapping[str, Any], place: Place) -> Answer:
     return _shown(given, data)
 
 
+def _pinned(request: Mapping[str, Any], place: Place) -> Forecast | None:
+    """The job that pictures show beside the present one. Why it has none is told where both are compared."""
+    if request.get("pinned") is None:
+        return None
+    try:
+        return _forecast(read_given({**request, "job": request["pinned"]}, place).job)
+    except VramcastError:
+        return None
+
+
 def _missing_run(given: Given, forecast: Forecast, lang: str) -> Answer | None:
     """The line that a user runs where this engine has no virtual GPU: in a browser, or without torch."""
-    if forecast.is_traced or find_undescribed(given.job) is None:
+    if forecast.is_traced or not _lacks_run(given.job):
         return None
     install = "pip install 'vramcast[trace]'"
     return {
-        "text": say(PAGE, "no_virtual_gpu", lang),
+        "text": say(PAGE, "no_virtual_gpu" if given.job.engine is None else "no_tensors", lang),
         "command": f"{install} && {command_of(given.said)}",
     }
+
+
+def _lacks_run(job: Job) -> bool:
+    """Could this job's bill be told whole only where torch is?"""
+    if job.engine is not None and job.model is not None:
+        try:
+            return read_model(job.model).has_count_alone
+        except VramcastError:  # a GGUF file, whose tensors are known
+            return False
+    return find_undescribed(job) is not None
 
 
 def _shown(given: Given, data: Answer) -> Answer:
@@ -214,10 +245,20 @@ def _changes(request: Mapping[str, Any], place: Place) -> Answer:
     given, lang = read_given(request, place), _lang(request)
     if _needs_runs(given.job):
         return {"changes": [], "more": False, "said": say(PAGE, "many_runs", lang)}
-    skip = request.get("skip", 0)
-    skip = skip if isinstance(skip, int) else 0
-    found, more = list_changes(_forecast(given.job), lang, skip=skip, count=_count(request))
+    found, more = list_changes(
+        _forecast(given.job), lang, skip=_skip(request), count=_count(request)
+    )
     return _shown(given, {"changes": found, "more": more})
+
+
+def _effects(request: Mapping[str, Any], place: Place) -> Answer:
+    """Of the keys that were said those that change nothing here."""
+    given = read_given(request, place)
+    if _needs_runs(given.job):
+        return {"same": {}, "more": False}
+    said = tuple(name for name, value in given.said.items() if value is not None)
+    found, more = list_effects(given.job, said, skip=_skip(request), count=_count(request))
+    return {"same": found, "more": more}
 
 
 def _front(request: Mapping[str, Any], place: Place) -> Answer:
@@ -290,12 +331,13 @@ def _timeline(request: Mapping[str, Any], place: Place) -> Answer:
     """Of a job, or of a trace or snapshot that was sent before or lies in a named folder."""
     lang = _lang(request)
     if request.get("file") is not None:
-        path = find_recording(place, str(request["file"]))
-        return _timeline_answer(recording_timeline(path), lang)
+        return _timeline_answer(recording_timeline(place, str(request["file"])), lang)
     given = read_given(request, place)
     forecast = _forecast(given.job)
     if forecast.job is None:
         raise InputError("a timeline needs a job")
+    if forecast.job.engine is not None or forecast.job.task in ONE_PASS:
+        raise InputError(say(PAGE, "no_timeline", lang))
     timeline = traced_timeline(forecast.job) if forecast.is_traced else None
     return _shown(given, _timeline_answer(timeline or record_timeline(forecast.job), lang))
 
@@ -346,7 +388,7 @@ def _diagnose(request: Mapping[str, Any], place: Place) -> Answer:
     if request.get("file") is not None:
         from vramcast.diagnose.readers.snapshot import reading_of
 
-        analysis = recording_analysis(find_recording(place, str(request["file"])))
+        analysis = recording_analysis(place, str(request["file"]))
         found = diagnose(reading_of(analysis), job)
         return _diagnosis(replace(found, snapshot=analysis), lang)
     data = str(request.get("text", "")).encode("utf-8", errors="replace")
@@ -377,6 +419,7 @@ ANSWERS: dict[str, Callable[[Mapping[str, Any], Place], Answer]] = {
     "changes": _changes,
     "front": _front,
     "growth": _growth,
+    "effects": _effects,
     "cards": _cards,
     "compare": _compare,
     "timeline": _timeline,

@@ -13,6 +13,7 @@ from vramcast.plan.cluster import ACROSS
 from vramcast.plan.inference import inference_changes
 from vramcast.plan.moves import Kind, Move, available
 from vramcast.plan.serving import serving_changes
+from vramcast.report.html import parts_at
 from vramcast.report.html_document import gib
 from vramcast.report.words import say
 from vramcast.report.words.plan import KINDS, MOVES, REASONS
@@ -142,12 +143,20 @@ def _row(forecast: Forecast, move: Move, priced: Priced, lang: str) -> dict[str,
         "why": say(REASONS, move.why, lang) if move.why in REASONS else move.why,
         "frees_bytes": frees,
         "frees": f"−{gib(frees)}",
+        "parts": _freed_parts(forecast, priced.forecast),
         "peak_bytes": after.highest_bytes,
         "peak": gib(after.highest_bytes),
         "fits": after.fits is True,
         "slowdown": None if priced.slowdown is None else list(priced.slowdown),
         "set": difference(forecast.job, changed(forecast.job, move.name)),
     }
+
+
+def _freed_parts(before: Forecast, after: Forecast) -> dict[str, int]:
+    """Bytes that every part of the bar loses, from peak to peak."""
+    peaks = [(each, each.verdict().peak) for each in (before, after)]
+    old, new = (parts_at(each.ledger, peak.phase, peak.place) for each, peak in peaks)
+    return {part: size - new.get(part, 0) for part, size in old.items() if size > new.get(part, 0)}
 
 
 def move_label(move: Move, lang: str) -> str:

@@ -39,7 +39,8 @@ def list_growth(forecast: Forecast, axis: str, lang: str, *, count: int) -> Mapp
     values = _values_around(now, least=16 if axis == "seq" else 1)
     points = [_point(forecast, axis, value, now) for value in values[:count]]
     found = sorted((point for point in points if point is not None), key=lambda point: point.at)
-    growth = Growth(axis=axis, points=found, now=now, capacity=forecast.verdict().capacity_bytes)
+    shown = "prompt" if axis == "seq" and job.task == "generate" else axis
+    growth = Growth(axis=shown, points=found, now=now, capacity=forecast.verdict().capacity_bytes)
     return {
         "html": growth_html(growth, lang),
         "points": [{"at": point.at, "bytes": point.nbytes} for point in found],

@@ -10,10 +10,12 @@ import hashlib
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from vramcast.errors import InputError
+from vramcast.errors import InputError, VramcastError
 from vramcast.snapshot.analysis import Analysis, analyse
 from vramcast.snapshot.reader import read_snapshot
 from vramcast.snapshot.record import Snapshot
@@ -101,18 +103,32 @@ def is_snapshot(path: Path) -> bool:
         return file.read(2) != GZIP
 
 
-def recording_timeline(path: Path) -> Timeline:
-    if is_snapshot(path):
+def recording_timeline(place: Place, said: str) -> Timeline:
+    with _opened(place, said) as path:
+        if is_snapshot(path):
+            snapshot, device = _snapshot(path)
+            return timeline_of_snapshot(snapshot, device, path.name)
+        return timeline_of_trace(read_trace(path, MOST_UNPACKED_BYTES))
+
+
+def recording_analysis(place: Place, said: str) -> Analysis:
+    with _opened(place, said) as path:
+        if not is_snapshot(path):
+            raise InputError(
+                f"{path.name} is a trace: it says what a run takes, not why one failed"
+            )
         snapshot, device = _snapshot(path)
-        return timeline_of_snapshot(snapshot, device, path.name)
-    return timeline_of_trace(read_trace(path, MOST_UNPACKED_BYTES))
+        return analyse(snapshot, device, with_replay=False)
 
 
-def recording_analysis(path: Path) -> Analysis:
-    if not is_snapshot(path):
-        raise InputError(f"{path.name} is a trace: it says what a run takes, not why one failed")
-    snapshot, device = _snapshot(path)
-    return analyse(snapshot, device, with_replay=False)
+@contextmanager
+def _opened(place: Place, said: str) -> Iterator[Path]:
+    """What cannot be read is called by its own name, not by the folder where it is kept."""
+    path = find_recording(place, said)
+    try:
+        yield path
+    except VramcastError as error:
+        raise type(error)(str(error).replace(f"{path.parent}/", "")) from None
 
 
 @lru_cache(maxsize=2)

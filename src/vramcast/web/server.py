@@ -71,7 +71,7 @@ class GrowthBody(JobBody):
     axis: Annotated[str, Field(max_length=10)] = "seq"
 
 
-class ChangesBody(JobBody):
+class SomeBody(JobBody):
     skip: Annotated[int, Field(ge=0, le=1000)] = 0
 
 
@@ -79,6 +79,7 @@ class ExploreBody(JobBody):
     """`wait`: also for a run on the virtual GPU, where no formula describes the model."""
 
     wait: bool = True
+    pinned: JobKeys | None = None
 
 
 class CompareBody(JobBody):
@@ -121,7 +122,8 @@ class Problem(BaseModel):
 _BODIES: dict[str, type[Body]] = {
     "catalog": Body,
     "explore": ExploreBody,
-    "changes": ChangesBody,
+    "changes": SomeBody,
+    "effects": SomeBody,
     "growth": GrowthBody,
     "compare": CompareBody,
     "timeline": TimelineBody,

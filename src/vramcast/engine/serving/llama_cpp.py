@@ -33,6 +33,9 @@ from vramcast.ledger import HOST, SERVE, Category, Entry
 from vramcast.units import MiB, round_up
 
 CELL_MULTIPLE = 256
+COUNTED_ROW = (
+    256  # values in a row of a model of which only the count is known: every type can store them
+)
 UBATCH = 512
 FLOAT, HALF = 4, 2
 WINDOWS_FROM = 5432  # separate caches for sliding layers (May 2025)
@@ -147,6 +150,8 @@ def _quantised(request: Request) -> Iterator[Tensor]:
         match = LAYER.search(param.name)
         layer = int(match[3]) if match else None
         shape = tuple(map(int, param.shape))
+        if request.source.has_count_alone:  # one line for all of them: as rows of a linear layer
+            shape = (-(-shape[0] // COUNTED_ROW), COUNTED_ROW)
         if param.kind == "experts" and len(shape) == 3:
             shape = (*shape[:2], request.hidden if "gate" in param.name else shape[1])
         found = mixture.type_of(param.name, shape, layer, param.kind)

@@ -148,7 +148,15 @@ def warnings_of(request: Request) -> tuple[str, ...]:
     """What reading the model said, without what holds for training alone."""
     of_training = set(quantisation_warnings(request.config))
     texts = (*request.source.notes, *request.source.warnings)
-    return tuple(text for text in texts if text not in of_training and "activations" not in text)
+    said = tuple(text for text in texts if text not in of_training and "activations" not in text)
+    if request.gguf is not None or not request.source.has_count_alone:
+        return said
+    counted = (
+        f"no formula describes {request.source.name}: only how many parameters it has is known here, so its weights "
+        "are not divided as the engine divides them. With torch and transformers they are: "
+        "pip install 'vramcast[trace]'"
+    )
+    return (counted, *said)
 
 
 def text_config(config: Config) -> Config:

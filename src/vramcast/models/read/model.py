@@ -23,7 +23,7 @@ from vramcast.models.read.checkpoint import read_checkpoint
 from vramcast.models.read.config import Config, check_sizes, normalise, read_config
 from vramcast.models.read.gguf import GgufFile, config_of_gguf, read_gguf
 from vramcast.models.read.hub import Fetched, fetched, find_cached
-from vramcast.models.read.source import ModelSource
+from vramcast.models.read.source import COUNTED, ModelSource
 from vramcast.models.record.tape import F32, Param
 
 # More are a typing mistake or an attack: each is described one by one.
@@ -304,7 +304,7 @@ def _build_with_transformers(config: Config, name: str) -> tuple[Param, ...]:
     if find_spec("torch") is None or find_spec("transformers") is None:
         known = lookup_model(name)
         if known is not None:  # the catalog knows how many there are
-            return (Param(name="parameters", shape=(known.params,), kind="linear", dtype=F32),)
+            return (Param(name=COUNTED, shape=(known.params,), kind="linear", dtype=F32),)
         family_of(config)  # raises, with the list of what is known
     # Imports torch: only where nothing else knows the architecture.
     from vramcast.virtual.meta_model import build_params

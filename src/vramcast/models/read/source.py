@@ -11,6 +11,8 @@ from vramcast.models.read.config import Config
 from vramcast.models.record.program import Sizes
 from vramcast.models.record.tape import Param, PlacedSection, Regime, Section
 
+COUNTED = "parameters"  # the one line of a table that knows a count and no tensors
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
@@ -34,6 +36,14 @@ class ModelSource:
     def is_described(self) -> bool:
         """Does a family describe the whole model, activations included?"""
         return self.config is not None and self.params is None and self.build is None
+
+    @property
+    def has_count_alone(self) -> bool:
+        """Is no tensor known, only how many parameters there are in all?"""
+        if self.is_described:
+            return False
+        table = self.bare_table()
+        return len(table) == 1 and table[0].name == COUNTED
 
     def bare_table(self) -> tuple[Param, ...]:
         """The table of a model that no family describes."""

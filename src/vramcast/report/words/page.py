@@ -26,6 +26,12 @@ PAGE = {
     "growth_batch": ("peak against micro-batch", "峰值与微批大小"),
     "tokens": ("tokens per sample", "每样本词元数"),
     "samples": ("samples per GPU", "每卡样本数"),
+    "prompt_tokens": ("prompt tokens", "提示词元数"),
+    "no_quadratic": ("nothing here grows with length²", "此处没有随长度²增长的部分"),
+    "no_timeline": (
+        "serving, scoring and encoding have no timeline: choose train or generate, or drop a trace or a snapshot",
+        "服务、打分与编码没有时间线: 请选择训练或生成，或拖入 trace 或快照",
+    ),
     "quadratic": ("grows with length²", "随长度²增长的部分"),
     "rest": ("everything else", "其余部分"),
     "peak": ("peak", "峰值"),
@@ -64,6 +70,12 @@ PAGE = {
         "没有公式描述此模型，而此处没有虚拟 GPU: 图中只有权重、梯度与优化器状态。"
         "要得到完整账单，请运行:",
     ),
+    "no_tensors": (
+        "No formula describes this model, and there is no torch here: of its weights only the number is known, not how "
+        "the engine divides them. For the whole bill run:",
+        "没有公式描述此模型，而此处没有 torch: 只知道权重的总数，不知道引擎如何划分。"
+        "要得到完整账单，请运行:",
+    ),
     "by_plan": (
         "found by vramcast plan: {count} combinations priced, the fitting ones estimated whole",
         "由 vramcast plan 求得: 为 {count} 种组合计价，装得下的作完整估算",
@@ -75,7 +87,8 @@ PAGE = {
     ),
     "front_none": ("nothing to combine: changes of a training job apply to a training job on a card",
                    "没有可组合的改动: 这些改动只适用于显卡上的训练任务"),
-    "cards": ("peak on every card", "在各显卡上的峰值"),
+    "cards": ("peak on every card, of what it has", "在各显卡上的峰值 / 容量"),
+    "size_of": ("{size} of {whole}", "{size} / {whole}"),
 }  # fmt: skip
 
 # Groups of categories: one colour each, the same order everywhere.

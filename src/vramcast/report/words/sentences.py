@@ -14,10 +14,12 @@ from functools import cache
 from vramcast.report.words import config_sentences
 from vramcast.report.words.config_sentences import GAPS
 from vramcast.report.words.error_sentences import ERROR_SENTENCES
+from vramcast.report.words.option_sentences import OPTION_SENTENCES
 from vramcast.report.words.script_sentences import SCRIPT_SENTENCES
 
 SENTENCES = {
     **SCRIPT_SENTENCES,
+    **OPTION_SENTENCES,
     # assumptions
     "model {a}": "模型 {a}",
     "precision was not given: {a}": "未给定精度：{a}",
@@ -90,6 +92,7 @@ SENTENCES = {
     "trace kept in {a}: the next answer takes no time": "追踪结果保存在 {a}：下次立即得到答案",
     # warnings and notes
     "no formula describes {a}: the virtual GPU runs its step first": "没有公式描述 {a}：先由虚拟 GPU 运行它的训练步",
+    "no formula describes {a}: only how many parameters it has is known here, so its weights are not divided as the engine divides them. With torch and transformers they are: pip install 'vramcast[trace]'": "没有公式描述 {a}：此处只知道其参数总数，因此权重未按引擎的方式划分。安装 torch 与 transformers 后即可划分：pip install 'vramcast[trace]'",
     "no formula describes {a}: with torch and transformers the virtual GPU runs its step and gives the whole bill: pip install 'vramcast[trace]' ({b} is missing)": "没有公式描述 {a}：安装 torch 与 transformers 后，虚拟 GPU 会运行它的训练步并给出完整账单：pip install 'vramcast[trace]'（缺少 {b}）",
     "no formula describes {a}: the table follows from {b} traced sizes": "没有公式描述 {a}：此表由 {b} 个追踪尺寸推得",
     "the loop of {a} was traced as the Hugging Face Trainer's, with {b}'s settings": "{a} 的训练循环按 Hugging Face Trainer 的循环追踪，采用 {b} 的设置",

@@ -2,17 +2,19 @@
 
 import { buildControls, useOf } from "./controls.js";
 import { at, difference, make, put } from "./dom.js";
+import { Parts } from "./parts.js";
 import { Line, Overtaken, startEngine } from "./engine.js";
 import { VIEWS, addressOf, stateOf } from "./state.js";
 import { Drops } from "./drops.js";
 import { FrontView } from "./front.js";
 import { TimelineView } from "./timelines.js";
 import { LANGUAGES, language, say, setLanguage } from "./words.js";
+import { showProblem } from "./problem.js";
 
 /** @typedef {import("./state.js").Job} Job */
 
-const SLOTS = ["read", "diagnose", "explore", "timeline", "compare", "changes", "growth", "front", "cards"];
-const LATER = ["timeline", "compare", "changes", "growth", "front", "cards"];
+const SLOTS = ["read", "diagnose", "explore", "timeline", "compare", "changes", "growth", "effects", "front", "cards"];
+const LATER = ["timeline", "compare", "changes", "growth", "effects", "front", "cards"];
 
 const KINDS = ["free", "slower", "changes the training"];
 const AT_ONCE = 2; // changes that one question prices: a newer job never waits for more
@@ -28,6 +30,9 @@ let showControls = () => undefined;
 let catalog = null;
 /** @type {any} */
 let shown = null; // the last answer to `explore` that has a forecast
+/** Keys of the shown job that change nothing here, and why. @type {Record<string, string>} */
+let idle = {};
+const parts = new Parts();
 /** @type {{job: Job, what: string}[]} */
 const undone = [];
 let engineName = "";
@@ -77,7 +82,8 @@ function refresh() {
   at("body").classList.toggle("alone", state.view === "diagnose");
   at("controls").hidden = state.view === "diagnose";
   at("pin").textContent = state.pinned ? say("unpin") : say("pin");
-  showControls(state.job, shown?.forecast.job ?? {});
+  idle = {};
+  showControls(state.job, shown?.decided ?? {}, idle);
   void explore();
 }
 
@@ -90,7 +96,7 @@ async function explore() {
   for (const button of document.querySelectorAll("#changes button")) button.setAttribute("disabled", "");
   at("result").setAttribute("aria-busy", "true");
   try {
-    let answer = await line.ask("explore", "explore", request({ wait: false }));
+    let answer = await line.ask("explore", "explore", request({ wait: false, pinned: state.pinned }));
     if (answer.pending && mine === everything) answer = await run(answer.pending);
     if (mine === everything) showAnswer(answer, mine);
   } catch (error) {
@@ -112,9 +118,9 @@ function showAnswer(answer, mine) {
   at("status").textContent = "";
   showForecast(answer, before);
   showMissing(answer.missing);
-  showControls(state.job, answer.forecast.job ?? {});
+  showControls(state.job, answer.decided, idle);
   if (state.view === "timeline") void timelines.show();
-  for (const more of [compare(mine), changes(mine), growth(mine)]) more.catch(() => undefined); // overtaken
+  for (const more of [compare(mine), changes(mine), growth(mine), effects(mine)]) more.catch(() => undefined); // overtaken
 }
 
 /** A run on the virtual GPU: seconds, which are counted; the next job ends it. @param {string} why */
@@ -126,7 +132,7 @@ async function run(why) {
   tell();
   const clock = setInterval(tell, 1000);
   try {
-    return await line.alone("run", "explore", request({ wait: true }));
+    return await line.alone("run", "explore", request({ wait: true, pinned: state.pinned }));
   } finally {
     clearInterval(clock);
   }
@@ -147,11 +153,7 @@ function showForecast({ html, forecast }, before) {
   at("growth-seq").textContent = say(state.job.task === "generate" ? "prompt" : "seq");
   const change = before ? highest(forecast) - highest(before) : 0;
   at("difference").textContent = change ? say("difference", { size: difference(change) }) : "";
-  for (const item of document.querySelectorAll("#part-bar .legend li")) {
-    const button = make("button", { type: "button", "data-part": item.getAttribute("data-part"), "aria-pressed": "false" }, ...item.childNodes);
-    item.replaceChildren(button);
-  }
-  choosePart(chosen, true);
+  parts.show();
 }
 
 /** @param {any} forecast */
@@ -161,45 +163,8 @@ const highest = ({ verdict }) => verdict.process_bytes ?? verdict.reserved_bytes
 function problem(error) {
   at("status").textContent = "";
   at("missing").hidden = true;
-  at("problem").hidden = false;
-  at("problem").textContent = error instanceof Error ? error.message : String(error);
+  showProblem(error instanceof Error ? error.message : String(error), catalog, state.job, change);
   at("result").classList.add("stale");
-}
-
-// ---- parts of the bar
-
-let chosen = "";
-
-/** @param {string} part @param {boolean} pinned */
-function choosePart(part, pinned) {
-  if (pinned) chosen = part;
-  const active = part || chosen;
-  at("result").classList.toggle("choosing", Boolean(active));
-  for (const element of document.querySelectorAll("#result [data-part]")) {
-    const own = element.getAttribute("data-part") === active;
-    element.classList.toggle("chosen", own);
-    if (element.tagName === "BUTTON") element.setAttribute("aria-pressed", String(element.getAttribute("data-part") === chosen));
-    if (element instanceof HTMLDetailsElement && pinned) element.open = own;
-  }
-  const lines = [...document.querySelectorAll(`#part-lines details[data-part="${active}"]`)].slice(0, 4);
-  at("tip").textContent = lines.map((each) => `${each.querySelector(".size")?.textContent} ${each.querySelector(".name")?.textContent}`).join(" · ");
-}
-
-/** @param {Event} event */
-function partOf(event) {
-  const element = event.target instanceof Element ? event.target.closest("#part-bar [data-part], #part-phases [data-part]") : null;
-  return element?.getAttribute("data-part") ?? "";
-}
-
-function watchParts() {
-  const result = at("result");
-  result.addEventListener("pointerover", (event) => choosePart(partOf(event), false));
-  result.addEventListener("pointerleave", () => choosePart("", false));
-  result.addEventListener("focusin", (event) => choosePart(partOf(event), false));
-  result.addEventListener("click", (event) => {
-    const part = partOf(event);
-    if (part) choosePart(part === chosen ? "" : part, true);
-  });
 }
 
 // ---- changes, growth, comparison: a few at a time, so that a newer job never waits long
@@ -238,6 +203,7 @@ async function listChanges(mine) {
   }
   /** @type {any[]} */
   const rows = [];
+  parts.learn(rows);
   /** Each row is made once: it must not vanish under a pointer while others arrive. @type {Map<string, HTMLElement>} */
   const made = new Map();
   for (let skip = 0, more = true; more; skip += AT_ONCE) {
@@ -245,6 +211,7 @@ async function listChanges(mine) {
     if (mine !== everything) return;
     more = data.more;
     rows.push(...data.changes);
+    parts.learn(rows);
     rows.sort((one, other) => KINDS.indexOf(one.kind) - KINDS.indexOf(other.kind) || Number(other.fits) - Number(one.fits) || other.frees_bytes - one.frees_bytes);
     for (const row of data.changes) made.set(row.name, changeRow(row));
     const shownRows = rows.slice(0, 12).map((row) => made.get(row.name) ?? changeRow(row));
@@ -294,6 +261,17 @@ async function growth(mine) {
     if (error instanceof Overtaken) throw error;
     at("growth").replaceChildren(make("p", { class: "soft" }, error instanceof Error ? error.message : String(error)));
   }
+}
+
+/** What was said and changes nothing here: its control says so. @param {number} mine */
+async function effects(mine) {
+  for (let skip = 0, more = true; more; skip += 1) {
+    const data = await line.ask("effects", "effects", request({ skip, count: 1 }));
+    if (mine !== everything) return;
+    more = data.more;
+    idle = { ...idle, ...data.same };
+  }
+  showControls(state.job, shown?.decided ?? {}, idle);
 }
 
 /** @param {number} mine */
@@ -437,8 +415,10 @@ function watch() {
   at("language").addEventListener("click", () => {
     setLanguage(LANGUAGES[(LANGUAGES.indexOf(language()) + 1) % LANGUAGES.length]);
     remember("lang", language());
-    translate();
-    refresh();
+    void readCatalog().then(() => {
+      translate();
+      refresh();
+    });
   });
   at("theme").addEventListener("click", () => {
     const dark = document.body.classList.contains("dark") || (!document.body.classList.contains("light") && matchMedia("(prefers-color-scheme: dark)").matches);
@@ -468,7 +448,12 @@ function watch() {
     event.preventDefault();
     void drops.take(event.dataTransfer?.files ?? null);
   });
-  watchParts();
+  parts.watch();
+}
+
+/** In the page's language. */
+async function readCatalog() {
+  if (line) catalog = await line.ask("read", "catalog", { lang: language() });
 }
 
 async function begin() {
@@ -484,7 +469,7 @@ async function begin() {
     engineName = engine.name;
     line = new Line(engine.ask, SLOTS, LATER, engine.name === "server" ? 2 : 1);
     timelines = new TimelineView((slot, question, more) => line.ask(slot, question, more), () => state);
-    catalog = await line.ask("read", "catalog", {});
+    await readCatalog();
   } catch (error) {
     status.textContent = `${say("failed")}: ${error instanceof Error ? error.message : String(error)}`;
     return;

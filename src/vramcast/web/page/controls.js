@@ -7,10 +7,10 @@ import { hasWord, say } from "./words.js";
 /**
  * @typedef {import("./state.js").Job} Job
  * @typedef {import("./state.js").Value} Value
- * @typedef {{name: string, help: string, kind: string, choices: string[], group: string, default: any}} Field
+ * @typedef {{name: string, help: string, kind: string, choices: string[], group: string, group_label: string, default: any}} Field
  * @typedef {{models: {name: string, hf_id: string, params: number}[], gpus: {name: string, vendor: string, capacity_bytes: number}[], fields: Field[]}} Catalog
  * @typedef {(changes: Job, dragging?: boolean) => void} Change
- * @typedef {(job: Job, resolved: Record<string, any>) => void} Refresh
+ * @typedef {(job: Job, resolved: Record<string, any>, idle: Record<string, string>) => void} Refresh
  */
 
 /** What says the same in other words is taken back. @type {Job} */
@@ -137,14 +137,14 @@ export function buildControls(catalog, change, replace) {
   for (const name of OF_MANY) add(shownIf(fieldControl(byName, name, change), (job) => trains(job) && Number(job.gpus ?? 1) > 1));
   for (const name of OF_SERVING) add(servingControl(byName, name, change));
   add(drawer(catalog.fields.filter((field) => !IN_CONTROLS.includes(field.name)), byName, change));
-  return (job, resolved) => refreshers.forEach((refresh) => refresh(job, resolved));
+  return (job, resolved, idle) => refreshers.forEach((refresh) => refresh(job, resolved, idle));
 }
 
 /** @param {[HTMLElement, Refresh]} made @param {(job: Job) => boolean} holds @returns {[HTMLElement, Refresh]} */
 function shownIf([element, refresh], holds) {
-  return [element, (job, resolved) => {
+  return [element, (job, resolved, idle) => {
     element.hidden = !holds(job);
-    refresh(job, resolved);
+    refresh(job, resolved, idle);
   }];
 }
 
@@ -156,16 +156,21 @@ function servingControl(byName, name, change) {
   const [element, refresh] = fieldControl(byName, name, change);
   const title = element.querySelector("label"), input = element.querySelector("input, select");
   if (title && input) title.htmlFor = input.id = `control-serving-${name}`;
-  return shownIf([element, (job, resolved) => {
-    refresh(job, resolved);
+  return shownIf([element, (job, resolved, idle) => {
+    refresh(job, resolved, idle);
     if (title) title.textContent = FLAGS[String(job.engine)]?.[name] || label(name);
   }], (job) => name in (FLAGS[String(job.engine)] ?? {}));
 }
 
-/** Where a value comes from. @param {Job} job @param {string} name */
-function origin(job, name) {
-  if (job[name] === undefined || job[name] === null) return say("from_default");
-  return fileOf(name, job[name]) || say("from_you");
+/** Tells where a value comes from, and whether it changes anything here. @param {HTMLElement} tag @param {Job} job @param {string} name @param {Record<string, string>} idle */
+function tellOrigin(tag, job, name, idle) {
+  const said = job[name] !== undefined && job[name] !== null;
+  const file = said ? fileOf(name, job[name]) : "";
+  const why = said ? idle[name] : "";
+  const from = said ? file || say("from_you") : say("from_default");
+  tag.textContent = why === "nothing" ? say("same_nothing") : why === "default" && !file ? say("same_default") : from;
+  tag.title = file;
+  tag.classList.toggle("idle", why === "nothing");
 }
 
 /** A labelled box; its tag tells who chose the value. @param {string} name @param {HTMLElement} input @returns {[HTMLElement, HTMLElement]} */
@@ -181,11 +186,13 @@ function textControl(name, change, props, help = "") {
   const input = /** @type {HTMLInputElement} */ (make("input", { type: "text", ...props }));
   input.addEventListener("change", () => change({ [name]: input.value.trim() || null }));
   const [element, tag] = box(name, input, help);
-  return [element, (job, resolved) => {
+  return [element, (job, resolved, idle) => {
     const value = job[name];
     if (document.activeElement !== input) input.value = value === undefined || value === null ? "" : String(value);
     if (name !== "model") input.placeholder = String(resolved[name] ?? "");
-    tag.textContent = name === "model" || name === "gpu" ? "" : origin(job, name);
+    input.title = input.value;
+    if (name === "model" || name === "gpu") tag.textContent = value === undefined || value === null ? "" : fileOf(name, value);
+    else tellOrigin(tag, job, name, idle);
   }];
 }
 
@@ -196,11 +203,11 @@ function numberControl(name, change, usual, help = "") {
     if (input.value === "" || input.validity.valid) change({ [name]: input.value === "" ? null : Number(input.value) });
   });
   const [element, tag] = box(name, input, help);
-  return [element, (job, resolved) => {
+  return [element, (job, resolved, idle) => {
     const value = job[name];
     if (document.activeElement !== input) input.value = value === undefined || value === null ? "" : String(value);
     input.placeholder = String(resolved[name] ?? usual ?? "");
-    tag.textContent = origin(job, name);
+    tellOrigin(tag, job, name, idle);
   }];
 }
 
@@ -217,8 +224,8 @@ function sliderControl(name, change, /** @type {number} */ least, /** @type {num
   slider.addEventListener("input", () => change({ [name]: value() }, true));
   slider.addEventListener("change", () => change({ [name]: value() }));
   element.append(slider);
-  return [element, (job, resolved) => {
-    refresh(job, resolved);
+  return [element, (job, resolved, idle) => {
+    refresh(job, resolved, idle);
     if (document.activeElement !== slider) slider.value = String(Math.log2(Number(job[name] ?? resolved[name] ?? usual)));
   }];
 }
@@ -262,13 +269,13 @@ function selectControl(field, choices, change) {
     change({ [field.name]: value === "" ? null : value === "true" ? true : value === "false" ? false : value });
   });
   const [element, tag] = box(field.name, select, field.help);
-  return [element, (job, resolved) => {
+  return [element, (job, resolved, idle) => {
     const value = job[field.name];
     const decided = resolved[field.name] ?? field.default;
     const known = value === undefined || value === null;
     usual.textContent = known && decided !== null && decided !== undefined ? say("default_is", { value: String(decided) }) : say("default");
     select.value = known ? "" : String(value);
-    tag.textContent = origin(job, field.name);
+    tellOrigin(tag, job, field.name, idle);
   }];
 }
 
@@ -284,7 +291,7 @@ function drawer(fields, byName, change) {
     element.append(make("p", { class: "help" }, field.help));
     refreshers.push(refresh);
     found.push([element, `${field.name} ${field.help}`.toLowerCase()]);
-    if (!groups.has(field.group)) groups.set(field.group, make("fieldset", { "data-group": field.group }, make("legend", {}, field.group)));
+    if (!groups.has(field.group)) groups.set(field.group, make("fieldset", { "data-group": field.group }, make("legend", {}, field.group_label)));
     groups.get(field.group).append(element);
   }
   const search = /** @type {HTMLInputElement} */ (
@@ -296,5 +303,5 @@ function drawer(fields, byName, change) {
     for (const group of groups.values()) group.hidden = ![...group.querySelectorAll(".control")].some((each) => !each.hidden);
   });
   const element = make("details", { class: "more" }, make("summary", {}, say("more")), search, ...groups.values());
-  return [element, (job, resolved) => refreshers.forEach((refresh) => refresh(job, resolved))];
+  return [element, (job, resolved, idle) => refreshers.forEach((refresh) => refresh(job, resolved, idle))];
 }
