@@ -160,10 +160,20 @@ await page.waitForFunction((old) => document.querySelector("#part-verdict .verdi
 await page.click("#growth-batch");
 await page.waitForFunction(() => document.querySelector("#growth figcaption")?.textContent.includes("micro-batch"));
 await page.hover("#part-bar rect[data-part=weights]");
-expect((await page.textContent("#tip")).includes("weights"), "hovering a part tells nothing");
+const about = await page.textContent("#tip .about");
+expect(about.includes("weights") && about.includes("alive in"), `hovering a part does not tell its lines and phases: ${about}`);
+const below = () => page.locator("#changes-title").boundingBox().then(({ y }) => y);
+const still = await below();
+await page.mouse.move(2, 2);
+expect((await below()) === still, "what is below the bar moves with the pointer");
+await page.hover("#part-bar rect[data-part=optimizer]");
+await page.waitForFunction(() => document.querySelector("#tip")?.textContent.includes("shrinks with"));
+await page.mouse.move(2, 2);
 await page.locator("#part-bar .legend button").first().focus();
 await page.keyboard.press("Enter");
 expect((await page.locator("#part-lines details[open]").count()) > 0, "a part chosen by keyboard opens no lines");
+await page.keyboard.press("Escape");
+expect((await page.locator("#part-lines details[open]").count()) === 0, "Escape does not let a part go");
 
 // ---- copies
 section("copies");
@@ -178,6 +188,8 @@ for (const [kind_, text] of [["command", "vramcast estimate llama-3.1-8b"], ["ya
 section("comparison and cards");
 await page.click("#pin");
 await after(() => page.click("[data-choice=qlora]"));
+expect((await page.textContent("#part-bar figure.beside")).includes("pinned"), "the pinned job is not in Explore's pictures");
+expect((await page.locator("#part-phases line.beside").count()) > 0, "the pinned job is not in the phases");
 await page.click("#tab-compare");
 await page.locator("#both table").waitFor();
 expect((await page.locator("#both svg.bar").count()) === 2, "two jobs are not shown side by side");
@@ -278,6 +290,10 @@ await page.fill("#control-model", "no-such-model");
 await page.press("#control-model", "Enter");
 await page.locator("#problem:not([hidden])").waitFor();
 expect((await page.textContent("#problem")).includes("no-such-model"), "a mistake is not named");
+await page.fill("#control-model", "qwen3-8").then(() => page.press("#control-model", "Enter"));
+await page.waitForFunction(() => document.querySelector("#problem")?.textContent.includes("qwen3-8b"));
+await after(() => page.locator("#problem button", { hasText: /^qwen3-8b$/ }).click());
+expect((await hash()).includes("model=qwen3-8b"), "a proposed name cannot be chosen");
 await after(() => page.fill("#control-model", "gpt2").then(() => page.press("#control-model", "Enter")));
 expect(await page.isHidden("#problem"), "a mended mistake stays");
 for (const theme of ["light", "dark"]) {
@@ -294,6 +310,19 @@ await page.click("#tab-explore");
 await after(() => page.click("#language"));
 expect((await page.textContent("#tab-explore")) === "探索", "the page does not speak Chinese");
 await page.waitForFunction(() => document.querySelector("#part-verdict").textContent.includes("装得下"));
+const english = await page.evaluate(() => {
+  const found = [];
+  const walk = document.createTreeWalker(document.body, 4); // texts
+  for (let node = walk.nextNode(); node; node = walk.nextNode()) {
+    if (node.parentElement?.closest("datalist, option, #copy-text, #diagnosis, #log")) continue;
+    if (/(?:\b[a-z]{2,}\b[ ,]+){4,}[a-z]{2,}\b/.test(node.textContent ?? "")) found.push(node.textContent);
+  }
+  return found;
+});
+expect(english.length === 0, `English in the Chinese page: ${english.slice(0, 3).join(" | ")}`);
+await page.goto(`${address}#model=gpt2&gpu=rtx4090&seq=512&optimizer=adamw&gpus-per-node=4`);
+await page.waitForFunction(() => document.querySelector("#controls")?.textContent.includes("同默认"));
+expect((await page.textContent(".control:has(#control-gpus-per-node)")).includes("不起作用"), "a control without effect does not say so");
 for (const width of [380, 800, 1600]) {
   await page.setViewportSize({ width, height: 900 });
   const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);

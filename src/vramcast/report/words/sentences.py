@@ -12,6 +12,7 @@ import re
 from functools import cache
 
 from vramcast.report.words import config_sentences
+from vramcast.report.words.bill_sentences import BILL_SENTENCES
 from vramcast.report.words.config_sentences import GAPS
 from vramcast.report.words.error_sentences import ERROR_SENTENCES
 from vramcast.report.words.option_sentences import OPTION_SENTENCES
@@ -20,6 +21,7 @@ from vramcast.report.words.script_sentences import SCRIPT_SENTENCES
 SENTENCES = {
     **SCRIPT_SENTENCES,
     **OPTION_SENTENCES,
+    **BILL_SENTENCES,
     # assumptions
     "model {a}": "模型 {a}",
     "precision was not given: {a}": "未给定精度：{a}",

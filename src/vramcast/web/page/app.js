@@ -1,7 +1,7 @@
 /** The page: state ↔ address, questions to the engine, answers into place. Start reading at `begin`. */
 
 import { buildControls, useOf } from "./controls.js";
-import { at, difference, make, put } from "./dom.js";
+import { at, make, put } from "./dom.js";
 import { Parts } from "./parts.js";
 import { Line, Overtaken, startEngine } from "./engine.js";
 import { VIEWS, addressOf, stateOf } from "./state.js";
@@ -151,9 +151,7 @@ function showForecast({ html, forecast }, before) {
   at("host-memory").hidden = !html.host;
   at("growth-axes").hidden = Boolean(state.job.engine);
   at("growth-seq").textContent = say(state.job.task === "generate" ? "prompt" : "seq");
-  const change = before ? highest(forecast) - highest(before) : 0;
-  at("difference").textContent = change ? say("difference", { size: difference(change) }) : "";
-  parts.show();
+  parts.show(before ? highest(forecast) - highest(before) : 0);
 }
 
 /** @param {any} forecast */

@@ -23,8 +23,8 @@ export class Parts {
     this.said = "";
   }
 
-  /** A new bar stands: its legend becomes buttons, and what has changed is marked. */
-  show() {
+  /** A new bar stands: its legend becomes buttons, and what has changed is marked. @param {number} total */
+  show(total) {
     const before = this.bytes;
     this.bytes = new Map();
     /** @type {string[]} */
@@ -41,7 +41,7 @@ export class Parts {
     }
     for (const [part, bytes] of before) if (!this.bytes.has(part) && visible(bytes)) changed.push(`${this.names.get(part) ?? part} ${difference(-bytes)}`);
     this.names = new Map([...this.bytes.keys()].map((part) => [part, nameOf(part)]));
-    this.said = changed.join(" · ");
+    this.said = total ? [say("difference", { size: difference(total) }), ...changed].join(" · ") : "";
     this.changes = [];
     if (!this.bytes.has(this.kept)) this.kept = "";
     this.draw();
@@ -95,7 +95,7 @@ export class Parts {
       if (element.tagName === "BUTTON") element.setAttribute("aria-pressed", String(element.getAttribute("data-part") === this.kept));
     }
     at("tip").classList.toggle("kept", Boolean(this.kept));
-    at("tip").replaceChildren(...(active ? this.about(active) : [make("p", {}, this.said ? say("changed", { what: this.said }) : say("point_at"))]));
+    at("tip").replaceChildren(...(active ? this.about(active) : [make("p", this.said ? { id: "difference" } : {}, this.said || say("point_at"))]));
   }
 
   /** @param {string} part */
@@ -120,7 +120,7 @@ const visible = (bytes) => Math.abs(bytes) >= 0.005 * 2 ** 30;
 
 /** @param {string} part */
 function nameOf(part) {
-  const button = document.querySelector(`#part-bar .at-peak .legend [data-part="${part}"]`);
+  const button = document.querySelector(`#part-bar .at-peak .legend button[data-part="${part}"]`);
   return [...(button?.childNodes ?? [])].filter((node) => node.nodeName === "#text").map((node) => node.textContent ?? "").join("").trim();
 }
 

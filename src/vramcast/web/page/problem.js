@@ -20,9 +20,9 @@ export function showProblem(text, catalog, job, change) {
 /** Names of the catalog that the line proposes, as buttons. @param {string} text @param {Catalog | null} catalog @param {Job} job @param {(changes: Job) => void} change */
 function waysOut(text, catalog, job, change) {
   if (!catalog) return [];
-  const models = named(text, catalog.models.map(({ name }) => name), String(job.model));
-  const cards = named(text, catalog.gpus.map(({ name }) => name), String(job.gpu));
-  const unknownModel = models.length > 0 || (Boolean(job.model) && text.toLowerCase().includes(`'${String(job.model).toLowerCase()}'`));
+  const models = !isAbout(text, job.model) ? [] : named(text, catalog.models.map(({ name }) => name), String(job.model));
+  const cards = isAbout(text, job.gpu) ? named(text, catalog.gpus.map(({ name }) => name), String(job.gpu)) : [];
+  const unknownModel = isAbout(text, job.model);
   const buttons = [
     ...models.map((model) => make("button", { type: "button", onclick: () => change({ model }) }, model)),
     ...cards.map((gpu) => make("button", { type: "button", onclick: () => change({ gpu }) }, gpu)),
@@ -33,16 +33,26 @@ function waysOut(text, catalog, job, change) {
   ];
 }
 
+/** Does the line name this value as what is wrong? @param {string} text @param {import("./state.js").Value | undefined} value */
+const isAbout = (text, value) => Boolean(value) && text.toLowerCase().includes(`'${String(value).toLowerCase()}'`);
+
+/** As a word of its own, longer than a size. @param {string} word @param {string} text */
+function stands(word, text) {
+  const at = text.indexOf(word);
+  return word.length > 3 && !/^\d+gi?b$/.test(word) && at >= 0 && !/[\w.-]/.test(text[at - 1] ?? " ") && !/[\w-]/.test(text[at + word.length] ?? " ");
+}
+
 /** Which of the names stand in the text as words, the longest first. @param {string} text @param {string[]} names @param {string} said */
 function named(text, names, said) {
-  let left = text.toLowerCase().replaceAll(said.toLowerCase(), " ");
+  let left = text.toLowerCase().replaceAll(`'${said.toLowerCase()}'`, " ");
   /** @type {string[]} */
   const found = [];
   for (const name of [...names].sort((one, other) => other.length - one.length)) {
-    const at = left.indexOf(name.toLowerCase());
-    if (at < 0 || /[\w.-]/.test(left[at - 1] ?? " ") || /[\w-]/.test(left[at + name.length] ?? " ")) continue;
+    const words = name.toLowerCase().split(" ");
+    const word = words.map((_, number) => words.slice(number).join(" ")).find((tail) => stands(tail, left)); // or without the maker
+    if (word === undefined) continue;
     found.push(name);
-    left = left.replaceAll(name.toLowerCase(), " ");
+    left = left.replaceAll(word, " ");
   }
-  return found.sort((one, other) => text.toLowerCase().indexOf(one.toLowerCase()) - text.toLowerCase().indexOf(other.toLowerCase())).slice(0, MOST_NAMES);
+  return found.slice(0, MOST_NAMES);
 }
