@@ -20,7 +20,7 @@ def compare_html(names: Sequence[str], forecasts: Sequence[Forecast], lang: str)
         verdict = forecast.verdict()
         scale = Scale(whole=whole, capacity=verdict.capacity_bytes)
         blocks.append(
-            f"<section><h3>{escape(name)}</h3>{verdict_html(verdict, lang)}{bar_html(forecast, scale, lang)}</section>"
+            f"<section><h2>{escape(name)}</h2>{verdict_html(verdict, lang)}{bar_html(forecast, scale, lang)}</section>"
         )
     return "".join(blocks) + _table(names, forecasts, lang)
 

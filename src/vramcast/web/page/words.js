@@ -55,7 +55,7 @@ const WORDS = {
   from_default: ["default", "默认"],
   same_default: ["you, as by default", "您，同默认"],
   same_nothing: ["no effect here", "此处不起作用"],
-  point_at: ["Point at a part of the bar, or choose one with Tab and Enter: its lines, formulas, and what would shrink it.", "将指针移到条形的某一部分，或用 Tab 与 Enter 选择: 显示其各项、公式以及减小它的办法。"],
+  point_at: ["Choose a part of the bar: its lines, formulas, and what would shrink it.", "选择条形的某一部分: 显示其各项、公式以及减小它的办法。"],
   alive_in: ["the largest is alive in {phases}", "最大的一项存活于 {phases}"],
   more_lines: ["and {count} smaller lines, opened below", "另有 {count} 项较小，在下方展开"],
   shrinks: ["shrinks with: {what}", "可用以下办法减小: {what}"],
