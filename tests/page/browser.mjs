@@ -314,7 +314,7 @@ const english = await page.evaluate(() => {
   const found = [];
   const walk = document.createTreeWalker(document.body, 4); // texts
   for (let node = walk.nextNode(); node; node = walk.nextNode()) {
-    if (node.parentElement?.closest("datalist, option, #copy-text, #diagnosis, #log")) continue;
+    if (node.parentElement?.closest("datalist, option, [hidden], #taken, #copy-text, #diagnosis, #log")) continue; // #taken: read before the switch
     if (/(?:\b[a-z]{2,}\b[ ,]+){4,}[a-z]{2,}\b/.test(node.textContent ?? "")) found.push(node.textContent);
   }
   return found;
