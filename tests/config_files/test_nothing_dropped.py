@@ -198,7 +198,7 @@ KEYS: dict[str, dict[str, object]] = {
     },
     "llm-foundry": {
         "device_train_microbatch_size": "auto", "max_seq_len": 99, "precision": "fp32",
-        "fsdp_config.sharding_strategy": "NO_SHARD", "fsdp_config.mixed_precision": "PURE",
+        "fsdp_config.sharding_strategy": "NO_SHARD",
         "fsdp_config.activation_checkpointing": True, "fsdp_config.activation_cpu_offload": True,
         "optimizer.name": "decoupled_lionw", "model.peft_config.r": 8, "tp_config.x": 2, "eval_interval": "9ba",
         "model.attn_config.attn_impl": "torch", "device_eval_batch_size": 64,

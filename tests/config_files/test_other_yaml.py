@@ -139,7 +139,7 @@ EXPECTED: dict[str, tuple[str, dict[str, Any]]] = {
     "llm-foundry": (
         FOUNDRY,
         {
-            "batch": 2, "seq": 4096, "strategy": "fsdp1", "precision": "bf16-true", "checkpointing": "full",
+            "batch": 2, "seq": 4096, "strategy": "fsdp1", "precision": "bf16-mixed", "checkpointing": "full",
             "reentrant": False,
         },
     ),

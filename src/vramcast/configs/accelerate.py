@@ -7,6 +7,7 @@ Source: accelerate/commands/config/config_args.py, utils/dataclasses.py. Old fil
 from __future__ import annotations
 
 from vramcast.configs.framework import Framework, words
+from vramcast.configs.hf_words import checkpoint_by_fsdp
 from vramcast.configs.records import Draft, Record, Settings
 
 GRADIENTS_ONLY = ("shard_grad_op", "2", "false")
@@ -68,7 +69,7 @@ def read_fsdp(settings: Settings, draft: Draft) -> None:
         draft.say("offload", "all", offload)
     checkpointing = said.get("activation_checkpointing")
     if checkpointing is not None and str(checkpointing.value).lower() == "true":
-        draft.say("checkpointing", "full", checkpointing)
+        checkpoint_by_fsdp(checkpointing, draft)
         draft.say("reentrant", False, checkpointing)
 
 

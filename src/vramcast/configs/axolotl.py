@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 
+from vramcast.configs import peft
 from vramcast.configs.framework import Framework, words
 from vramcast.configs.hf_words import (
     NO_EFFECT,
+    checkpoint_by_fsdp,
     compute_dtype,
     read_attention,
     read_checkpointing,
@@ -55,6 +57,7 @@ def _read_adapter(settings: Settings, draft: Draft, adapter: Record) -> None:
         draft.say("lora-targets", ("all-linear",), linear)
     elif targets is not None:
         _read_targets(targets, draft)
+    peft.read_copies(settings, draft)
     if settings.is_on("peft_use_dora", "lora_use_dora"):
         draft.say("dora", True, settings.record("peft_use_dora", "lora_use_dora"))
 
@@ -236,7 +239,7 @@ def _read_parallel(settings: Settings, draft: Draft) -> None:
         if record.key.endswith("offload_params") and str(record.value).lower() == "true":
             draft.say("offload", "all", record)
         if record.key.endswith("activation_checkpointing") and str(record.value).lower() == "true":
-            draft.say("checkpointing", "full", record)
+            checkpoint_by_fsdp(record, draft)
         if record.key.endswith("reshard_after_forward") and str(record.value).lower() == "false":
             draft.say("reshard", False, record)
     for key, word in (
@@ -288,9 +291,7 @@ AXOLOTL = Framework(
     rules=(_read_model, _read_data, _read_precision, _read_training, _read_rl, _read_parallel),
     gaps={
         "unfrozen_parameters": "which are trained: say the frozen ones with --freeze; counted as if all were",
-        "lora_modules_to_save": "modules trained in full beside the adapters are not counted",
         "lora_target_parameters": "adapters on expert parameters are not counted",
-        "peft_layers_to_transform": "adapters on some layers only: counted on all",
         "lora_mlp_kernel": LORA_KERNELS,
         "lora_qkv_kernel": LORA_KERNELS,
         "lora_o_kernel": LORA_KERNELS,

@@ -194,13 +194,23 @@ def read_checkpointing(
 ) -> None:
     """`gradient_checkpointing` and its `use_reentrant`."""
     record = settings.record("gradient_checkpointing")
-    if record is not None:
+    if record is not None and str(record.value).lower() == "unsloth":
+        draft.say("checkpointing", "offload", record)
+    elif record is not None:
         draft.say("checkpointing", "full" if settings.is_on(record.key) else "none", record)
     elif default:
         draft.say("checkpointing", "full", why)
     reentrant = settings.record("gradient_checkpointing_kwargs.use_reentrant")
     if reentrant is not None and draft.value("checkpointing") == "full":
         draft.say("reentrant", settings.is_on(reentrant.key), reentrant)
+
+
+def checkpoint_by_fsdp(record: Record, draft: Draft) -> None:
+    """FSDP wraps the blocks whatever the Trainer's own gradient_checkpointing says."""
+    if draft.value("checkpointing") == "none":
+        draft.replace("checkpointing", "full", record)
+    else:
+        draft.say("checkpointing", draft.value("checkpointing", "full"), record)
 
 
 def read_evaluation(settings: Settings, draft: Draft) -> None:

@@ -13,6 +13,7 @@ from vramcast.configs import peft
 from vramcast.configs.framework import Framework, is_off, words
 from vramcast.configs.hf_words import (
     NO_EFFECT,
+    checkpoint_by_fsdp,
     compute_dtype,
     dtype_word,
     read_attention,
@@ -48,7 +49,7 @@ OF_ONE_TRAINER = {
     "reference_model_name_or_path": "dpo",
     "ref_model_name_or_path": "dpo",
 }
-IN_NAME = re.compile(r"(?<![a-z])(dpo|ipo|kto|orpo|simpo|cpo)(?![a-z])")
+IN_NAME = re.compile(r"(?<![a-z])(dpo|ipo|kto|orpo|simpo|cpo|grpo|rloo)(?![a-z])")
 # trl/trainer/*_config.py at its tags: the version that brought what is the default today.
 BF16_FROM, CHECKPOINTS_FROM = (0, 19), (0, 22)
 NO_BETA_FROM, COLOCATE_FROM = (0, 19), (1, 0)
@@ -99,7 +100,7 @@ def read_strategy(settings: Settings, draft: Draft) -> None:
     if "hybrid_shard" in names or "hybrid_shard_zero2" in names:
         draft.gap(record, "one copy per node: say it with --shard-size")
     if _on(said, "activation_checkpointing"):
-        draft.say("checkpointing", "full", said["activation_checkpointing"])
+        checkpoint_by_fsdp(said["activation_checkpointing"], draft)
         draft.say("reentrant", False, said["activation_checkpointing"])
 
 
@@ -257,15 +258,23 @@ def _task(settings: Settings, draft: Draft) -> tuple[str, Record | None]:
     if draft.framework != "trl":
         return _task_of_head(settings)
     for key, word in OF_ONE_TRAINER.items():
-        if key in settings:
+        # max_completion_length beside max_length is of the trainers of pairs: trl/trainer/orpo_config.py
+        if key in settings and not (key == "max_completion_length" and "max_length" in settings):
             return word, settings.records[key]
+    return _task_of_beta(settings, draft)
+
+
+def _task_of_beta(settings: Settings, draft: Draft) -> tuple[str, Record | None]:
     beta = settings.record("beta")
     if beta is None:
         return "", None
     named = IN_NAME.findall(beta.file.lower())
+    program = settings.text("_program").rpartition("/")[2]
+    by_program = IN_NAME.findall(program.replace("_", " "))
+    named, how = (by_program, program) if by_program else (named, "the name of the file")
     word = named[-1] if named else "dpo"
     draft.assume(
-        f"{beta.text}: read as {word.upper()}, by {'the name of the file' if named else 'its beta'}: else say --task"
+        f"{beta.text}: read as {word.upper()}, by {how if named else 'its beta'}: else say --task"
     )
     return word, beta
 
@@ -303,6 +312,9 @@ def _read(settings: Settings, draft: Draft) -> None:
     )
     if flash is not None and settings.is_on(flash.key):
         draft.say("attention", "flash", flash)
+    no_flash = settings.record("disable_flash_attn2")  # Qwen2-VL-Finetune's switch
+    if no_flash is not None:
+        draft.say("attention", "sdpa" if settings.is_on(no_flash.key) else "flash", no_flash)
     read_liger(settings, draft, "use_liger_kernel", "use_liger")
     read_checkpointing(
         settings,
@@ -420,9 +432,13 @@ def _read_parts(settings: Settings, draft: Draft) -> None:
             draft.gap(record, "which part is frozen: say it with --freeze")
         if record.key.startswith(PARTS) and record.key not in TRAINER_GAPS:
             settings.used.add(record.key)
-    stage = settings.record("zero_stage")
+
+
+def _read_stage(settings: Settings, draft: Draft) -> None:
+    """Scripts that write DeepSpeed's file themselves, for a stage of ZeRO (ms-swift, open-instruct)."""
+    stage = settings.record("zero_stage", "deepspeed_stage")
     if stage is not None:
-        number = settings.number("zero_stage") or 0
+        number = settings.number(stage.key) or 0
         draft.say("strategy", f"zero{number}" if number else "ddp", stage)
         draft.facts["is_deepspeed"] = True
 
@@ -437,6 +453,11 @@ def _frozen(settings: Settings, keys: tuple[str, ...]) -> Record | None:
 
 def _read_length(settings: Settings, draft: Draft) -> None:
     """`max_length` and its older names; packing fills every row."""
+    row = settings.record("pack_length")  # of open-instruct: one row of so many tokens
+    if row is not None:
+        draft.say("seq", row.value, row)
+        draft.replace("batch", 1, row)
+        settings.used.update(("response_length", "max_prompt_token_length", "max_token_length"))
     record = settings.record(
         "max_length",
         "max_seq_length",
@@ -448,6 +469,8 @@ def _read_length(settings: Settings, draft: Draft) -> None:
     )
     if record is not None:
         draft.say("seq", record.value, record)
+    elif row is not None:
+        return
     elif draft.framework == "trl" and "max_length" in settings:
         draft.assume("max_length is null: samples are as long as they are; say it with --seq")
     elif draft.framework == "trl":
@@ -532,7 +555,14 @@ def _read_vllm(settings: Settings, draft: Draft, vllm: Record, prompt: int) -> N
 
 def _read_model(settings: Settings, draft: Draft) -> None:
     record = settings.record(
-        "model_name_or_path", "base_model_name_or_path", "model_name", "model_id", "model"
+        "model_name_or_path",
+        "base_model_name_or_path",
+        "pretrained_model_name_or_path",
+        "model_name",
+        "model_id",
+        "model_path",
+        "base_model",
+        "model",
     )
     if record is not None:
         draft.say("model", record.value, record)
@@ -592,7 +622,7 @@ TRAINER_NO_EFFECT = (
 TRAINING_ARGUMENTS = Framework(
     name="hf",
     title="transformers TrainingArguments",
-    rules=(_read_model, _read, _read_parts, _read_length, _read_rl),
+    rules=(_read_model, _read, _read_parts, _read_stage, _read_length, _read_rl),
     gaps={key: text for key, text in TRAINER_GAPS.items() if text},
     no_effect=(*TRAINER_NO_EFFECT, "version"),
     marks={
@@ -610,7 +640,7 @@ TRAINING_ARGUMENTS = Framework(
 TRL = Framework(
     name="trl",
     title="TRL",
-    rules=(_read_model, _read, _read_parts, _read_length, _read_rl),
+    rules=(_read_model, _read, _read_parts, _read_stage, _read_length, _read_rl),
     gaps={key: text for key, text in TRAINER_GAPS.items() if text},
     no_effect=TRAINER_NO_EFFECT,
     marks={

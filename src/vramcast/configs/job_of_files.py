@@ -13,6 +13,8 @@ from vramcast.errors import InputError, VramcastError
 from vramcast.everyday_words import translate
 from vramcast.job import MOST_GPUS, Job, check_value, fields, job_from, parse_value
 
+INHERITS = "the file that it inherits from"
+
 
 def _refuse_contradictions(said: Mapping[str, Said]) -> None:
     """deepspeed/runtime/pipe/engine.py: "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"."""
@@ -80,7 +82,7 @@ def _is_flag(each: Said) -> bool:
 
 def _copy_of_gpus(said: Mapping[str, Said]) -> dict[str, Said]:
     """Where nobody says how many GPUs there are, as many as one copy of the model needs."""
-    sizes = [said[key].value for key in ("tp", "pp", "cp") if key in said]
+    sizes = [said[key].value for key in ("tp", "pp", "cp", "shard-size") if key in said]
     count = math.prod(size for size in sizes if type(size) is int)
     experts = said["ep"].value if "ep" in said else 1
     stages = said["pp"].value if "pp" in said else 1
@@ -124,6 +126,15 @@ def _checked(said: Mapping[str, Said]) -> dict[str, Said]:
     return made
 
 
+def _why_no_model(understood: Understood) -> str:
+    """What names it is not in the files, or another file is."""
+    for gap in understood.gaps:
+        key = "" if gap.record is None else gap.record.key
+        if "model" in key.lower() or "pretrain" in key or gap.text.startswith(INHERITS):
+            return f" ({gap})"
+    return ""
+
+
 def job_of_files(understood: Understood, flags: Mapping[str, Any]) -> tuple[Job, Understood]:
     """The Job; flags win, and are origins themselves."""
     told = translate(dict(flags))
@@ -138,7 +149,8 @@ def job_of_files(understood: Understood, flags: Mapping[str, Any]) -> tuple[Job,
     said |= _accumulation(said, understood.total_batch)
     if "model" not in said and "params" not in said:
         raise InputError(
-            "the files do not say which model: give MODEL as well (`vramcast estimate MODEL --from …`)"
+            f"the files do not say which model{_why_no_model(understood)}: give MODEL as well "
+            "(`vramcast estimate MODEL --from …`)"
         )
     job = job_from({key: each.value for key, each in said.items()})
     values = {

@@ -94,18 +94,30 @@ def launched_by(command: Command, file: str) -> Launched:
     words = _from_program(command.words)
     made = Launched()
     words = _take_launcher(words, made, file)
-    words = _take_program(words, made)
+    words = _take_program(words, made, file)
     _take_flags(words, made, file)
     return made
 
 
 def _from_program(words: list[Word]) -> list[Word]:
-    """Without `srun …`, `ray job submit … --` and whatever else stands in front."""
-    for number, word in enumerate(words):
-        name = word.text.rpartition("/")[2]
-        if name in LAUNCHERS or name in PROGRAMS or PYTHON.fullmatch(word.text):
-            return words[number:]
+    """Without `srun …`, `ray job submit … --`, `uv run` and whatever else stands in front."""
+    bars = [number for number, word in enumerate(words) if word.text == "--"]
+    for start in (bars[-1] + 1, 0) if bars else (0,):
+        rest = words[start:]
+        for starts in (_starts_programs, _is_python_file):
+            for number, word in enumerate(rest):
+                if starts(word.text):
+                    return rest[number:]
     return words
+
+
+def _starts_programs(text: str) -> bool:
+    name = text.rpartition("/")[2]
+    return name in LAUNCHERS or name in PROGRAMS or PYTHON.fullmatch(text) is not None
+
+
+def _is_python_file(text: str) -> bool:
+    return text.endswith(".py") and not text.startswith("-") and "=" not in text
 
 
 def _take_launcher(words: list[Word], made: Launched, file: str) -> list[Word]:
@@ -158,7 +170,7 @@ def _options(words: list[Word], made: Launched, file: str) -> list[Word]:
     return words[at:]
 
 
-def _take_program(words: list[Word], made: Launched) -> list[Word]:
+def _take_program(words: list[Word], made: Launched, file: str) -> list[Word]:
     if not words:
         return words
     if words[0].text in ("-m", "--module") and len(words) > 1:
@@ -169,18 +181,21 @@ def _take_program(words: list[Word], made: Launched) -> list[Word]:
         made.is_training = bool(made.framework)
         verb = words[0].text.rpartition(".train_")[2]
         if made.framework == "openrlhf" and verb != words[0].text:
-            made.flags.append(Record(key="_verb", value=verb, file="", line=words[0].line))
+            made.flags.append(Record(key="_verb", value=verb, file=file, line=words[0].line))
     made.program = words[0].text
     made.starts_alone = not made.launcher and not made.framework
     name = made.program.rpartition("/")[2]
+    if made.framework:  # `verl.trainer.main_generation`
+        name = name.rpartition(".")[2]
     if name in PROGRAMS:
         framework, verbs = PROGRAMS[name]
         if not verbs or (len(words) > 1 and words[1].text in verbs):
             made.framework, made.is_training = framework, True
             verb = words[1].text if verbs else ""
             rest = words[2:] if verbs else words[1:]
+            made.is_other = name == "tune" and any(OTHER.search(word.text) for word in rest[:1])
             if verb in ("dpo", "kto", "grpo", "reward", "rloo", "pt", "rlhf"):
-                made.flags.append(Record(key="_verb", value=verb, file="", line=words[1].line))
+                made.flags.append(Record(key="_verb", value=verb, file=file, line=words[1].line))
             return rest
         made.is_other = True
     elif OTHER.search(name) and not TRAINS.search(name):

@@ -7,6 +7,7 @@ configs.
 from __future__ import annotations
 
 from vramcast.configs.framework import Framework, words
+from vramcast.configs.model_parts import config_of
 from vramcast.configs.records import Draft, Settings
 
 # Which switch adds adapters to which modules.
@@ -80,7 +81,22 @@ def _read_training(settings: Settings, draft: Draft) -> None:
     length = settings.record("train.max_seq_length")
     if length is not None:
         draft.say("seq", length.value, length)
+    else:
+        _read_open_length(settings, draft)
     _read_optimizer(settings, draft)
+
+
+def _read_open_length(settings: Settings, draft: Draft) -> None:
+    """litgpt/pretrain.py fills rows to the model's block size; finetuning takes samples as they are."""
+    pretrains = settings.record("train.max_tokens", "tokenizer_dir", "initial_checkpoint_dir")
+    config = config_of(draft) if pretrains is not None else None
+    size = None if config is None else config.get("max_position_embeddings")
+    if type(size) is int:
+        draft.say("seq", size, "litgpt pretrains with rows of the model's block size")
+    else:
+        draft.assume(
+            "train.max_seq_length is not set: samples are as long as they are; say it with --seq"
+        )
 
 
 def _read_optimizer(settings: Settings, draft: Draft) -> None:

@@ -7,6 +7,7 @@ model/model_utils/ checkpointing.py. Weights are loaded in the compute dtype; wh
 
 from __future__ import annotations
 
+from vramcast.configs import peft
 from vramcast.configs.framework import Framework, words
 from vramcast.configs.hf_words import (
     NO_EFFECT,
@@ -127,6 +128,7 @@ def _read_lora(settings: Settings, draft: Draft) -> None:
     dropout = settings.record("lora_dropout")
     if dropout is not None:
         draft.say("lora-dropout", dropout.value, dropout)
+    peft.read_copies(settings, draft)
     if settings.is_on("use_dora"):
         draft.say("dora", True, settings.record("use_dora"))
 
@@ -144,6 +146,7 @@ def _read_precision(settings: Settings, draft: Draft) -> None:
     """Adapters and everything else that is trained are fp32; what is frozen stays in 16 bit."""
     if settings.is_on("pure_bf16"):
         draft.say("precision", "bf16-true", settings.record("pure_bf16"))
+        settings.used.update(("bf16", "fp16"))  # both mean what is computed in
         if draft.value("lora-rank") is not None:
             draft.say("lora-dtype", "bf16", settings.record("pure_bf16"))
         return
@@ -309,7 +312,6 @@ LLAMA_FACTORY = Framework(
         _read_ray,
     ),
     gaps={
-        "additional_target": "modules trained in full beside the adapters are not counted",
         "freeze_extra_modules": "which modules are frozen: say it with --freeze",
         "use_badam": "BAdam trains a block at a time; counted as if everything were trained: too much",
         "fp8": "torchao's fp8 is counted as bf16",
@@ -332,7 +334,7 @@ LLAMA_FACTORY = Framework(
         *NO_EFFECT,
         *words(
             """
-            adapter_name_or_path adapter_folder export_* infer_* vllm_* sglang_* ray_* mix_strategy
+            additional_target adapter_name_or_path adapter_folder export_* infer_* vllm_* sglang_* ray_* mix_strategy
             interleave_probs streaming buffer_size preprocessing_batch_size tokenized_path
             ignore_pad_token_for_loss train_on_prompt mask_history pref_* kto_* simpo_gamma dpo_label_smoothing
             ppo_* ref_model_adapters reward_model_* create_new_adapter pissa_* rope_scaling resize_vocab

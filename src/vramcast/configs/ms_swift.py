@@ -5,6 +5,7 @@ Sources: swift/arguments/*.py, swift/trainers/arguments.py, swift/megatron/argum
 
 from __future__ import annotations
 
+from vramcast.configs import peft
 from vramcast.configs.framework import Framework, words
 from vramcast.configs.hf_words import (
     NO_EFFECT,
@@ -98,6 +99,7 @@ def _read_lora(settings: Settings, draft: Draft) -> None:
                 ("all-linear",) if names in (("ALL",), ("DEFAULT",)) else names,
                 record,
             )
+    peft.read_copies(settings, draft)
     if settings.is_on("use_dora"):
         draft.say("dora", True, settings.record("use_dora"))
     dtype = settings.record("lora_dtype")
@@ -251,7 +253,6 @@ MS_SWIFT = Framework(
         "freeze_parameters_ratio": "the share that is frozen: say it with --freeze",
         "freeze_parameters": "which parameters are frozen: say it with --freeze",
         "trainable_parameters*": "which parameters are trained: say the frozen ones with --freeze",
-        "modules_to_save": "modules trained in full beside the adapters are not counted",
         "target_parameters": "adapters on expert parameters are not counted",
         "vllm_gpu_memory_utilization": "the share of the card that vLLM holds is not counted",
         "use_logits_to_keep": "logits of fewer tokens: counted for all",

@@ -163,7 +163,9 @@ def _read_rl(settings: Settings, draft: Draft) -> None:
     kl = _flat(settings, "init_kl_coef") or settings.record("algo.kl.init_coef", "kl.init_coef")
     together = _flat(settings, "colocate_all_models", "colocate_all", "colocate_actor_ref")
     has_reference = kl is None or str(kl.value) not in ("0", "0.0")
-    if has_reference and together is not None and settings.is_on(together.key):
+    if settings.text("_verb") == "ppo":
+        _read_one_program(settings, draft, has_reference=has_reference)
+    elif has_reference and together is not None and settings.is_on(together.key):
         draft.say("reference", "same", together)
     elif has_reference:
         draft.say("reference", "none", "OpenRLHF's reference is on GPUs of its own")
@@ -174,6 +176,20 @@ def _read_rl(settings: Settings, draft: Draft) -> None:
         or _is_on(settings, "colocate_all")
     ):
         _read_colocated(settings, draft, utilization)
+
+
+def _read_one_program(settings: Settings, draft: Draft, *, has_reference: bool) -> None:
+    """openrlhf/cli/train_ppo.py, without Ray until 0.7: actor, critic and reference are on every card, and transformers
+    generates."""
+    verb = settings.record("_verb")
+    draft.say("reference", "same" if has_reference else "none", verb)
+    draft.say("critic", "same", verb)
+    critic = settings.record("critic_pretrain", "reward_pretrain")
+    if critic is not None:
+        draft.say("critic-model", critic.value, critic)
+    draft.gap(verb, "completions that transformers generates on the same cards are not counted")
+    if settings.record("remote_rm_url") is not None:
+        settings.used.add("reward_pretrain")
 
 
 def _read_colocated(settings: Settings, draft: Draft, share: Record | None) -> None:

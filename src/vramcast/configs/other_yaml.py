@@ -47,14 +47,12 @@ def _read_foundry(settings: Settings, draft: Draft) -> None:
     if attention is not None:
         kinds = {"flash": "flash", "torch": "math", "triton": "flash"}
         draft.say("attention", kinds.get(str(attention.value)), attention)
-    precision, pure = (
-        settings.record("precision"),
-        settings.text("fsdp_config.mixed_precision", default="default"),
-    )
+    # composer/distributed/mosaic_parallelism.py: PURE and DEFAULT differ in what gradients are reduced in;
+    # what each GPU keeps of the weights stays in fp32 either way.
+    precision = settings.record("precision")
     word = {"amp_bf16": "bf16-mixed", "amp_fp16": "fp16-mixed", "fp32": "fp32"}.get(
         settings.text("precision", default="amp_bf16")
     )
-    word = "bf16-true" if pure == "pure" and word == "bf16-mixed" else word
     draft.say("precision", word, precision or "llm-foundry's precision is amp_bf16 by default")
     rank = settings.record("model.peft_config.r")
     draft.say("lora-rank", rank.value if rank else None, rank)

@@ -141,10 +141,10 @@ def read_modules(settings: Settings, draft: Draft) -> None:
 
 def read_copies(settings: Settings, draft: Draft) -> None:
     """modules_to_save and layers_to_transform, which LoRA has as well."""
-    saved = settings.record("modules_to_save", "lora_modules_to_save")
+    saved = settings.record("modules_to_save", "lora_modules_to_save", "additional_target")
     if saved is not None and targets_of(saved.value):
         draft.say("modules-to-save", targets_of(saved.value), saved)
-    layers = settings.record("layers_to_transform")
+    layers = settings.record("layers_to_transform", "peft_layers_to_transform")
     if layers is not None:
         numbers = layers.value if isinstance(layers.value, list | tuple) else [layers.value]
         draft.say("layers-to-transform", tuple(str(number) for number in numbers), layers)

@@ -10,15 +10,15 @@ import ast
 import functools
 import itertools
 import json
-import operator
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vramcast.configs import peft
+from vramcast.configs.python_values import Values, is_open
 from vramcast.configs.records import Record
 from vramcast.errors import InputError
 
@@ -49,13 +49,6 @@ TRL = tuple(
 TRAINERS = tuple(f"{name.removesuffix('Config')}Trainer" for name in TRL)
 PARSERS = ("TrlParser", "HfArgumentParser")
 UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel", "FastSentenceTransformer")
-SIGNS: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.truediv,
-}
 # `AutoModelForCausalLM`, `Mistral3ForConditionalGeneration`
 MODEL_CLASS = re.compile(
     r"Model|For(Causal|Conditional|Sequence|Token|Image|Masked|Question|Seq2Seq|Vision)"
@@ -106,8 +99,8 @@ class Cell:
     text: str
 
 
-def read_python(text: str, path: Path) -> tuple[str, list[Record]]:
-    """The framework (trl, hf or unsloth) and what the calls say."""
+def read_python(text: str, path: Path) -> tuple[str, list[Record], list[str]]:
+    """The framework (trl, hf or unsloth), what the calls say, and what was assumed for it."""
     reader = _Reader()
     for cell in _cells(text, path):
         reader.read(cell)
@@ -120,7 +113,8 @@ def read_python(text: str, path: Path) -> tuple[str, list[Record]]:
         raise InputError(
             f"{path}: no TrainingArguments, TRL config or unsloth model in it; `vramcast trace {path}` runs it instead"
         )
-    return reader.framework, reader.records
+    records = reader.of_last_training()
+    return reader.framework, records, sorted(reader.values.assumed)
 
 
 def _cells(text: str, path: Path) -> Iterator[Cell]:
@@ -146,7 +140,9 @@ def _without_magics(source: str) -> str:
 class _Reader:
     def __init__(self) -> None:
         self.records: list[Record] = []
-        self.names: dict[str, Any] = {}
+        self.trainings: list[tuple[str, list[Record]]] = []  # of every configuration in the text
+        self.trainers: list[tuple[str, list[Record]]] = []
+        self.values = Values()
         self.framework = ""
         self.num_characters = 0
         self.num_nodes = 0
@@ -168,52 +164,17 @@ class _Reader:
                 return  # a cell of shell, or half written
             line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
             raise InputError(f"{cell.file}{line}: not Python ({type(error).__name__})") from None
-        for node in ast.walk(tree):
-            self.num_nodes += 1
-            if self.num_nodes > MOST_NODES:
-                raise InputError(f"{cell.file}: too much Python for a training script")
-            if (
-                isinstance(node, ast.Assign)
-                and len(node.targets) == 1
-                and isinstance(node.targets[0], ast.Name)
-            ):
-                self._assign(node.targets[0].id, node.value)
-        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        nodes = list(ast.walk(tree))
+        self.num_nodes += len(nodes)
+        if self.num_nodes > MOST_NODES:
+            raise InputError(f"{cell.file}: too much Python for a training script")
+        self.values.learn(nodes)
+        calls = [node for node in nodes if isinstance(node, ast.Call)]
         for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
             self._call(call, cell)
 
-    def _assign(self, name: str, value: ast.expr) -> None:
-        found = self._value(value)
-        if not _is_open(found):
-            self.names[name] = found
-
     def _value(self, node: ast.expr) -> Any:
-        """A literal, a name that stands for one, `torch.bfloat16`; else its own text as a value from outside."""
-        if isinstance(node, ast.Name) and node.id in self.names:
-            return self.names[node.id]
-        if isinstance(node, ast.BinOp):
-            return self._sum(node)
-        if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("torch."):
-            return ast.unparse(node)
-        if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
-            pairs = zip(node.keys, node.values, strict=True)
-            return {str(getattr(key, "value", "")): self._value(value) for key, value in pairs}
-        try:
-            value = ast.literal_eval(node)
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            return f"$({ast.unparse(node)[:200]})"
-        return list(value) if isinstance(value, tuple | set) else value
-
-    def _sum(self, node: ast.BinOp) -> Any:
-        """`max_seq_length - max_prompt_length` of two numbers that are known."""
-        left, right = self._value(node.left), self._value(node.right)
-        sign = SIGNS.get(type(node.op))
-        if sign is None or type(left) not in (int, float) or type(right) not in (int, float):
-            return f"$({ast.unparse(node)[:200]})"
-        try:
-            return sign(left, right)
-        except (ZeroDivisionError, OverflowError):
-            return f"$({ast.unparse(node)[:200]})"
+        return self.values.value(node)
 
     def _call(self, call: ast.Call, cell: Cell) -> None:
         name = (
@@ -259,23 +220,38 @@ class _Reader:
     def _training(self, name: str, call: ast.Call, cell: Cell) -> None:
         self.has_config = True
         self._recognise("trl" if name in TRL else "hf")
+        start = len(self.records)
         if name in VERBS:
             self._say("_verb", VERBS[name], call, cell)
         for keyword in call.keywords:
-            if keyword.arg is not None:
-                self._keyword(keyword, cell)
+            self._keyword(keyword, cell)
+        self.trainings.append((name.removesuffix("Config"), self.records[start:]))
 
     def _trainer(self, name: str, call: ast.Call, cell: Cell) -> None:
         self._recognise("trl")
+        start = len(self.records)
         if name in VERBS:
             self._say("_verb", VERBS[name], call, cell)
         for keyword in call.keywords:
             if keyword.arg == "model" and isinstance(self._value(keyword.value), str):
                 value = self._value(keyword.value)
-                if not _is_open(value) and not self.has_loaded:
+                if not is_open(value) and not self.has_loaded:
                     self._say("model_name_or_path", value, keyword.value, cell)
             elif keyword.arg in IN_TRAINER and keyword.arg != "model":
                 self._keyword(keyword, cell)
+        self.trainers.append((name.removesuffix("Trainer"), self.records[start:]))
+
+    def of_last_training(self) -> list[Record]:
+        """A notebook may train twice; what its last training does not say is not taken from another."""
+        if len(self.trainings) < 2:
+            return self.records
+        name, _ = self.trainings[-1]
+        others = [records for _, records in self.trainings[:-1]]
+        has_own = any(trainer == name for trainer, _ in self.trainers)
+        others += [records for trainer, records in self.trainers if has_own and trainer != name]
+        dropped = {id(record) for records in others for record in records}
+        self.values.assumed.add(f"has {len(self.trainings)} trainings: the last is read, `{name}`")
+        return [record for record in self.records if id(record) not in dropped]
 
     def _loading(self, owner: str, call: ast.Call, cell: Cell) -> None:
         """Models; tokenizers and processors are loaded by the same word."""
@@ -309,12 +285,18 @@ class _Reader:
     def _take(self, call: ast.Call, cell: Cell) -> None:
         """All arguments with a name; what the table does not know is named in the report."""
         for keyword in call.keywords:
-            if keyword.arg is not None and keyword.arg not in NAMED:
+            if keyword.arg not in NAMED:
                 self._keyword(keyword, cell)
 
     def _keyword(self, keyword: ast.keyword, cell: Cell) -> None:
         value = self._value(keyword.value)
-        if isinstance(value, dict):
+        if keyword.arg is None and isinstance(value, dict):  # `LoraConfig(**settings)`
+            for key, each in value.items():
+                if key not in NAMED:
+                    self._say(key, each, keyword.value, cell)
+        elif keyword.arg is None:
+            self._say(f"**{ast.unparse(keyword.value)[:100]}", "$(…)", keyword.value, cell)
+        elif isinstance(value, dict):
             for key, each in value.items():
                 self._say(f"{keyword.arg}.{key}", each, keyword.value, cell)
         else:
@@ -331,10 +313,6 @@ class _Reader:
     def _recognise(self, name: str) -> None:
         order = ("", "hf", "trl", "unsloth")
         self.framework = max(self.framework, name, key=order.index)
-
-
-def _is_open(value: Any) -> bool:
-    return isinstance(value, str) and value.startswith("$(")
 
 
 def _span(node: ast.expr, text: str) -> tuple[int, int] | None:

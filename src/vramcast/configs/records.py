@@ -34,8 +34,15 @@ class Record:
         return f"{self.file}:{self.line}" if self.line else self.file
 
     @property
+    def name(self) -> str:
+        """The key; of what the reader found out by itself (`_verb`), the word that it found."""
+        return str(self.value) if self.key.startswith("_") else self.key
+
+    @property
     def text(self) -> str:
         """`train.yaml:12 use_badam: true`, short enough for a line of a report."""
+        if self.key.startswith("_"):
+            return f"{self.place} {self.name}"
         shown = repr(self.value) if isinstance(self.value, str) else str(self.value)
         return f"{self.place} {self.key}: {shown if len(shown) <= 60 else shown[:60] + '…'}"
 
@@ -163,7 +170,7 @@ class Draft:
         made = (
             Said(value=value, origin=source)
             if isinstance(source, str)
-            else Said(value=value, origin=f"{source.place} {source.key}", record=source)
+            else Said(value=value, origin=f"{source.place} {source.name}", record=source)
         )
         known = self.said.setdefault(key, made)
         if known.value != value:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from vramcast.configs.shell_branches import Branches, answer
 from vramcast.configs.shell_words import (
@@ -52,6 +53,9 @@ DEFAULT = re.compile(r'"?\$\{\w+:?-([^}$"`]+)\}"?')
 LOOSE = re.compile(r"\\[ \t]+(#[^\n]*)?\n")
 ARRAY = re.compile(r"""(?:"\$\{(\w+)\[@\]\}"|\$\{(\w+)\[[@*]\]\})(?=[\s;&|)]|$)""")
 SEPARATORS = "\n;&|()"
+OPERATORS = re.compile(r"""[;&|<>'"\\]""")
+# `${NAME:-8}`, `${NAME:=8}`, `${NAME:?say it}`, `${NAME:+--flag}`
+BRACED = re.compile(r"(\w+)(\[[@*0-9]+\])?((:?[-=?+])(.*))?", re.DOTALL)
 
 
 Load = Callable[[str], str | None]
@@ -80,6 +84,7 @@ class _Reader:
         self.load: Load | None = None
         self.num_sourced = 0
         self.has_places = True  # words are changed in this text
+        self.evaluates = False  # `eval "$COMMAND"`: the words are inside its words
 
     # ---- commands
 
@@ -147,17 +152,18 @@ class _Reader:
                 self.text, self.pos
             )
             if self.reads:
-                self._document(self.text[self.pos : end.start() if end else len(self.text)])
+                self._document(end.start() if end else len(self.text))
             self._advance((end.end() if end else len(self.text)) - self.pos)
         self.delimiters.clear()
 
-    def _document(self, text: str) -> None:
-        """A here-document that a variable takes: its words."""
-        inner = _Reader(text, self.file)
-        inner.line, inner.script.variables = self.line, self.script.variables
+    def _document(self, end: int) -> None:
+        """A here-document that a variable takes: its words, with their places."""
+        inner = _Reader(self.text[:end], self.file)
+        inner.pos, inner.line, inner.has_places = self.pos, self.line, self.has_places
+        inner.script.variables = self.script.variables
         inner.read()
         words = [word for command in inner.script.commands for word in command.words]
-        self.script.variables[self.reads] = [Word(text=word.text, line=word.line) for word in words]
+        self.script.variables[self.reads] = words
         self.reads = ""
 
     def _take_word(self) -> None:
@@ -169,6 +175,7 @@ class _Reader:
         if not self.command.words and len(words) == 1 and words[0].text in KEYWORDS:
             if words[0].text in BRANCHES:
                 self.branches.keyword(words[0].text, words[0].line)
+            self.evaluates = words[0].text == "eval"
             if words[0].text != "!" or not self.branches.in_condition:
                 return
         self.num_words += len(words)
@@ -176,7 +183,34 @@ class _Reader:
             raise InputError(
                 f"{self.file}:{self.line}: more than {MOST_WORDS:,} words; is it a launch script?"
             )
-        self.command.words += words
+        self.command.words += self._evaluated(words) if self.evaluates else words
+
+    def _evaluated(self, words: list[Word]) -> list[Word]:
+        """The words that `eval` makes of a text."""
+        made: list[Word] = []
+        for word in words:
+            if not word.text.strip() or PIECE.fullmatch(word.text):
+                made.append(word)
+            elif OPERATORS.search(word.text) is None:
+                texts = [piece.text for piece in word.pieces]
+                split = PIECE.findall(word.text)
+                kept = word.pieces if texts == split else ()
+                made += kept or [Word(text=each, line=word.line) for each in split]
+            else:
+                made += self._read_text(word)
+        return made
+
+    def _read_text(self, word: Word) -> list[Word]:
+        """The first command of a text; others in it are commands of their own."""
+        inner = _Reader(word.text, self.file)
+        inner.script.variables, inner.has_places = self.script.variables, False
+        inner.read()
+        for command in inner.script.commands:
+            command.words = [Word(text=each.text, line=word.line) for each in command.words]
+        first, *others = inner.script.commands or [Command()]
+        self.script.commands += others
+        self.command.environment.update(first.environment)
+        return first.words
 
     def _may_assign(self) -> bool:
         words = [word.text for word in self.command.words]
@@ -235,7 +269,7 @@ class _Reader:
         return words
 
     def _end_command(self, sign: str) -> None:
-        skips, self.skips = self.skips, False
+        skips, self.skips, self.evaluates = self.skips, False, False
         words = [word.text for word in self.command.words]
         if self.branches.in_condition:
             self.branches.test(words, sign)
@@ -332,6 +366,8 @@ class _Reader:
         raw = self.text[start : self.pos]
         named = ONE_VARIABLE.fullmatch(raw)
         if named is not None and not is_literal:
+            if split and parts == [""] and not raw.startswith('"'):
+                return []  # nothing is no word
             return self._of_variable(named[1], parts, line)
         span = (start, self.pos) if is_literal and self.has_places else None
         default = DEFAULT.fullmatch(raw) if self.has_places else None
@@ -344,8 +380,12 @@ class _Reader:
         """What a variable alone stands for is changed where the variable gets its value."""
         known = self.script.variables.get(name, [])
         kept = [part for part in parts if part] if len(parts) > 1 else parts
+        if kept and [word.text for word in known] == kept and len(known) > 1:
+            return list(known)  # of a here-document: its words keep their lines
         if len(known) == 1 and [piece.text for piece in known[0].pieces] == kept:
             return list(known[0].pieces)
+        if len(known) == 1 and kept == [known[0].text] and known[0].pieces:
+            return [replace(known[0], line=line)]
         spans = spans_of(kept, known[0], self.text) if len(known) == 1 else None
         lines = (
             [
@@ -440,15 +480,31 @@ class _Reader:
     def _braced(self) -> list[str]:
         start = self.pos
         inner = self._balanced("{", "}")
-        match = re.fullmatch(r"(\w+)(\[[@*0-9]+\])?((:?[-=])(.*))?", inner, re.DOTALL)
+        match = BRACED.fullmatch(inner)
         if match is None:
             return [self.text[start : self.pos]]
         known = self.script.variables.get(match[1])
-        if known is not None and [word.text for word in known] != [""]:
+        has_value = known is not None and [word.text for word in known] != [""]
+        sign = (match[4] or "").lstrip(":")
+        if sign == "+":
+            return [self._inside(match[5])] if has_value else []
+        if known is not None and has_value:
             return item_of([word.text for word in known], match[2])
-        if match[3]:
-            return [self._inside(match[5])]
+        if sign in ("-", "="):
+            found = self._inside(match[5])
+            if sign == "=":
+                self._give_default(match, start + 2, found)
+            return [found]
         return [""] if known is not None else [self.text[start : self.pos]]
+
+    def _give_default(self, match: re.Match[str], start: int, text: str) -> None:
+        """`: "${NAME:=8}"` is how many scripts set their variables."""
+        if not self.branches.is_active or self.skips:
+            return
+        is_literal = text == match[5] and self.has_places
+        span = (start + match.start(5), start + match.end(5)) if is_literal else None
+        self.branches.assigned()
+        self.script.variables[match[1]] = [Word(text=text, line=self.line, span=span)]
 
     def _inside(self, text: str) -> str:
         """A default value, which may name variables itself."""

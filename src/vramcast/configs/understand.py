@@ -51,6 +51,10 @@ NAMED_BY_PATH = (
     "deepspeed_config",
 )
 LAST_NAME = re.compile(r".*/([A-Za-z][\w.+-]*)/?", re.DOTALL)
+# Names of lengths and of DeepSpeed's settings, where no framework's table knows them.
+LENGTHS = re.compile(
+    r"(max|pack|prompt|response|completion|context|token|seq\w*|block)_(len|length|size|tokens)(_|$)|deepspeed"
+)
 SHELL = (".sh", ".bash", ".slurm", ".sbatch", ".zsh", ".txt")
 PYTHON = (".py", ".ipynb")
 WRAPPER = "parameters."
@@ -291,9 +295,15 @@ class _Reader:
     def _python(self, text: str, path: Path) -> None:
         from vramcast.configs.python_code import read_python
 
-        framework, records = read_python(text, path)
+        framework, records, assumed = read_python(text, path)
+        for each in assumed:
+            told = f"{path}: {each}"
+            self.draft.assume(told)
         chosen = BY_NAME[self.forced or framework]
-        self.parts.append(Part(framework=chosen, settings=Settings(records), path=path))
+        settings = Settings(records)
+        settings.asked.update(each.key for each in records if each.key.startswith("**"))
+        settings.used.update(settings.asked)
+        self.parts.append(Part(framework=chosen, settings=settings, path=path))
 
     # ---- paths inside
 
@@ -416,25 +426,35 @@ class _Reader:
 
     def _check_model(self, main: Sequence[Part]) -> None:
         """A path relative to the file that names it; a folder that is not here is known by its name."""
-        said = self.draft.said.get("model")
-        if said is None or said.record is None or not main:
-            return
-        named = str(said.value)
+        for key in ("model", "critic-model"):
+            said = self.draft.said.get(key)
+            if said is not None and said.record is not None and main:
+                self._check_path(key, str(said.value), said.record)
+
+    def _check_path(self, key: str, named: str, record: Record) -> None:
         if "$" in named:
-            self.draft.said.pop("model")
-            self.draft.gap(said.record, "the model's name is not in the files: give MODEL")
+            self.draft.said.pop(key)
+            self.draft.gap(record, "the model's name is not in the files: give MODEL")
             return
-        path = self.folders.find(named, Path(said.record.file))
+        path = self.folders.find(named, Path(record.file))
+        if path is not None and not _holds_model(path):
+            path = None  # a folder of the same name
         if path is not None and path != Path(named):
-            self.draft.replace("model", str(path), said.record)
+            self.draft.replace(key, str(path), record)
         elif (
             path is None
             and (named.startswith((".", "/", "~")) or named.count("/") > 1)
             and not Path(named).exists()
         ):
             last = named.rstrip("/").rpartition("/")[2]
-            self.draft.replace("model", last, said.record)
-            self.draft.assume(f"{said.record.text}: not here; taken by its name as {last}")
+            self.draft.replace(key, last, record)
+            self.draft.assume(f"{record.text}: not here; taken by its name as {last}")
+
+
+def _holds_model(path: Path) -> bool:
+    if not path.is_dir():
+        return True
+    return (path / "config.json").exists() or any(path.glob("*.safetensors"))
 
 
 def _rank(name: str) -> int:
@@ -475,7 +495,10 @@ def understand(
     draft = reader.draft
     unread = [record for part in reader.parts for record in _unread(part)]
     doubtful = [
-        record for record in unread if SUGGESTIVE.search(record.key) and not is_off(record.value)
+        record
+        for record in unread
+        if (SUGGESTIVE.search(record.key) or LENGTHS.search(record.key))
+        and not is_off(record.value)
     ]
     for record in doubtful:
         draft.gap(record, "not known, and by its name it may matter")
