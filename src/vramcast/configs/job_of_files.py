@@ -13,6 +13,7 @@ from vramcast.errors import InputError, VramcastError
 from vramcast.everyday_words import translate
 from vramcast.job import MOST_GPUS, Job, check_value, fields, job_from, parse_value
 
+COPIES = "modules trained in full beside the adapters are not counted"
 INHERITS = "the file that it inherits from"
 
 
@@ -68,6 +69,13 @@ def _left_out(said: dict[str, Said]) -> Iterator[Gap]:
     if stages is not None and type(stages.value) is int and stages.value > 1:
         said["reference"] = Said(value="none", origin=reference.origin, record=reference.record)
         yield Gap(record=reference.record, text="a reference across pipeline stages is not counted")
+
+
+def _counts_copies(job: Job) -> bool:
+    """engine/recording/regime.py: modules trained in full beside adapters, over plain weights on one GPU."""
+    sizes = (job.gpus, job.tp, job.pp, job.cp, job.ep)
+    is_divided = any(type(size) is int and size > 1 for size in sizes)
+    return not is_divided and job.quantize in (None, "none")
 
 
 def _say_prompt(said: dict[str, Said], tokens: Said) -> None:
@@ -153,6 +161,11 @@ def job_of_files(understood: Understood, flags: Mapping[str, Any]) -> tuple[Job,
             "(`vramcast estimate MODEL --from …`)"
         )
     job = job_from({key: each.value for key, each in said.items()})
+    copies = said.get("modules-to-save")
+    if copies is not None and not _is_flag(copies) and not _counts_copies(job):
+        del said["modules-to-save"]
+        left_out = (*left_out, Gap(record=copies.record, text=COPIES))
+        job = job_from({key: each.value for key, each in said.items()})
     values = {
         key: Said(value=getattr(job, key.replace("-", "_")), origin=each.origin, record=each.record)
         for key, each in said.items()

@@ -232,12 +232,13 @@ class _Reader:
         start = len(self.records)
         if name in VERBS:
             self._say("_verb", VERBS[name], call, cell)
+        models = [each.value for each in call.keywords if each.arg == "model"] or call.args[:1]
+        for model in models:
+            value = self._value(model)
+            if isinstance(value, str) and not is_open(value) and not self.has_loaded:
+                self._say("model_name_or_path", value, model, cell)
         for keyword in call.keywords:
-            if keyword.arg == "model" and isinstance(self._value(keyword.value), str):
-                value = self._value(keyword.value)
-                if not is_open(value) and not self.has_loaded:
-                    self._say("model_name_or_path", value, keyword.value, cell)
-            elif keyword.arg in IN_TRAINER and keyword.arg != "model":
+            if keyword.arg in IN_TRAINER and keyword.arg != "model":
                 self._keyword(keyword, cell)
         self.trainers.append((name.removesuffix("Trainer"), self.records[start:]))
 

@@ -13,6 +13,7 @@ from vramcast.configs.framework import Framework, words
 from vramcast.configs.hf_words import dtype_word
 from vramcast.configs.records import Draft, Settings
 from vramcast.configs.tasks import say_reference
+from vramcast.errors import InputError
 
 KIND = re.compile(r"^(?:q?lora|dora|qdora)_")
 MINOR = re.compile(r"^([a-z_]+\d)_(\d)_(?=\d)")  # llama3_1_8b, qwen2_5_0_5b
@@ -24,6 +25,20 @@ OPTIMIZERS = {
     "pagedadamw": "paged-adamw",
     "adamw8bit": "adamw-8bit",
 }
+
+
+def _refuse_generation(settings: Settings, _draft: Draft) -> None:
+    """Its recipes that generate, evaluate and quantise have the same words, and no optimizer."""
+    trains = any(record.key.partition(".")[0] in TRAINS for record in settings)
+    other = None if trains else settings.record(*OTHERS)
+    if other is not None:
+        raise InputError(
+            f"{other.place}: {other.key} generates, evaluates or quantises; the file trains nothing"
+        )
+
+
+TRAINS = ("optimizer", "loss", "epochs")
+OTHERS = ("max_new_tokens", "prompt", "prompt.user", "tasks", "quantizer._component_", "quantizer")
 
 
 def _read_model(settings: Settings, draft: Draft) -> None:
@@ -156,7 +171,7 @@ TORCHTUNE = Framework(
     name="torchtune",
     title="torchtune",
     direct={"batch_size": "batch", "gradient_accumulation_steps": "accumulate"},
-    rules=(_read_model, _read_training),
+    rules=(_refuse_generation, _read_model, _read_training),
     gaps={
         "dataset.packed": "packed rows are filled to max_seq_len: say the length with --seq",
         "quantizer*": "quantisation-aware training is not described",

@@ -250,6 +250,7 @@ SENTENCES = {
     "the files do not say which model: give MODEL as well (`vramcast estimate MODEL --from …`)": "文件中没有说明模型: 请一并给出 MODEL（`vramcast estimate MODEL --from …`）",
     "{a}: {b} is not in the files: give --{c}": "{a}: 文件中没有 {b}: 请给出 --{c}",
     "{a}: tokenized_path without do_train prepares a dataset; the file trains nothing": "{a}: 有 tokenized_path 而没有 do_train 只准备数据集；该文件不训练",
+    "{a}: {b} generates, evaluates or quantises; the file trains nothing": "{a}: {b} 用于生成、评估或量化；该文件不训练",
     "{a}: {b} serves or exports a model; the file trains nothing": "{a}: {b} 用于部署或导出模型；该文件不训练",
     "{a}: MODE inference trains nothing": "{a}: MODE inference 不训练",
     "{a}: takes its settings from the command line ({b}); give the launch script or its configuration, or say them with flags": "{a}: 从命令行取得设置（{b}）；请给出启动脚本或其配置，或用参数说明",
