@@ -295,7 +295,8 @@ def _read(settings: Settings, draft: Draft) -> None:
     is_trl = draft.framework == "trl"
     verb, source = _task(settings, draft)
     loss = settings.text("loss_type")
-    draft.facts["uses_vllm"] = settings.is_on("use_vllm")
+    # open-instruct packs what vLLM generates on cards of its own
+    draft.facts["uses_vllm"] = settings.is_on("use_vllm") or "pack_length" in settings
     if verb not in ("grpo", "rloo") or not draft.facts["uses_vllm"]:
         say_task("simpo" if verb == "cpo" and loss == "simpo" else verb, source, draft)
     draft.facts["rolls_out"] = verb in ("grpo", "rloo")
@@ -505,6 +506,9 @@ def _read_rl(settings: Settings, draft: Draft) -> None:
     settings.record("num_generations")
     if not draft.facts.get("rolls_out"):
         return
+    if "pack_length" in settings:
+        _read_beta(settings, draft)
+        return
     tokens = (
         COMPLETION if completion is None else settings.number("max_completion_length") or COMPLETION
     )
@@ -520,14 +524,19 @@ def _read_rl(settings: Settings, draft: Draft) -> None:
             f"max_prompt_length is not said: counted with {PROMPT} tokens of prompt; say the sum with --seq"
         )
     draft.replace("seq", tokens + before, source)
+    _read_beta(settings, draft)
+    if vllm is not None and settings.is_on("use_vllm"):
+        _read_vllm(settings, draft, vllm, before)
+
+
+def _read_beta(settings: Settings, draft: Draft) -> None:
+    """A reference where its divergence counts."""
     beta = settings.record("beta")
     adapts = draft.value("lora-rank") is not None
     if beta is not None and str(beta.value) not in ("0", "0.0"):
         say_reference(draft, beta, adapts=adapts)
     elif beta is None and draft.is_before(*NO_BETA_FROM):
         say_reference(draft, "TRL's beta is 0.04 by default before 0.19", adapts=adapts)
-    if vllm is not None and settings.is_on("use_vllm"):
-        _read_vllm(settings, draft, vllm, before)
 
 
 def _read_vllm(settings: Settings, draft: Draft, vllm: Record, prompt: int) -> None:

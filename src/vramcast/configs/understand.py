@@ -53,7 +53,7 @@ NAMED_BY_PATH = (
 LAST_NAME = re.compile(r".*/([A-Za-z][\w.+-]*)/?", re.DOTALL)
 # Names of lengths and of DeepSpeed's settings, where no framework's table knows them.
 LENGTHS = re.compile(
-    r"(max|pack|prompt|response|completion|context|token|seq\w*|block)_(len|length|size|tokens)(_|$)|deepspeed"
+    r"(^|[._])(max|pack|prompt|response|completion|context|seq|block)(_\w+)?_len(gth)?(_|$)|deepspeed"
 )
 SHELL = (".sh", ".bash", ".slurm", ".sbatch", ".zsh", ".txt")
 PYTHON = (".py", ".ipynb")
