@@ -161,6 +161,29 @@ def test_what_generates_with_torchtune_trains_nothing(tmp_path: Path) -> None:
         _read(tmp_path / "generation.yaml", text)
 
 
+def test_what_predicts_trains_nothing(tmp_path: Path) -> None:
+    text = FACTORY.replace("do_train: true", "do_predict: true")
+    with pytest.raises(VramcastError, match="do_predict without do_train; the file trains nothing"):
+        _read(tmp_path / "a.yaml", text)
+
+
+def test_what_merges_models_is_not_taken_for_a_training(tmp_path: Path) -> None:
+    text = (
+        "merge_method: linear\nbase_model: qwen2.5-0.5b\nmodels:\n  - model: a\ndtype: bfloat16\n"
+    )
+    with pytest.raises(VramcastError, match="no framework's configuration is recognised"):
+        _read(tmp_path / "merge.yml", text)
+
+
+def test_the_length_of_a_tokenizer_is_that_of_samples(tmp_path: Path) -> None:
+    text = """
+tokenizer.model_max_length = 640
+model = AutoModelForCausalLM.from_pretrained("qwen2.5-0.5b")
+TrainingArguments(output_dir="out", per_device_train_batch_size=2)
+"""
+    assert _read(tmp_path / "a.py", text)[0].seq == 640
+
+
 def test_what_the_reader_found_by_itself_is_shown_as_it_stands(tmp_path: Path) -> None:
     path = tmp_path / "a.sh"
     text = "\nopenrlhf --x\npython -m openrlhf.cli.train_rm --pretrain qwen2.5-0.5b --max_len 512\n"

@@ -136,7 +136,7 @@ def test_options_have_their_defaults(tmp_path: Path) -> None:
     body = _train("args.model_name", "batch", "args.bf16").replace("\n", "\n    ")
     job, understood = _read(tmp_path / "train.py", text + body)
     assert (job.model, job.batch) == ("qwen2.5-0.5b", 6)
-    assert understood.assumptions[0] == f"{tmp_path / 'train.py'}: {WITHOUT_ARGUMENTS}"
+    assert understood.assumptions[0] == f"{tmp_path / 'train.py'} {WITHOUT_ARGUMENTS}"
 
 
 def test_an_option_without_default_is_asked_for(tmp_path: Path) -> None:
@@ -178,7 +178,9 @@ def test_the_default_of_a_function_holds_where_nothing_else_is_known(tmp_path: P
     )
     job, understood = _read(tmp_path / "train.py", text)
     assert (job.model, job.batch) == ("qwen2.5-0.5b", 6)
-    assert any("batch has the default of its function" in each for each in understood.assumptions)
+    assert any(
+        "gives batch only the default of a function" in each for each in understood.assumptions
+    )
     job, _ = _read(tmp_path / "train.py", "batch = read()\n" + text)
     assert job.batch == 8  # transformers' default; the name got something that is not in the file
 
@@ -188,7 +190,7 @@ def test_the_card_is_asked_for_bf16(tmp_path: Path) -> None:
     job, understood = _read(tmp_path / "train.py", text + _train(bf16="has_bf16"))
     assert "compute" not in {gap.record.key for gap in understood.gaps if gap.record}
     assert not understood.gaps
-    assert understood.assumptions == (f"{tmp_path / 'train.py'}: {ON_NEW_CARD}",)
+    assert understood.assumptions == (f"{tmp_path / 'train.py'} {ON_NEW_CARD}",)
     assert job.batch == 2
 
 
@@ -239,7 +241,7 @@ def test_what_is_nested_too_deep_is_not_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [WITHOUT_ARGUMENTS, WITHOUT_ENVIRONMENT, ON_NEW_CARD, "r has the default of its function"],
+    [WITHOUT_ARGUMENTS, WITHOUT_ENVIRONMENT, ON_NEW_CARD, "gives r only the default of a function"],
 )
 def test_what_was_assumed_of_python_is_known_in_chinese(text: str) -> None:
-    assert translate(f"train.py: {text}", "zh") != f"train.py: {text}"
+    assert translate(f"train.py {text}", "zh") != f"train.py {text}"

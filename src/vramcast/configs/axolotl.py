@@ -358,7 +358,7 @@ AXOLOTL = Framework(
         ),
     ),
     marks={
-        "base_model": 5,
+        "base_model": 3,  # mergekit has it as well
         "sequence_len": 4,
         "micro_batch_size": 3,
         "sample_packing": 4,

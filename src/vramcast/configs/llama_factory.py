@@ -42,6 +42,11 @@ def _refuse_inference(settings: Settings, _draft: Draft) -> None:
         raise InputError(
             f"{place.place}: tokenized_path without do_train prepares a dataset; the file trains nothing"
         )
+    predicts = settings.record("do_predict", "do_eval")
+    if predicts is not None and settings.is_on(predicts.key) and not settings.is_on("do_train"):
+        raise InputError(
+            f"{predicts.place}: {predicts.key} without do_train; the file trains nothing"
+        )
     if any(key in settings for key in TRAINS):
         return
     other = settings.record("infer_backend", "export_dir", "vllm_maxlen")
@@ -317,6 +322,7 @@ LLAMA_FACTORY = Framework(
         "fp8": "torchao's fp8 is counted as bf16",
         "fp8_enable_fsdp_float8_all_gather": "gathering in fp8 is not counted",
         "use_kt": "KTransformers keeps experts on the CPU: not counted",
+        "train_mm_proj_only": "only the projector is trained: say the frozen rest with --freeze",
         "upcast_lmhead_output": "a copy of the logits in fp32 is not counted",
         "upcast_layernorm": "norms in fp32 are not counted",
         "image_max_pixels": "pixels per image: say the tokens with --image-tokens",

@@ -169,6 +169,8 @@ class _Reader:
         if self.num_nodes > MOST_NODES:
             raise InputError(f"{cell.file}: too much Python for a training script")
         self.values.learn(nodes)
+        for node in nodes:
+            self._tokenizer_length(node, cell)
         calls = [node for node in nodes if isinstance(node, ast.Call)]
         for call in sorted(calls, key=lambda call: (call.lineno, call.col_offset)):
             self._call(call, cell)
@@ -216,6 +218,14 @@ class _Reader:
         lengths = [each for each in call.keywords if each.arg == "max_length"]
         if lengths and type(self._value(lengths[0].value)) is int:
             self._say("tokenizer.max_length", self._value(lengths[0].value), lengths[0].value, cell)
+
+    def _tokenizer_length(self, node: ast.AST, cell: Cell) -> None:
+        """`tokenizer.model_max_length = 4096`"""
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        if not isinstance(node, ast.Assign) or not isinstance(target, ast.Attribute):
+            return
+        if target.attr == "model_max_length" and type(self._value(node.value)) is int:
+            self._say("tokenizer.max_length", self._value(node.value), node.value, cell)
 
     def _training(self, name: str, call: ast.Call, cell: Cell) -> None:
         self.has_config = True

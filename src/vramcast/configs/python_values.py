@@ -31,9 +31,9 @@ CONVERSIONS: dict[str, Callable[[Any], Any]] = {
 ASKS_FOR_BF16 = ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_gpu_available")
 # Names that parsed arguments usually have where a function takes them as its parameter.
 ARGUMENTS = ("args", "opt", "opts", "cli_args", "parsed_args")
-WITHOUT_ARGUMENTS = "read as if it were started without arguments, whose defaults hold"
-WITHOUT_ENVIRONMENT = "variables of the environment are read as if nobody set them"
-ON_NEW_CARD = "read as if the card computes in bf16"
+WITHOUT_ARGUMENTS = "is read as if it were started without arguments, whose defaults hold"
+WITHOUT_ENVIRONMENT = "is read as if no variables of the environment were set"
+ON_NEW_CARD = "is read as if the card computes in bf16"
 STORED = {"store_true": False, "store_false": True}
 Scalar = (int, float, str, bool, type(None))
 
@@ -140,7 +140,7 @@ class Values:
         found = self.parameters.get(node.id)
         if found is None or is_open(found) or node.id in self.open_names:
             return _text(node)
-        self.assumed.add(f"{node.id} has the default of its function")
+        self.assumed.add(f"gives {node.id} only the default of a function")
         return found
 
     def _attribute(self, node: ast.Attribute) -> Any:

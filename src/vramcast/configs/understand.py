@@ -297,7 +297,7 @@ class _Reader:
 
         framework, records, assumed = read_python(text, path)
         for each in assumed:
-            told = f"{path}: {each}"
+            told = f"{path} {each}"
             self.draft.assume(told)
         chosen = BY_NAME[self.forced or framework]
         settings = Settings(records)
