@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from vramcast.configs import Understood, job_of_files, understand
+from vramcast.configs import Understood, job_of_files, understand, write_change
 from vramcast.errors import VramcastError
 from vramcast.job import Job
 
@@ -182,6 +183,28 @@ model = AutoModelForCausalLM.from_pretrained("qwen2.5-0.5b")
 TrainingArguments(output_dir="out", per_device_train_batch_size=2)
 """
     assert _read(tmp_path / "a.py", text)[0].seq == 640
+
+
+def test_llm_foundry_accumulates_what_the_global_batch_leaves(tmp_path: Path) -> None:
+    text = (
+        "max_seq_len: 512\nmodel:\n  name: hf_causal_lm\n  pretrained_model_name_or_path: qwen2.5-0.5b\n"
+        "device_train_microbatch_size: 2\nglobal_train_batch_size: 64\nmax_duration: 1ep\nprecision: amp_bf16\n"
+    )
+    job, _ = _read(tmp_path / "a.yaml", text, gpus=8, strategy="ddp")
+    assert job.accumulate == 4
+
+
+def test_nemo_rl_checkpoints_in_its_own_words(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    text = (
+        "policy:\n  model_name: qwen2.5-0.5b\n  train_micro_batch_size: 2  # of each GPU\n"
+        "  max_total_sequence_length: 512\n  precision: bfloat16\n  sequence_packing:\n    enabled: false\n"
+        "  dtensor_cfg:\n    enabled: true\n    activation_checkpointing: false\n"
+    )
+    job, understood = _read(path, text)
+    patch = write_change(understood, [path], job, replace(job, checkpointing="full"), {})
+    assert "+    activation_checkpointing: true" in patch.diff()
+    assert not patch.left
 
 
 def test_what_the_reader_found_by_itself_is_shown_as_it_stands(tmp_path: Path) -> None:

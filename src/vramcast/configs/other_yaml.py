@@ -34,6 +34,7 @@ def _read_foundry(settings: Settings, draft: Draft) -> None:
         draft.gap(batch, "auto: the batch is found while it runs; say it with --batch")
     else:
         draft.say("batch", batch.value if batch else None, batch)
+    draft.facts["global_batch"] = settings.record("global_train_batch_size")
     length = settings.record("max_seq_len", "variables.max_seq_len")
     draft.say("seq", length.value if length else None, length)
     _read_foundry_fsdp(settings, draft)

@@ -383,6 +383,16 @@ LITGPT: dict[str, Spelling] = {
     "quantize": words("quantize", "quantize", QUANTIZE),
     "gpus": plain("devices", "gpus"),
 }
+
+
+def _nemo_checkpointing(_before: Job, after: Job, settings: Settings) -> Mapping[str, Any] | None:
+    """Automodel's word, or that of NeMo RL's policy on DTensor."""
+    of_policy = "policy.dtensor_cfg.activation_checkpointing"
+    is_rl = any(record.key.startswith("policy.") for record in settings)
+    key = of_policy if is_rl else "distributed.activation_checkpointing"
+    return _switch(key, "checkpointing", "full")(_before, after, settings)
+
+
 NEMO: dict[str, Spelling] = {
     "batch": first_of(
         "step_scheduler.local_batch_size", "policy.train_micro_batch_size", field="batch"
@@ -390,7 +400,7 @@ NEMO: dict[str, Spelling] = {
     "seq": first_of(
         "dataset.seq_len", "dataset.seq_length", "policy.max_total_sequence_length", field="seq"
     ),
-    "checkpointing": _switch("distributed.activation_checkpointing", "checkpointing", "full"),
+    "checkpointing": _nemo_checkpointing,
     "lora-rank": plain("peft.dim", "lora_rank"),
     "tp": plain("distributed.tp_size", "tp"),
     "cp": plain("distributed.cp_size", "cp"),
