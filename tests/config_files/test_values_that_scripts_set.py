@@ -245,3 +245,23 @@ def test_what_is_nested_too_deep_is_not_followed(tmp_path: Path) -> None:
 )
 def test_what_was_assumed_of_python_is_known_in_chinese(text: str) -> None:
     assert translate(f"train.py {text}", "zh") != f"train.py {text}"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["a = {'x': 1}", *(["a = {'y': a, 'z': a}"] * 60), "LoraConfig(**a)"],
+        ["a = [1, 2]", *(["a = [a, a, a, a]"] * 60), "LoraConfig(task_type=a)"],
+        ["class S:\n    x = {}", *(["s = S(x=s, y=s)"] * 60), "LoraConfig(r=s)"],
+    ],
+)
+def test_what_holds_itself_many_times_is_not_followed(tmp_path: Path, lines: list[str]) -> None:
+    _, understood = _read(tmp_path / "train.py", "\n".join([*lines, _train()]), model="gpt2")
+    assert all(len(str(gap)) < 500 for gap in understood.gaps)
+
+
+@pytest.mark.parametrize("how", ['eval \\"\\$A\\"', 'bash -c \\"\\$A\\"'])
+def test_a_command_that_calls_itself_has_an_end(tmp_path: Path, how: str) -> None:
+    plain = how.replace("\\", "")
+    text = f'A="{how}"\n{plain}\ntorchrun --nproc_per_node 1 train.py {QWEN} {HF}\n'
+    assert _read(tmp_path / "run.sh", text)[0].batch == 2

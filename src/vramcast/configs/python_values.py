@@ -20,6 +20,7 @@ SIGNS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Div: operator.truediv,
 }
 LONGEST_TEXT = 1000
+MOST_ITEMS = 1000  # of a list or a dictionary, with those inside
 CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "int": int,
     "float": float,
@@ -47,6 +48,7 @@ class Values:
         self.options: dict[str, ast.expr] = {}  # argparse's, with their defaults
         self.parameters: dict[str, Any] = {}  # defaults that functions give them
         self.assumed: set[str] = set()  # why values were taken that another start would change
+        self.small: dict[int, Any] = {}  # lists and dictionaries that were counted
         self.because: dict[str, set[str]] = {}  # the same, of a name
 
     # ---- learning
@@ -118,9 +120,24 @@ class Values:
 
     def value(self, node: ast.expr) -> Any:
         try:
-            return self._value(node)
+            found = self._value(node)
+            return found if self._is_small(found) else _text(node)
         except RecursionError:
             return "$(…)"
+
+    def _is_small(self, value: Any) -> bool:
+        """Lists of lists of lists grow fast while their text is short."""
+        if not isinstance(value, dict | list) or id(value) in self.small:
+            return True
+        rest, num_items = [value], 0
+        while rest and num_items <= MOST_ITEMS:
+            inner = rest.pop()
+            num_items += 1
+            if isinstance(inner, dict | list):
+                rest += inner.values() if isinstance(inner, dict) else inner
+        if num_items <= MOST_ITEMS:
+            self.small[id(value)] = value
+        return num_items <= MOST_ITEMS
 
     def _value(self, node: ast.expr) -> Any:
         read = READERS.get(type(node))

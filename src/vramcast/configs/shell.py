@@ -27,6 +27,7 @@ from vramcast.configs.shell_words import (
 )
 from vramcast.errors import InputError
 
+DEEPEST_COMMANDS = 4  # `bash -c "…"` inside of `bash -c "…"`
 LONGEST_FOLDER = 300  # characters of a command that finds the script's own folder
 LONGEST_WORD = 100_000  # characters, after variables are filled in
 MOST_WORDS = 50_000
@@ -84,6 +85,7 @@ class _Reader:
         self.load: Load | None = None
         self.num_sourced = 0
         self.has_places = True  # words are changed in this text
+        self.depth = 0  # of texts that are commands inside of commands
         self.evaluates = False  # `eval "$COMMAND"`: the words are inside its words
 
     # ---- commands
@@ -202,8 +204,10 @@ class _Reader:
 
     def _read_text(self, word: Word) -> list[Word]:
         """The first command of a text; others in it are commands of their own."""
-        inner = _Reader(word.text, self.file)
-        inner.script.variables, inner.has_places = self.script.variables, False
+        inner = self._inner(word.text)
+        if inner is None:
+            return [word]
+        inner.has_places = False
         inner.read()
         for command in inner.script.commands:
             command.words = [Word(text=each.text, line=word.line) for each in command.words]
@@ -211,6 +215,14 @@ class _Reader:
         self.script.commands += others
         self.command.environment.update(first.environment)
         return first.words
+
+    def _inner(self, text: str) -> _Reader | None:
+        """For commands in a text; a text that calls itself has no end."""
+        if self.depth >= DEEPEST_COMMANDS:
+            return None
+        inner = _Reader(text, self.file)
+        inner.script.variables, inner.depth = self.script.variables, self.depth + 1
+        return inner
 
     def _may_assign(self) -> bool:
         words = [word.text for word in self.command.words]
@@ -316,8 +328,9 @@ class _Reader:
         words = [word.text for word in self.command.words]
         for at, name in enumerate(words[:-2]):
             if name.rpartition("/")[2] in ("sh", "bash") and words[at + 1] in ("-c", "-lc"):
-                inner = _Reader(words[at + 2], self.file)
-                inner.script.variables = self.script.variables
+                inner = self._inner(words[at + 2])
+                if inner is None:
+                    break
                 inner.read()
                 line = self.command.words[at].line
                 for command in inner.script.commands:
