@@ -265,3 +265,17 @@ def test_a_command_that_calls_itself_has_an_end(tmp_path: Path, how: str) -> Non
     plain = how.replace("\\", "")
     text = f'A="{how}"\n{plain}\ntorchrun --nproc_per_node 1 train.py {QWEN} {HF}\n'
     assert _read(tmp_path / "run.sh", text)[0].batch == 2
+
+
+def test_a_new_flag_stands_behind_a_word_that_stands_free(tmp_path: Path) -> None:
+    text = (
+        "STEPS=9\nswift sft --model Qwen/Qwen2.5-0.5B \\\n  --per_device_train_batch_size 2 \\\n"
+        '  --max_length 512 \\\n  --save_steps "$STEPS" \\\n  --seed "${SEED:-42}" \\\n  "$@"\n'
+    )
+    path = tmp_path / "run.sh"
+    job, understood = _read(path, text)
+    patch = write_change(
+        understood, [path], job, replace(job, loss="fused", kernels=("norm", "rope", "mlp")), {}
+    )
+    assert not patch.left
+    assert "  --max_length 512 \\\n    --use_liger_kernel True" in patch.after[path]

@@ -149,7 +149,7 @@ def _edit(
     key: str, value: Any, part: Part, folders: Folders, texts: dict[Path, str]
 ) -> Edit | None:
     record = part.settings.records.get(key)
-    place = record or _neighbour(key, part)
+    place = record or _neighbour(key, part, folders)
     if place is None or place.span is None or " cell " in place.file:
         return None
     path = Path(place.file)
@@ -168,7 +168,7 @@ def _edit(
     return _insertion(key, value, place, path, texts[path])
 
 
-def _neighbour(key: str, part: Part) -> Record | None:
+def _neighbour(key: str, part: Part, folders: Folders) -> Record | None:
     """The record behind which a new key stands: the last one of the same mapping."""
     prefix = key.rpartition(".")[0]
     if part.framework.name in ("openrlhf", "verl") or not prefix:
@@ -182,7 +182,17 @@ def _neighbour(key: str, part: Part) -> Record | None:
             if each.span is not None and each.key.rpartition(".")[0] == prefix
         ]
     own = [each for each in same if Path(each.file) == part.path or Path(each.file).suffix == ".py"]
-    return max(own or same, key=lambda each: each.span or (0, 0), default=None)
+    free = [each for each in own if _stands_free(each, folders)]
+    return max(free or own or same, key=lambda each: each.span or (0, 0), default=None)
+
+
+def _stands_free(record: Record, folders: Folders) -> bool:
+    """A word of a command that another can follow: not the 2 of `"${STEPS:-2}"`, nor that of `STEPS=2` above it."""
+    path = Path(record.file)
+    if path.suffix in (*YAML, ".json", ".py") or record.span is None or " cell " in record.file:
+        return True
+    text, (start, end) = folders.read(path), record.span
+    return text[end : end + 1].strip() == "" and text.count("\n", 0, start) + 1 == record.line
 
 
 def _insertion(key: str, value: Any, place: Record, path: Path, text: str) -> Edit | None:
