@@ -179,6 +179,9 @@ model's folder, a launch script. Flags beside them win.
   for what a shell script takes in with `source`, and for files that a configuration inherits from.
 - A launch script is read as if it were started without arguments: variables get their defaults, and the branches
   of `if`, `case` and loops are taken that follow from them. What only the machine decides is said.
+- A Python file is read the same way: options of argparse, fields of settings classes, keys of dictionaries and
+  parameters of functions stand for their defaults, and of several trainings in it the last is read. The report says
+  so.
 - Defaults are those of the framework's version: `--framework-version` says it, else a requirements.txt, uv.lock or
   poetry.lock beside the files (or a notebook's `pip install`), else it is the newest that was read. It is printed.
   The same files give the versions of torch, transformers, TRL, PEFT, bitsandbytes and Liger.

@@ -212,3 +212,12 @@ def test_what_the_reader_found_by_itself_is_shown_as_it_stands(tmp_path: Path) -
     text = "\nopenrlhf --x\npython -m openrlhf.cli.train_rm --pretrain qwen2.5-0.5b --max_len 512\n"
     _, understood = _read(path, text)
     assert understood.said["task"].origin == f"{path}:3 rm"
+
+
+def test_the_command_of_accelerate_wins_over_its_file(tmp_path: Path) -> None:
+    (tmp_path / "acc.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 8\n")
+    flags = "--per_device_train_batch_size 1 --output_dir out --model_max_length 512 --bf16 True"
+    line = f"accelerate launch --config_file acc.yaml --num_processes 4 t.py --model_name_or_path gpt2 {flags}\n"
+    job, understood = _read(tmp_path / "run.sh", line)
+    assert job.gpus == 4
+    assert "holds, not" not in _told(understood)

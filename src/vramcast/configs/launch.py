@@ -269,8 +269,8 @@ def _read_launcher(settings: Settings, draft: Draft) -> None:
     machines = _number(nodes) or 1
     processes = settings.record("num_processes")
     devices = settings.record("CUDA_VISIBLE_DEVICES", "include")
-    if processes is not None:
-        draft.say("gpus", _number(processes), processes)
+    if processes is not None:  # accelerate's file gives what its command does not say
+        draft.replace("gpus", _number(processes), processes)
     elif per_node is not None and _number(per_node):
         draft.say("gpus", (_number(per_node) or 1) * machines, per_node)
         if machines > 1:
