@@ -225,6 +225,31 @@ def test_layers_that_are_alike_are_written_down_once() -> None:
         assert layer.inner.weight.grad is not None
 
 
+class KeepsItsLoss(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.last_loss = nn.Linear(96, 384), None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = self.up(x)
+        self.last_loss = logits.float().pow(2).mean()
+        return logits
+
+
+def test_what_a_forward_leaves_on_its_module_is_a_result() -> None:
+    with vramcast.virtual_gpu("a100-40gb", protect=False) as gpu:
+        model = KeepsItsLoss().cuda()
+        compiled = torch.compile(model)
+        losses = []
+        for _ in range(3):
+            compiled(torch.randn(8, 96, device="cuda"))
+            losses.append(model.last_loss)
+            model.last_loss.backward()
+    assert COMPILED_NOTE in gpu.notes
+    assert len(set(map(id, losses))) == 3, "each call has a loss of its own"
+    assert model.up.weight.grad is not None
+
+
 def test_nothing_stays_behind() -> None:
     with vramcast.virtual_gpu("a100-40gb", protect=False) as gpu:
         model = Norms().cuda()

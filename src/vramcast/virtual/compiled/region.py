@@ -16,6 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from vramcast.virtual.accounting.storages import is_meta
+from vramcast.virtual.compiled.attributes import BOOKKEEPING, Attributes, set_attributes
 from vramcast.virtual.compiled.graphs import SOURCE, Graphs, NotOneGraph, trace
 from vramcast.virtual.compiled.schedule import (
     Schedule,
@@ -75,7 +76,9 @@ class Region:
             return self._eager(args, kwargs)
         gpu.note_once(COMPILED_NOTE)
         given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        return _run(gpu, plan, [*given, *state.values()])
+        result, left_behind = _run(gpu, plan, [*given, *state.values()])
+        set_attributes(self._modules, left_behind)
+        return result
 
     def _eager(self, args: Any, kwargs: Any) -> Any:
         name = getattr(self._modules[0], "__class__", type(None)).__name__ if self._modules else ""
@@ -151,7 +154,13 @@ class Region:
             for index, tensor in zip(positions, tensors[:count], strict=True):
                 filled[index] = tensor
             args, kwargs = pytree.tree_unflatten(filled, structure)
-            return self._with_state(dict(zip(state, tensors[count:], strict=True)), 0, args, kwargs)
+            given = dict(zip(state, tensors[count:], strict=True))
+            before = Attributes(self._modules)
+            try:
+                result = self._with_state(given, 0, args, kwargs)
+            finally:
+                left_behind = before.take_changed()
+            return result, left_behind
 
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         try:
@@ -179,9 +188,6 @@ class Region:
             return self._with_state(state, index + 1, args, kwargs)
 
 
-_BOOKKEEPING = ("_parameters", "_buffers", "_modules", "_compiled_call_impl", "forward", "training")
-
-
 def _description(function: Any, modules: tuple[torch.nn.Module, ...]) -> Any:
     """Code, classes and settings; equal for two layers that do the same."""
     code = getattr(function, "__code__", None) or getattr(function, "__func__", function)
@@ -191,7 +197,7 @@ def _description(function: Any, modules: tuple[torch.nn.Module, ...]) -> Any:
             settings = [
                 (key, repr(value) if _is_plain(value) else id(value))
                 for key, value in vars(part).items()
-                if key not in _BOOKKEEPING and not _is_empty(value)
+                if key not in BOOKKEEPING and not _is_empty(value)
             ]
             parts.append((name, type(part), tuple(settings)))
     return code, tuple(parts)
