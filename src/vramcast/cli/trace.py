@@ -276,7 +276,9 @@ def trace_here(payload: dict[str, Any], session: Session) -> dict[str, Any]:
     formula = None if args.job is None else _formula(Path(args.job))
     used = [place for place in gpu.places if place in forecast.ledger.devices()]
     report = _as_json if args.json else _as_text
-    traced = Traced(gpu=gpu, ended=ended, forecast=forecast, formula=formula, used=used)
+    traced = Traced(
+        name=launch.name, gpu=gpu, ended=ended, forecast=forecast, formula=formula, used=used
+    )
     has_failed = not ended.is_whole and not ended.is_ended_from_outside
     kept: dict[str, Any] = {}
     if payload.get("keeps"):
@@ -309,6 +311,7 @@ def _exit_code(traced: Traced) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
+    name: str  # of what was run: the script, not the interpreter before it
     gpu: VirtualGpu
     ended: Run
     forecast: Forecast
@@ -337,7 +340,7 @@ def _as_text(args: argparse.Namespace, traced: Traced, session: Session) -> str:
     from vramcast.report.trace import footprint_lines, render_trace
     from vramcast.report.trace_against_formula import against_formula_text
 
-    forecast, ending = traced.forecast, _ending(args, traced.ended)
+    forecast, ending = traced.forecast, _ending(traced.name, traced.ended)
     texts = [
         render_trace(forecast, _points(traced.gpu, place), ending, place, args.lang)
         for place in traced.used
@@ -398,12 +401,12 @@ def _formula(path: Path) -> Forecast:
     return estimate(read_job(path, {}))
 
 
-def _ending(args: argparse.Namespace, ended: Run) -> HowItEnded:
+def _ending(name: str, ended: Run) -> HowItEnded:
     from vramcast.report.trace import HowItEnded
 
     missing = ended.shortfall
     return HowItEnded(
-        script=" ".join(args.command[:2]) if args.module else args.command[0],
+        script=name,
         how=str(ended.ending),
         steps=ended.steps,
         line=ended.line,

@@ -233,11 +233,7 @@ def _missing(error: ImportError) -> str:
     package = (error.name or "").partition(".")[0]
     found = package or next((name for name in _WITHOUT if name in str(error)), "")
     way = f" Without it: {_WITHOUT[found]}." if found in _WITHOUT else ""
-    if (
-        not isinstance(error, ModuleNotFoundError)
-        and found in sys.modules
-        and found not in _WITHOUT
-    ):
+    if found in sys.modules and found not in _WITHOUT and not _is_absent(error, found):
         if found in sys.stdlib_module_names:
             return f"The script needs a newer Python than {sys.version.split()[0]}, which runs it here."
         return f"The {found} that is installed here is another version than the script was written for."
@@ -245,6 +241,11 @@ def _missing(error: ImportError) -> str:
         f"Install {found or 'what is missing'} where vramcast is installed; the script runs with "
         f"this Python.{way}"
     )
+
+
+def _is_absent(error: ImportError, package: str) -> bool:
+    """Whether the whole package is missing, and not a module inside it or a name in one."""
+    return isinstance(error, ModuleNotFoundError) and error.name == package
 
 
 def _advice(error: BaseException) -> str:
