@@ -304,3 +304,52 @@ def test_gradients_travel_between_cards_under_a_default_device() -> None:
         (weight * 2).to("cuda:1").sum().backward()
         assert weight.grad is not None
         assert weight.grad.device == torch.device("cuda:0")
+
+
+def test_helpers_of_a_backward_pass_on_the_host_stay_there() -> None:
+    """What torch's derivatives make for themselves is where the gradients are: here a loss that never saw the card."""
+    with virtual_gpu("rtx4090"):
+        policy, value = nn.Linear(4, 2), nn.Linear(4, 1)
+        state = torch.rand(4)
+        chances = torch.distributions.Categorical(F.softmax(policy(state), dim=-1))
+        chosen = -chances.log_prob(chances.sample())
+        loss = F.smooth_l1_loss(value(state), torch.tensor([0.5]))
+        (torch.stack([chosen]).sum() + torch.stack([loss]).sum()).backward()
+        assert policy.weight.grad.device.type == "cpu"
+        assert torch.cuda.memory_allocated() == 0
+
+
+def test_memory_of_a_card_is_shared_as_it_is() -> None:
+    with virtual_gpu("rtx4090"):
+        model = nn.Linear(64, 64).cuda()
+        before = torch.cuda.memory_allocated()
+        assert model.share_memory() is model
+        assert model.weight.is_shared()
+        assert torch.cuda.memory_allocated() == before
+        assert not torch.zeros(4).is_shared()
+
+
+def test_a_plain_number_may_be_conjugated() -> None:
+    """The gradient of `1j * x` takes the conjugate of a number that is no tensor."""
+    with virtual_gpu("rtx4090"):
+        frequencies = torch.randn(8, 16, device="cuda", requires_grad=True)
+        torch.exp(1j * frequencies).real.sum().backward()
+        assert frequencies.grad.dtype == torch.float32
+
+
+def test_a_module_missing_from_a_package_is_a_matter_of_versions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import packaging.of_tomorrow\n")
+    assert main(["trace", "--gpu", "rtx4090", "--", "python", str(script)]) == 2
+    said = capsys.readouterr().err
+    assert "another version" in said
+    assert "Install" not in said
+
+
+def test_a_run_is_named_by_its_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\ntorch.ones(8, device='cuda')\n")
+    main(["trace", "--gpu", "rtx4090", "--", "python", str(script)])
+    assert f"{script} ran" in capsys.readouterr().out

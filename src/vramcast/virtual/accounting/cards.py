@@ -95,6 +95,7 @@ class Cards:
         self.clock = 0  # counts allocations, frees and ends of phases
         self.cause = ""  # the op that makes what is allocated next
         self.last_place = self.places[0]  # of the latest allocation that was not on the host
+        self.place_of_latest_op = HOST_PLACE
         self.notes: dict[str, int] = {}  # what was assumed or stood in for, and how often
         self.out_of_memory: Shortage | None = None  # the latest, or the one that lifted the limit
         self.lifts_limit = Lifting.NEVER
@@ -130,8 +131,11 @@ class Cards:
         """For a factory call with device="meta": torch's own one (inside an op or backward), or the user's."""
         if _device.CURRENT_DEVICE is not None and _device.CURRENT_DEVICE.type == "meta":
             return NOWHERE
-        inside_torch = bool(self.path.stack) or torch._C._current_autograd_node() is not None
-        return self.last_place if inside_torch else NOWHERE
+        if self.path.stack:
+            return self.last_place
+        if torch._C._current_autograd_node() is not None:  # beside the gradients it works on
+            return self.place_of_latest_op
+        return NOWHERE
 
     def memory_at(self, place: str) -> CardMemory:
         return self.memories[self.places.index(place)]

@@ -152,7 +152,8 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
 
     def _view(self, func: Any, op: Op, args: Any, kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
-        if args[0].layout is not _STRIDED:  # some views of sparse tensors make new indices
+        layout = getattr(args[0], "layout", _STRIDED)  # a number may be viewed as well: conj(1j)
+        if layout is not _STRIDED:  # some views of sparse tensors make new indices
             self.cards.enroll_all(result, self.cards.recorded_place(args[0]), op.name)
         return result
 
@@ -219,6 +220,8 @@ class VirtualMode(TorchDispatchMode):  # type: ignore[misc]
             place, kwargs = self._redirect(place, kwargs, any_real)
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": None}
+        if place != NOWHERE:
+            self.cards.place_of_latest_op = place
         is_arithmetic = not inputs and place == HOST_PLACE  # of plain numbers: torch.div(7, 2, …)
         if not any_real and not is_arithmetic:
             return self._run_without_values(func, op, args, kwargs, place)

@@ -372,5 +372,26 @@ def _install_storages(gpu: GpuState, patches: Patches) -> None:
             return address(storage)
         return int(true_pointer(storage))
 
+    _install_sharing(gpu, patches)
     patches.set(torch.UntypedStorage, "resize_", resize)
     patches.set(torch.UntypedStorage, "data_ptr", data_ptr)
+
+
+def _install_sharing(gpu: GpuState, patches: Patches) -> None:
+    """Memory of a card is shared without being moved; so is what has no memory."""
+    true_share, true_is_shared = torch.UntypedStorage.share_memory_, torch.UntypedStorage.is_shared
+
+    def is_on_card(storage: torch.UntypedStorage) -> bool:
+        record = gpu.storages.records.get(storage._cdata)
+        return record is not None and record.place not in (HOST_PLACE, NOWHERE)
+
+    def share(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        if is_on_card(storage) or storage.device.type == "meta":
+            return storage
+        return true_share(storage)
+
+    def is_shared(storage: torch.UntypedStorage) -> bool:
+        return is_on_card(storage) or bool(true_is_shared(storage))
+
+    patches.set(torch.UntypedStorage, "share_memory_", share)
+    patches.set(torch.UntypedStorage, "is_shared", is_shared)
