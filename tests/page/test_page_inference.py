@@ -67,7 +67,7 @@ def test_changes_of_generating_apply_and_do_what_they_say(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [{"task": "generate", "prompt": 400}, {"task": "score"}, {"task": "encode"}]
+    "more", [{"task": "generate", "prompt": 200}, {"task": "score"}, {"task": "encode"}]
 )
 @pytest.mark.parametrize("axis", ["seq", "batch"])
 def test_passes_grow_with_length_and_batch(place: Place, more: dict[str, Any], axis: str) -> None:

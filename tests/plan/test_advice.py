@@ -95,7 +95,7 @@ def test_a_line_that_the_engine_refuses_says_why(capsys: pytest.CaptureFixture[s
         ("fused optimiser", "Did you mean fused optimizer"),
         ("optimizer=adam8", "adamw-8bit"),
         ("SDPA attention", "does not apply"),
-        ("", "unknown change for --try"),
+        ("", "--try is empty"),
     ],
 )
 def test_wrong_advice_is_named(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -107,8 +107,8 @@ class Screen(io.TextIOBase):
 
 
 def width_of(stream: TextIO | io.TextIOBase) -> int | None:
-    """Cells of a line. None for a file or a pipe, where nothing is folded unless COLUMNS says how wide it shall be."""
-    if not stream.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
+    """Cells of a line. None for a file or a pipe, where nothing may be folded: other programs read lines."""
+    if not stream.isatty():
         return None
     return max(NARROWEST, shutil.get_terminal_size().columns)
 

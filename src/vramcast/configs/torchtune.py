@@ -131,10 +131,11 @@ def _read_optimizer(settings: Settings, draft: Draft) -> None:
         draft.say("optimizer", word, record)
         if word is None:
             draft.gap(record, "no such optimizer is known; counted as AdamW")
+    fused = settings.record("optimizer.fused")
+    is_adamw = draft.value("optimizer") == "adamw" or (record is None and fused is not None)
     if settings.is_on("optimizer_in_bwd"):
         draft.say("optimizer-impl", "in-backward", settings.record("optimizer_in_bwd"))
-    elif draft.value("optimizer") == "adamw":
-        fused = settings.record("optimizer.fused")
+    elif is_adamw:
         how = "fused" if settings.is_on("optimizer.fused") else "foreach"
         draft.say("optimizer-impl", how, fused or "torch's AdamW runs as foreach by default")
 

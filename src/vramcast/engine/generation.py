@@ -184,10 +184,10 @@ def estimate_generation(job: Job) -> Forecast:
     whole = run.record(1)
     if is_encoder_decoder(whole):
         return _estimate_seq2seq(run, source, whole)
-    _check_length(run, whole)
     layers = _cached_layers(run, whole)
     if not layers:
         raise InputError(f"{job.model} has no key/value cache to generate with: it is no decoder")
+    _check_length(run, whole)
     states = States(params=unique(_as_stored(run, whole)), setup=run.setup)
     prefill = backbone(run.record(run.prompt_of_a_pass))
     kept = _buffers(run, whole, states)

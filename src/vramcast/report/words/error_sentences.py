@@ -5,6 +5,11 @@ from __future__ import annotations
 
 ERROR_SENTENCES = {
     # the command line
+    "task {a} runs on one GPU, which divide has no layouts of: say --engine vllm or sglang for a model served by many": "任务 {a} 在一张显卡上运行，没有布局可分；多卡部署请写 --engine vllm 或 sglang",
+    "no layout of {a} GPUs has {b}": "{a} 张显卡没有 {b} 的布局",
+    "a plan of task {a} tries single changes: leave out --html, --svg, --png, --try and --verify": "任务 {a} 的 plan 只逐项尝试改动: 请去掉 --html、--svg、--png、--try 与 --verify",
+    "llama.cpp divides layers over its devices in one way: estimate it with --gpus": "llama.cpp 只有一种把各层分到设备上的方式: 请用 estimate 加 --gpus",
+    "task {a} trains nothing: estimate, check, fit, compare, plan and sweep answer for it": "任务 {a} 不训练: 可用 estimate、check、fit、compare、plan 与 sweep",
     "{a}: argument {b}: ignored explicit argument {c}. See {d} --help.": "{a}: 参数 {b} 不接受值 {c}。请查看 {d} --help。",
     "{a}: argument {b}: invalid int value: {c}. See {d} --help.": "{a}: 参数 {b} 须为整数，而不是 {c}。请查看 {d} --help。",
     "{a}: argument {b}: invalid float value: {c}. See {d} --help.": "{a}: 参数 {b} 须为数字，而不是 {c}。请查看 {d} --help。",

@@ -78,6 +78,8 @@ OPTION_SENTENCES = {
     "tokens of one pass (SGLang: chunked-prefill-size, llama.cpp: ubatch-size); default that of the version": "一次前向的词元数（SGLang: chunked-prefill-size，llama.cpp: ubatch-size）；默认按版本",
     "tensor types of the file that llama.cpp reads, such as q4_k_m; default the checkpoint's dtype": "llama.cpp 所读文件的张量类型，例如 q4_k_m；默认为检查点的 dtype",
     "neither torch.compile nor CUDA graphs": "不使用 torch.compile 与 CUDA 图",
+    "vLLM keeps room for adapters of this rank on every layer (enable-lora); default no adapters": "vLLM 为每层预留此秩的适配器空间（enable-lora）；默认无适配器",
+    "adapters that vLLM holds on the card at once; default 1": "vLLM 同时放在显卡上的适配器数；默认 1",
     "layers on the card (llama.cpp: n-gpu-layers), the output layer counts as one; default all": "放在显卡上的层数（llama.cpp: n-gpu-layers），输出层计为一层；默认全部",
     "first layers whose experts stay in CPU memory (llama.cpp: n-cpu-moe)": "专家留在主机内存的前若干层（llama.cpp: n-cpu-moe）",
     "free memory of the card before the engine starts, such as 22GiB; default all but a CUDA context": "引擎启动前显卡的空闲显存，例如 22GiB；默认为除 CUDA 上下文外的全部",
