@@ -16,9 +16,9 @@ import json
 import re
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
+from vramcast.catalog.tables import DATA
 from vramcast.job import Job
 
 MIN_ROWS = 5  # rows that a class needs to be used
@@ -98,7 +98,7 @@ def spread_from(classes: dict[str, Any], names: tuple[str, ...]) -> Spread | Non
 
 @cache
 def _read_classes() -> dict[str, Any]:
-    path = files("vramcast.catalog") / "data" / "residuals.json"
+    path = DATA / "residuals.json"
     if not path.is_file():
         return {}
     classes: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["classes"]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vramcast.forecast import Served
-from vramcast.plan.inference import InferenceHint
-from vramcast.plan.serving import Change
 from vramcast.report.as_json import served_json
 from vramcast.report.table import align
 from vramcast.report.words import say
 from vramcast.report.words.serving import COSTS, SERVING
 from vramcast.units import format_bytes, format_gib
+
+if TYPE_CHECKING:
+    from vramcast.plan.inference import InferenceHint
+    from vramcast.plan.serving import Change
 
 NAMES = {"vllm": "vLLM", "sglang": "SGLang", "tgi": "TGI", "llama.cpp": "llama.cpp"}
 
