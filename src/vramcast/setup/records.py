@@ -212,6 +212,7 @@ class Versions:
     framework: str
     torch: Version
     transformers: Version
+    trl: Version
     bitsandbytes: Version
     liger: tuple[int, ...]
     cublas_workspace: str

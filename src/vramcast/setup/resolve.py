@@ -35,7 +35,13 @@ from vramcast.setup.records import (
     Versions,
 )
 from vramcast.setup.tasks import task_of_job
-from vramcast.setup.versions import FOREACH_FROM, FUSED_NEEDS_TORCH, parse_numbers, parse_version
+from vramcast.setup.versions import (
+    FOREACH_FROM,
+    FUSED_NEEDS_TORCH,
+    parse_numbers,
+    parse_version,
+    trl_version,
+)
 
 OF_TOKENS = ("sft", "pretrain")  # tasks whose trainer tells how many tokens are right
 OWN_GRADIENTS = ("megatron", "deepspeed")
@@ -86,6 +92,7 @@ def _versions(job: Job) -> Versions:
         framework=PROFILES[job.framework].runs_as or job.framework,
         torch=parse_version(job.torch_version),
         transformers=parse_version(job.transformers_version),
+        trl=trl_version(job.trl_version, parse_version(job.transformers_version)),
         bitsandbytes=parse_version(job.bitsandbytes_version),
         liger=parse_numbers(job.liger_version),
         cublas_workspace=job.cublas_workspace,

@@ -45,6 +45,7 @@ def supports_sdpa(model_type: str, transformers: Version, torch: Version) -> boo
 
 # Key and value heads were repeated by transformers itself; since then by the kernel, if torch's takes grouped heads
 # (integrations/sdpa_attention.py use_gqa_in_sdpa).
+TILES_FROM: Version = (1, 15)  # of TRL: add_fused_lm_head in trl/trainer/utils.py
 GROUPED_HEADS_FROM: Version = (4, 54)
 GROUPED_HEADS_NEED_TORCH: Version = (2, 5)
 

@@ -16,6 +16,7 @@ from vramcast.engine.recording.library_versions import (
     GROUPED_HEADS_FROM,
     GROUPED_HEADS_NEED_TORCH,
     INPUT_GRADS_FROM,
+    TILES_FROM,
     TRAINER_WITHOUT_CACHE_FROM,
     fills_cache_in_training,
     habits_of,
@@ -115,6 +116,7 @@ def regime_of(setup: Setup, config: Config, gpu: Gpu | None) -> Regime:
         prompt=setup.data.prompt,
         is_half_prompt=setup.data.is_half_prompt,
         tiled_loss=setup.kernels.loss == "tiled",
+        checkpoints_loss=_checkpoints_loss(setup.versions),
         loss_chunks=1 if setup.versions.liger >= ONE_CHUNK_FROM else 2,
         kv_cache=kv_cache(setup, config),
         experts=_expert_gemm(setup, config),
@@ -141,6 +143,11 @@ def regime_of(setup: Setup, config: Config, gpu: Gpu | None) -> Regime:
         quantized=_quantized(setup, config),
         upcast=_upcast(setup, config),
     )
+
+
+def _checkpoints_loss(versions: Versions) -> tuple[int, ...] | None:
+    """The version of a TRL that computes its loss in chunks, each under a checkpoint."""
+    return versions.trl if versions.framework == "trl" and versions.trl < TILES_FROM else None
 
 
 def _fused_loss(setup: Setup, config: Config) -> frozenset[str]:

@@ -144,6 +144,8 @@ class Regime:
     prompt: int = 0  # tokens of each sample that the tiled loss leaves out …
     is_half_prompt: bool = False  # … or half of them
     tiled_loss: bool = False  # the fused loss is TRL's: tiles of logits, computed again in backward
+    # Before that chunks of logits, each under a checkpoint, as TRL of this version makes them.
+    checkpoints_loss: tuple[int, ...] | None = None
     # Of "norm", "rope", "mlp", "loss": kernels that save their inputs only (Liger's, say).
     fused: frozenset[str] = frozenset()
     gqa_in_kernel: bool = True  # grouped heads reach the kernel unrepeated

@@ -18,6 +18,7 @@ from typing import Any
 
 from vramcast.models.record.activations import activate
 from vramcast.models.record.adapters import Linear, adapt
+from vramcast.models.record.chunked_nll import chunked_nll
 from vramcast.models.record.dims import Number
 from vramcast.models.record.fused_loss import fused_linear_cross_entropy
 from vramcast.models.record.ops import Ops
@@ -136,15 +137,17 @@ class Tape(Ops):
                     w = self._linear_weight(size, quantizable_name, kind)
                 b = self.param("bias", (out,), "bias") if bias else None
                 if kind == "head" and "loss" in self.regime.fused:
-                    fused_loss = (
-                        tiled_cross_entropy
-                        if self.regime.tiled_loss
-                        else fused_linear_cross_entropy
-                    )
-                    return fused_loss(self, self._gather_sequence(x), w)
+                    return self._fused_loss(self._gather_sequence(x), w)
                 if not has_adapter:
                     return self._multiply_with_collectives(x, w, b, out, label or name, kind)
             return adapt(self, Linear(x=x, weight=w, bias=b, out=out, transposed=transposed), base)
+
+    def _fused_loss(self, x: Value, weight: Value) -> Value:
+        if not self.regime.tiled_loss:
+            return fused_linear_cross_entropy(self, x, weight)
+        if self.regime.checkpoints_loss is not None:
+            return chunked_nll(self, x, weight, self.regime.checkpoints_loss)
+        return tiled_cross_entropy(self, x, weight)
 
     def use_head_input(self) -> None:
         """`hidden_states` in the forward of a model with a head holds it until that returns, with the loss."""
