@@ -24,7 +24,7 @@ LANGUAGES = ("en", "zh")
 COMMANDS = {
     "estimate": "estimate llama-2-7b --batch 2 --seq 1024 --gpu rtx4090",
     "estimate_fits": "estimate gpt2 --seq 512 --gpu rtx4090 --images 3",
-    "estimate_tight": "estimate gpt2 --seq 1024 --batch 14 --gpu rtx4090",
+    "estimate_tight": "estimate gpt2 --seq 1024 --batch 15 --gpu rtx4090",
     "estimate_verbose": "estimate gpt2 --seq 512 --gpu rtx4090 --gpus 2 -v",
     "check": "check gpt2 --seq 512 --gpu rtx4090",
     "compare": "compare 'gpt2 --batch 4' distilgpt2 --seq 512 --gpu rtx4090",

@@ -12,8 +12,10 @@ import pytest
 from screens import COMMANDS, shown
 from test_odd_inputs import REFUSED
 
+from vramcast.catalog.gpus import all_gpus
 from vramcast.cli import main
 from vramcast.engine import estimate
+from vramcast.engine.lines.overheads import LIBRARIES_SOURCE
 from vramcast.job import job_from
 from vramcast.report.words import language_of
 from vramcast.report.words.sentences import SENTENCES, is_known, translate
@@ -122,3 +124,11 @@ def _with_values(text: ast.JoinedStr | ast.Constant) -> str:
         for at, part in enumerate(text.values)
     )
     return "".join(parts)
+
+
+def test_where_each_card_s_context_is_known_from_is_said_in_chinese() -> None:
+    four = re.compile(r"(?:\b[a-z]{2,}\b[ ,]+){3,}[a-z]{2,}\b")
+    for card in all_gpus():
+        if card.context_source:
+            said = translate(f"{card.context_source}; {LIBRARIES_SOURCE}", "zh")
+            assert not four.search(said), card.name

@@ -18,11 +18,14 @@ ROWS, WIDTH, VOCAB = 1024, 384, 50_000
 TORCH = {F32: torch.float32, BF16: torch.bfloat16}
 
 
-def loss_of_chunk(rows: Any, head: Any, labels: Any, trl: tuple[int, int]) -> Any:
+def logits_of(rows: Any, head: Any, trl: tuple[int, int]) -> Any:
     if trl >= (1, 13):
-        logits = (rows @ head.to(rows.dtype).t()).float()
-    else:
-        logits = rows.float() @ head.float().t()
+        return (rows @ head.to(rows.dtype).t()).float()
+    return rows.float() @ head.float().t()
+
+
+def loss_of_chunk(rows: Any, head: Any, labels: Any, trl: tuple[int, int]) -> Any:
+    logits = logits_of(rows, head, trl)
     log_p = torch.log_softmax(logits, dim=-1)
     loss = torch.nn.functional.nll_loss(log_p, labels, reduction="sum")
     right = (logits.argmax(dim=-1) == labels).sum().float()

@@ -240,7 +240,7 @@ def ask(hub: Server, folder: Path, *words: str) -> subprocess.CompletedProcess[s
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "NO_PROXY": "127.0.0.1",
     }
-    for name in ("HF_HUB_OFFLINE", "HF_HUB_CACHE", "HF_TOKEN"):
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_CACHE", "HF_TOKEN"):
         environment.pop(name, None)
     return subprocess.run(
         [sys.executable, "-m", "vramcast", "params", *words],

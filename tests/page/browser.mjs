@@ -310,7 +310,7 @@ await page.click("#tab-explore");
 await after(() => page.click("#language"));
 expect((await page.textContent("#tab-explore")) === "探索", "the page does not speak Chinese");
 await page.waitForFunction(() => document.querySelector("#part-verdict").textContent.includes("装得下"));
-const english = await page.evaluate(() => {
+const findEnglish = () => page.evaluate(() => {
   const found = [];
   const walk = document.createTreeWalker(document.body, 4); // texts
   for (let node = walk.nextNode(); node; node = walk.nextNode()) {
@@ -319,6 +319,11 @@ const english = await page.evaluate(() => {
   }
   return found;
 });
+let english = await findEnglish();
+for (let tries = 0; english.length > 0 && tries < 40; tries++) { // pictures follow the verdict
+  await page.waitForTimeout(250);
+  english = await findEnglish();
+}
 expect(english.length === 0, `English in the Chinese page: ${english.slice(0, 3).join(" | ")}`);
 await page.goto(`${address}#model=gpt2&gpu=rtx4090&seq=512&optimizer=adamw&gpus-per-node=4`);
 await page.waitForFunction(() => document.querySelector("#controls")?.textContent.includes("同默认"));

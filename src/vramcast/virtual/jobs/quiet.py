@@ -8,11 +8,13 @@ import os
 import warnings
 from collections.abc import Iterator
 
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    os.environ["TRANSFORMERS_OFFLINE"] = "1"
+    before = {name: os.environ.get(name) for name in OFFLINE}
+    os.environ.update(OFFLINE)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)  # what libraries say about their own future
@@ -22,3 +24,8 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(level)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
