@@ -8,6 +8,7 @@ than wall seconds. The ratio to `python -c pass` travels between machines better
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -42,7 +43,15 @@ def best(arguments: tuple[str, ...]) -> Cost:
 
 def _once(arguments: tuple[str, ...]) -> Cost:
     before, start = _children_s(), time.perf_counter()
-    done = subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, check=False)
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={
+            **os.environ,
+            "PYTHONDONTWRITEBYTECODE": "",
+        },  # compiled code is kept, as it is for users
+        stdout=subprocess.DEVNULL,
+        check=False,
+    )
     cost = Cost(_children_s() - before, time.perf_counter() - start)
     if done.returncode not in (0, 1):
         raise SystemExit(f"{' '.join(arguments)} ended with {done.returncode}")

@@ -60,9 +60,9 @@ def candidates_per_s() -> float:
     recording = Recording(
         resolve(job), config, find_gpu("rtx4090"), Sizes(batch=b, seq=s, target_seq=s)
     )
-    passes, beside = recording.passes(resolve(job)), recording.beside(resolve(job))
+    passes, others = recording.passes(resolve(job)), recording.others(resolve(job))
     moving = {
-        phase: numpy.broadcast_to(passes[phase] + beside[phase], b.shape)
+        phase: numpy.broadcast_to(passes[phase] + others[phase], b.shape)
         for phase in MOMENTS
         if phase in passes
     }
